@@ -7,7 +7,8 @@ from receiver.message import Decision, Receipt, Tier, Verdict
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 
 if TYPE_CHECKING:
-    from receiver.durable.async_receiver import AsyncBatch, AsyncReceiver
+    from receiver.durable.async_batch import AsyncBatch
+    from receiver.durable.async_receiver import AsyncReceiver
     from receiver.durable.batch import Batch
     from receiver.durable.events import Duplicate
     from receiver.durable.receiver import Receiver

@@ -7,11 +7,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
 
-__all__ = ["Closing", "sync_folder"]
-
 
 class Closing(ABC):
-    """Closes as its `with` block is left; for whoever likes to inherit that."""
+    """The base of whatever is closed as its `with` block is left."""
 
     @abstractmethod
     def close(self) -> None:
@@ -25,8 +23,8 @@ class Closing(ABC):
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk keep the names of the files in it. On Windows, where no folder can be synced, nothing is done."""
-    if os.name == "nt":
+    """Have the disk keep the names of the files in it: syncing a file doesn't keep its name."""
+    if os.name == "nt":  # where no folder can be synced
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

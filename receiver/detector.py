@@ -42,13 +42,11 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Self
 
 from receiver.errors import SettingsError, detects_nothing
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Tier, Verdict, check_receipt
-
-__all__ = ["GONE", "RETIRED", "ForgottenId", "TwoTierDetector", "serial_of"]
 
 RETIRED = 1
 """Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
@@ -157,6 +155,7 @@ class TwoTierDetector:
         "_young",
         "clock_clamped",
         "forgotten",
+        "forgotten_ids",
         "latest_us",
         "peak_ids",
     )
@@ -189,6 +188,9 @@ class TwoTierDetector:
             self._clock = self._too_old = _END_OF_TIME
         self.forgotten: deque[int] = deque(maxlen=0)
         """The stamps of entries that can't matter any more. To have them, put a deque without bound here."""
+        self.forgotten_ids: deque[str] = deque(maxlen=0)
+        """The ids that aren't remembered any more, in the order they went; one may come again. To have them, put a deque
+        without bound here."""
         self.latest_us = 0
         """The latest receipt's time."""
         self.clock_clamped = 0
@@ -220,6 +222,10 @@ class TwoTierDetector:
     def __contains__(self, unique_message_id: str) -> bool:
         """Whether the id is remembered now."""
         return unique_message_id in self._newest
+
+    def remembered(self) -> Collection[str]:
+        """The ids that are remembered now, but for those forgotten by hand."""
+        return [id_ for id_ in self._newest if not isinstance(id_, ForgottenId)]
 
     def entries(self) -> list[int]:
         """The serial numbers of the entries that matter, oldest receipt first: all entries in sources' queues, and those
@@ -442,6 +448,7 @@ class TwoTierDetector:
             if newest < self._too_old and id_ not in self._elsewhere and (newest == stamp or not self._is_held(newest)):
                 del self._newest[id_]
                 self.forgotten.append(newest)
+                self.forgotten_ids.append(id_)
 
     def _move_clock(self, stamp: int) -> None:
         """Rule 6: an entry enters the time queue as the newest there; forget what is too old by it."""
@@ -460,6 +467,7 @@ class TwoTierDetector:
                 elif id_ not in self._elsewhere:
                     del newest[id_]
                     self.forgotten.append(aged)
+                    self.forgotten_ids.append(id_)
             else:
                 self._is_renewed(id_)
             young.popleft()

@@ -15,8 +15,6 @@ from typing import NamedTuple
 
 from receiver.errors import SettingsError
 
-__all__ = ["DOMAIN_KEYS", "LONGEST_KEY", "PARTS", "Channel", "DomainKey", "destination_name", "domain_key"]
-
 _LOGGED_DESTINATION = re.compile(r"(Queue|Topic)<(.*)>", re.DOTALL)
 _LOOKS_LIKE_DESTINATION = re.compile(r"\\*(?:queue|topic)://")
 LONGEST_KEY = 16

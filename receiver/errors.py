@@ -117,8 +117,8 @@ class BatchRejectedError(ReceiverError):
 class LogFormatError(ReceiverError):
     """A log of receipts, or one row of it, can't be read.
 
-    `location` is `FILE:LINE` (a row: the physical line where it begins, the row from 1 in Parquet) or `FILE` (the
-    whole file); it opens the message.
+    `location` opens the message. For a row it is `FILE:LINE`: the physical line where the row begins, or its number from 1
+    in Parquet. For a whole file it is `FILE`.
     """
 
     def __init__(self, location: str, problem: str, *, hint: str | None = None) -> None:
@@ -128,8 +128,10 @@ class LogFormatError(ReceiverError):
 
 
 class OutputError(ReceiverError):
-    """A result can't be written where it was asked for. What stood there before is unchanged, or, at the end of a file
-    that a bridge writes, cut back to it with the next try."""
+    """A result can't be written where it was asked for. What stood there before is unchanged.
+
+    A file that a bridge appends to may end with a part of the result. The next try cuts that off.
+    """
 
 
 class MissingExtraError(ReceiverError):
@@ -173,29 +175,35 @@ class BrokerRefusedError(BrokerError):
 
 
 class MessageRefusedError(BrokerError):
-    """One message can't be taken or sent as it is: too large, unreadable, not to be expressed by the protocol.
+    """One message can't be taken or sent as it is: it is too large or unreadable, or the protocol can't express it.
 
     It stays where it was. Connecting again helps the other messages, not this one.
     """
 
 
 class MessageUnfitError(MessageRefusedError):
-    """The target can't have the message as it is: its protocol can't express it, or it is larger than the broker says that it
-    takes. Trying again won't help."""
+    """The target can't have the message as it is: its protocol can't express it, or its broker takes none so large.
+
+    Trying again won't help.
+    """
 
 
 class PositionMovedError(BrokerError):
-    """Another process has gone on with what this one took: nothing of the batch is recorded. Connecting again goes on where
-    the store is."""
+    """Another process has gone on with what this one took, so nothing of the batch is recorded.
+
+    After connecting again, the source goes on from the store's position.
+    """
 
 
 class MessagesLostError(BrokerError):
-    """The broker no longer has messages that weren't taken yet, as its retention has passed them. Nothing is skipped until a
-    person says so."""
+    """The broker no longer has messages that weren't taken yet, as its retention has passed them.
+
+    Nothing is skipped until a person says so.
+    """
 
 
 class SparkError(ReceiverError):
-    """Spark can't start, can't be reached, or failed: what the message says is no fault of the log's."""
+    """Spark can't start, can't be reached, or failed. The log isn't at fault."""
 
 
 class StoreError(ReceiverError):
@@ -215,7 +223,8 @@ class StoreCorruptError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The database's tables were made by a newer version of this package, or by an older one where nothing may change."""
+    """The database's tables were made by a newer version of this package, or by an older one and can't be upgraded here,
+    because whoever asked only reads."""
 
 
 class ClosedError(ReceiverError):

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from receiver.errors import ReceiverError
 
-__all__ = ["require_java"]
-
 _LEAST_VERSION = 17
 _INSTALL = (
     f"install Java {_LEAST_VERSION} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install "

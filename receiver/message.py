@@ -9,22 +9,6 @@ from typing import Annotated, Any, NamedTuple
 
 from receiver.errors import SettingsError
 
-__all__ = [
-    "ASCII",
-    "LATEST_US",
-    "NEW",
-    "UNCHECKED",
-    "Ascii",
-    "Decision",
-    "Receipt",
-    "ReceiptColumns",
-    "ReceiptRow",
-    "ReceiptValues",
-    "Tier",
-    "Verdict",
-    "check_receipt",
-]
-
 ASCII = "ASCII"
 Ascii = Annotated[str, ASCII]
 """ASCII text, which a store keeps as text. It keeps any other text as bytes, which are exact."""
@@ -101,7 +85,7 @@ ReceiptColumns = tuple[
     Sequence[str | None],
     Sequence[int | None],
 ]
-"""The same fields of several rows, at least one, each field for itself. That is how a log is read back: a million rows
+"""Several rows, at least one, as a column for each field of `ReceiptRow`. That is how a log is read back: a million rows
 are never made one by one. `zip(*columns)` gives the rows.
 """
 

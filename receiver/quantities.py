@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["count", "duration", "exact_secs", "percent", "seconds", "three_digits"]
-
 _SECOND_US = 1_000_000
 _LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _LONGEST_IN_SECONDS = 120
@@ -40,8 +38,8 @@ def exact_secs(us: int) -> str:
 
 def seconds(us: int) -> str:
     """Microseconds as exact seconds, as a setting is written: `0.5 s`, `3,600 s`."""
-    whole, _, decimals = exact_secs(us).partition(".")
-    return f"{int(whole):,}{'.' * bool(decimals)}{decimals} s"
+    whole, point, decimals = exact_secs(us).partition(".")
+    return f"{int(whole):,}{point}{decimals} s"
 
 
 def duration(us: int) -> str:

@@ -1,40 +1,52 @@
-"""Receipts recorded as a log that `receiver simulate` reads, beside the receiver's work and never in its way.
+"""A receiver's receipts on their way to a log that `receiver simulate` reads.
 
-A batch is written to a journal before it is committed, and once it is committed the journal says so. Nothing waits for
-the disk: the system's memory has the journal, also when the process dies. Whatever can't be written is dropped and
-counted: a full disk must not cost a message. A thread makes a finished file of a journal that is large or old enough.
+A batch is packed into a row of the store, in the batch's own transaction. So the database promises that every receipt of
+every committed batch is recorded, and no other. A thread makes files of what waits there, once it is much or old enough, and
+deletes it then. A store that doesn't outlive the process has no such row: then a batch is appended to a hidden file once it
+is committed.
+
+Recording never fails a batch. What can't be recorded is dropped and counted. What can't be written to a file waits.
 """
 
 from __future__ import annotations
 
 import atexit
 import logging
-import math
 import os
+import platform
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
 
 from receiver.closing import Closing
 from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError
-from receiver.message import Receipt, ReceiptRow
-from receiver.settings import Recording
+from receiver.message import Receipt, ReceiptValues
+from receiver.settings import Recording, StoreSettings
+from receiver.store.recorded import Cut, Left, RecordedBatches
+from receiver.store.tables import RecordedRow
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
+    from sqlalchemy import URL
 
-    from receiver.logs.journal import IndexedReceipt
-    from receiver.logs.rotating import AbandonedJournal, RotatingLog
+    from receiver.logs.packing import IndexedReceipt
+    from receiver.logs.rotating import RecordingFolder
 
-__all__ = ["Recorder"]
-
-_TRY_SECS = 0.1
-"""How soon leaving a journal is tried again, where a full disk has prevented it."""
+_SHORTEST_WAIT_SECS = 0.05
+"""How often it is looked at most whether a file is due."""
+_RETRY_SECS = 5.0
+"""How soon files are tried again that couldn't be made."""
+_MOST_WAITING_FILES, _LEAST_MOST_BYTES = 4, 64 << 20
+"""A receiver leaves so many files of `rotate_bytes` waiting in the store, or as much as this, before it drops what comes."""
+_FOREIGN_ROTATIONS = 2
+"""Who can't make files of its own for so many times `rotate_secs` is dead or can't write; another host does it then."""
+_PATIENCE_SECS = 10.0
+"""How long it waits, without a store that says so, for others who make files in the folder."""
+_TOO_MUCH = "as much waits in the store as may"
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 
@@ -42,13 +54,12 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Recorder(Closing):
-    """Writes the receipts of one receiver to the rotating log that a path or a `Recording` names.
+    """Records the receipts of one receiver to the files that a path or a `Recording` names.
 
-    `writer` is the number by which a store knows the receiver, and `store_id` that of its domain, None where no store
-    outlives the process. Making one raises `SettingsError` for a wrong path or id, `OutputError` where nothing can be
-    written now, and `MissingExtraError` without the extra 'simulate'. After that nothing is raised: a failure is counted
-    in `dropped`, named in `last_error`, and reported by a warning of the logger `receiver.recording`, once until
-    recording works again.
+    `store` is where its batches are committed, None where nothing outlives the process. Making one raises `SettingsError`
+    for a wrong path or id, `OutputError` where nothing can be written now, and `MissingExtraError` without the extra
+    'simulate'. After that nothing is raised: a failure is named in `last_error`, and reported by a warning of the logger
+    `receiver.recording`, once until recording works again.
     """
 
     def __init__(
@@ -58,157 +69,144 @@ class Recorder(Closing):
         connection_id: str = "",
         destination: str = "",
         receiver_id: str | None = None,
-        writer: int = 0,
-        store_id: int | None = None,
+        store: tuple[URL, StoreSettings] | None = None,
     ) -> None:
         self.written = 0
-        """Receipts of committed batches in the log."""
+        """Receipts of batches that are known to be committed."""
         self.dropped = 0
         """Receipts that couldn't be recorded."""
         self.last_error: str | None = None
         """Why receipts were last dropped, or a file couldn't be finished; None before that."""
         self._channel = _checked(Channel(connection_id, destination, receiver_id or ""))
-        self._rotating = _opened(
-            record if isinstance(record, Recording) else Recording(record), self._channel, writer, store_id
-        )
-        self._abandoned = self._rotating.abandoned()
+        self._settings = record if isinstance(record, Recording) else Recording(record)
+        self.folder = _opened(self._settings)
+        self._recording, self._host = str(self.folder.names), platform.node()
+        self._store = None if store is None else RecordedBatches(*store, self._recording, self._host)
+        self._unfinished = self.folder.unfinished()
+        self.patience_secs = _PATIENCE_SECS if store is None else store[1].lock_timeout_secs
         self._pid = os.getpid()
         self._changed = threading.Condition()
-        self._uncertain: dict[int, int] = {}
-        """How many receipts each batch has that isn't committed yet."""
-        self._numbers = count(1)
-        self._left, self._finished = 1, 0  # journals since the start; all that killed processes left count as one
-        self._is_timed = False
-        """Whether the thread knows how old the journal is."""
+        self._waiting_bytes = 0
+        """What waits in the store: as much as was left when files were last made, and what has been packed since."""
+        self._wakes_at_bytes = self._settings.rotate_bytes
+        self._asked = self._done = 0
+        """How often files were asked for, and how often they have been made."""
         self._closing = False
         self._failing = False
         self._reported: set[str] = set()
-        self._finisher = threading.Thread(target=self._finish_until_closed, name="receiver-recorder", daemon=True)
-        self._finisher.start()
+        self._tried(everything=True)  # what killed processes have left
+        self._maker = threading.Thread(target=self._make_files_until_closed, name="receiver-recorder", daemon=True)
+        self._maker.start()
         atexit.register(self.close)
 
     def record(self, receipts: Sequence[Receipt]) -> None:
-        """Write receipts that nothing will take back, each with the time of its receipt as read."""
-        number = next(self._numbers)
-        self._write(number, (), list(enumerate(receipts)), is_checked=False)
-        self.commit(number)
+        """Record receipts that nothing will take back, each with the time of its receipt as read. For no store."""
+        if (row := self._packed((), list(enumerate(receipts)), is_checked=False)) is not None:
+            self.commit(row)
 
-    def write(self, number: int, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> None:
-        """Write a batch that is about to be committed; numbers ascend. It goes to the system's memory, to no disk.
+    def packed(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> RecordedRow | None:
+        """What a batch is to leave in the store, in its transaction; None where that is nothing.
 
         `full` are the receipts with more than the id, source and time of a row, by their index in the batch, each
         with the time of its receipt as read; `rows` are those of the others.
         """
-        self._write(number, rows, full, is_checked=True)
+        return self._packed(rows, full, is_checked=True)
 
-    def commit(self, number: int) -> None:
-        """Note that the batch is committed."""
+    def commit(self, row: RecordedRow) -> None:
+        """Note that the batch of this row is committed."""
         if self._in_a_child():
             return
         with self._changed:
-            receipts = self._uncertain.pop(number, 0)
-            if not receipts:  # none of it could be written
+            if self._store is None and not self._is_appended(row):
                 return
-            self._rotating.commit(number)
-            self.written += receipts
-            if self._failing:
-                self._failing = False
-                self._reported.clear()
-                _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
-            self._tend()
+            self.written += row.receipts
+            self._ask_if_much_waits()
 
-    def cut(self, number: int) -> None:
-        """Cut the batch off, for it was not committed. It must be the last one there."""
-        if self._in_a_child():
-            return
-        with self._changed:
-            self._uncertain.pop(number, None)
-            self._try(partial(self._rotating.cut, number))
-            self._tend()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the log itself says of each batch that it was committed, so that nobody need ask the store."""
-        return self._rotating.is_settled
-
-    def sync(self) -> None:
-        """Have the disk keep which batches were committed, before the store forgets the number that says so."""
-        with self._changed:
-            self._try(self._rotating.sync)
-
-    def abandoned(self) -> list[AbandonedJournal]:
-        """The journals of the same domain that killed processes left, for its store to settle. The caller closes each."""
-        abandoned, self._abandoned = self._abandoned, []
-        with suppress(OSError):  # the folder is gone, and whoever writes there reports it
-            abandoned = abandoned or self._rotating.abandoned()
-        return abandoned
-
-    def finish(self) -> None:
-        """Have the thread finish what can be finished now."""
-        with self._changed:
-            self._left += 1
-            self._changed.notify_all()
+    def _is_appended(self, row: RecordedRow) -> bool:
+        try:
+            self._unfinished.append(row.packed, row.size_bytes)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
+            self._failing = True
+            self._drop(row.receipts, _reason(error))
+            return False
+        self._recover()
+        if self._unfinished.size_bytes >= self._settings.rotate_bytes:
+            self._unfinished.leave()
+            self._ask()
+        return True
 
     def flush(self) -> None:
-        """Wait until each file is finished that was due before the call."""
+        """Wait until files are made of what was due before the call."""
         if self._in_a_child():
             return
         with self._changed:
-            left = self._left
-            self._changed.wait_for(lambda: self._finished >= left)
+            self._ask()
+            asked = self._asked
+            self._changed.wait_for(lambda: self._done >= asked or self._closing)
 
     def close(self) -> None:
-        """Finish the file; later receipts are dropped. Closing again does nothing."""
+        """Make a file of what waits; later receipts are dropped. Closing again does nothing."""
         if self._in_a_child():
             return
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._finisher.join()
+        self._maker.join()
         atexit.unregister(self.close)
+
+    def _ask(self) -> None:
+        self._asked += 1
+        self._changed.notify_all()
+
+    def _ask_if_much_waits(self) -> None:
+        if self._waiting_bytes >= self._wakes_at_bytes:
+            self._wakes_at_bytes += self._settings.rotate_bytes
+            self._ask()
 
     def _in_a_child(self) -> bool:
         """Whether this is a process forked off: it lacks the thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _write(
-        self, number: int, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt], *, is_checked: bool
-    ) -> None:
+    def _packed(
+        self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool
+    ) -> RecordedRow | None:
         receipts = len(rows) + len(full)
         if self._in_a_child():
             if self.last_error != _FORKED:
                 _LOGGER.warning("not recording: %s", _FORKED)
             self.dropped += receipts
             self.last_error = _FORKED
-            return
+            return None
         with self._changed:
             if self._closing:
                 self._drop(receipts, _CLOSED)
-                return
+                return None
+            self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait
+            if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_MOST_BYTES):
+                self._drop(receipts, _TOO_MUCH)
+                return None
             try:
-                payload, receipts = self._payload(rows, full, is_checked=is_checked)
-                if receipts:
-                    self._uncertain[number] = receipts
-                    self._rotating.write(number, payload)
+                row = self._row(rows, full, is_checked=is_checked)
             except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
-                self._uncertain.pop(number, None)
                 self._failing = True
                 self._drop(receipts, _reason(error))
+                return None
+            if self._store is not None:
+                self._waiting_bytes += row.size_bytes
+            return row if row.receipts else None
 
-    def _payload(
-        self, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt], *, is_checked: bool
-    ) -> tuple[bytes, int]:
-        """The bytes of a batch, and how many receipts they hold. Receipts that no log can hold are dropped."""
-        from receiver.logs.journal import encoded
+    def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
+        """A batch for the store. Receipts that no log can hold are dropped."""
+        from receiver.logs.packing import packed
 
+        where_and_when = self._recording, self._host, time.time_ns() // 1000
         if is_checked:
             with suppress(ValueError):
-                return encoded(rows, full), len(rows) + len(full)
-        good = self._good(rows, full)
-        return encoded((), good), len(good)
+                return RecordedRow(*where_and_when, None, *packed(rows, full, self._channel))
+        return RecordedRow(*where_and_when, None, *packed((), self._good(rows, full), self._channel))
 
-    def _good(self, rows: Sequence[ReceiptRow], full: Sequence[IndexedReceipt]) -> list[IndexedReceipt]:
-        from receiver.logs.journal import columns_of, receipts_of, refused
+    def _good(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> list[IndexedReceipt]:
+        from receiver.logs.packing import columns_of, receipts_of, refused
 
         receipts = receipts_of(rows, full)
         bad = refused(columns_of(receipts), self._channel)
@@ -216,67 +214,106 @@ class Recorder(Closing):
             self._drop(1, refusal)
         return list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
 
-    def _tend(self) -> None:
-        """Begin another journal if this one is due; called after each batch, and by the thread."""
-        secs = self._rotating.secs_to_rotation()
-        if secs == 0:
-            self._leave()
-        elif secs < math.inf and not self._is_timed:
-            self._is_timed = True
-            self._changed.notify_all()
-
-    def _leave(self) -> None:
-        try:
-            self._rotating.leave()
-        except OSError as error:
-            self._drop(0, _reason(error))
-            return
-        self._is_timed = False
-        self._left += 1
-        self._changed.notify_all()
-
-    def _finish_until_closed(self) -> None:
-        left, closing = 1, False
-        while True:
-            self._try(self._rotating.finish_abandoned)
+    def _make_files_until_closed(self) -> None:
+        """Make files whenever one is due, and of all that waits in the end."""
+        secs, closing = self._settings.rotate_secs, False
+        while not closing:
             with self._changed:
-                self._finished = left
+                patience_secs = max(_SHORTEST_WAIT_SECS, min(secs, threading.TIMEOUT_MAX))
+                self._changed.wait_for(lambda: self._closing or self._asked > self._done, patience_secs)
+                asked, closing = self._asked, self._closing
+            secs = self._tried(everything=closing)
+            with self._changed:
+                self._done = asked
                 self._changed.notify_all()
-                if closing:
-                    return
-                while self._left == left and not self._closing:
-                    patience_secs = max(_TRY_SECS, min(self._rotating.secs_to_rotation(), threading.TIMEOUT_MAX))
-                    if not self._changed.wait(patience_secs):
-                        self._tend()
-                closing = self._closing
-                if closing:
-                    self._report_what_it_lacks()
-                    self._rotating.close()
-                left = self._left
-
-    def _report_what_it_lacks(self) -> None:
         if self._failing:
-            _LOGGER.warning("the recording lacks %d receipts", self.dropped)
-        if self._uncertain:
-            _LOGGER.warning(
-                "it isn't known whether %d receipts were committed: the next receiver that records there asks the store",
-                sum(self._uncertain.values()),
-            )
+            _LOGGER.warning("the recording lacks %d receipts; others may wait in the store", self.dropped)
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _tried(self, *, everything: bool) -> float:
+        """Make files, as far as that is possible; after how many seconds to look again."""
+        waiting_bytes = self._waiting_bytes
         try:
-            action()
-        except Exception as error:  # noqa: BLE001 - what was written stays, and is finished another time
+            left = self._make_files(everything=everything)
+        except Exception as error:  # noqa: BLE001 - what waits goes on waiting
+            self._failing = self._failing or self._store is not None
             self._drop(0, _reason(error))
+            return _RETRY_SECS
+        with self._changed:
+            if self._store is not None:
+                self._waiting_bytes += left.size_bytes - waiting_bytes
+                self._wakes_at_bytes = self._settings.rotate_bytes
+                self._recover()
+            return self._secs_to_file(left) or self._settings.rotate_secs
+
+    def _make_files(self, *, everything: bool) -> Left:
+        """Make files of what is due, or of everything; what goes on waiting."""
+        left = self._leave_unfinished(everything=everything)
+        with self.folder.locked(self.patience_secs):
+            if self._store is not None:
+                with self._store.connected() as waiting:
+                    left = self._make_files_of(waiting, everything=everything)
+            self.folder.finish_left(self._note_damage)
+            self.folder.remove_oldest()
+        return left
+
+    def _leave_unfinished(self, *, everything: bool) -> Left:
+        """Have the thread make a file of what was appended, if that is due."""
+        with self._changed:
+            left = Left(0, self._unfinished.size_bytes, self._unfinished.began_us)
+            if left.size_bytes and (everything or self._secs_to_file(left) <= 0):
+                self._unfinished.leave()
+                left = Left(0, 0, 0)
+            return left
+
+    def _make_files_of(self, waiting: RecordedBatches, *, everything: bool) -> Left:
+        before_us = self._foreign_before_us()
+        for cut in waiting.cuts(before_us):  # of processes that were killed
+            self._finish(waiting, cut)
+        size_bytes = self._settings.rotate_bytes
+        while True:
+            left = waiting.left(before_us)
+            if not left.receipts or not (everything or self._secs_to_file(left) <= 0):
+                return left
+            cut_now = waiting.cut(self.folder.new_name(), size_bytes, before_us)
+            if cut_now is None:  # another host has it
+                return left
+            self._finish(waiting, cut_now)
+            everything = everything and cut_now.size_bytes >= size_bytes  # others may go on recording for ever
+
+    def _finish(self, waiting: RecordedBatches, cut: Cut) -> None:
+        self.folder.finish(cut.file, waiting.packed(cut), self._note_damage)
+        waiting.delete(cut)
+
+    def _secs_to_file(self, left: Left) -> float:
+        """How long what is left may still wait."""
+        if left.size_bytes >= self._settings.rotate_bytes:
+            return 0.0
+        # Where the clock was set back, the time by which they are ahead counts as well.
+        age_secs = abs(time.time_ns() // 1000 - left.oldest_us) / 1e6 if left.oldest_us else 0.0
+        return max(0.0, self._settings.rotate_secs - age_secs)
+
+    def _foreign_before_us(self) -> int:
+        return int(time.time_ns() / 1000 - _FOREIGN_ROTATIONS * self._settings.rotate_secs * 1e6)
+
+    def _note_damage(self, problem: str) -> None:
+        self._drop(1, problem)
+
+    def _recover(self) -> None:
+        """Say that it works again, if it didn't."""
+        if self._failing:
+            self._failing = False
+            self._reported.clear()
+            _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
 
     def _drop(self, receipts: int, reason: str) -> None:
         with self._changed:
             self.dropped += receipts
             self.last_error = reason
-            new = reason not in self._reported
-            self._reported.add(reason)
+            said = f"not recording: {reason}" if receipts else f"no file can be made, so receipts wait: {reason}"
+            new = said not in self._reported
+            self._reported.add(said)
         if new:
-            _LOGGER.warning("not recording: %s", reason)
+            _LOGGER.warning(said)
 
 
 def _checked(channel: Channel) -> Channel:
@@ -288,10 +325,9 @@ def _checked(channel: Channel) -> Channel:
     return channel
 
 
-def _opened(recording: Recording, channel: Channel, writer: int, store_id: int | None) -> RotatingLog:
+def _opened(recording: Recording) -> RecordingFolder:
     try:
-        from receiver.logs.journal import JournalHeader
-        from receiver.logs.rotating import RotatingLog, segment_names
+        from receiver.logs.rotating import RecordingFolder, segment_names
     except ImportError as error:
         raise MissingExtraError("simulate", "recording receipts") from error
     names = segment_names(recording.path)
@@ -301,13 +337,8 @@ def _opened(recording: Recording, channel: Channel, writer: int, store_id: int |
             hint="a folder, or a path ending in .jsonl.zst or .parquet",
         )
     try:
-        return RotatingLog(
-            replace(names, folder=names.folder.absolute()),  # whatever folder the process works in later
-            JournalHeader(writer, store_id, *channel),
-            rotate_bytes=recording.rotate_bytes,
-            rotate_secs=recording.rotate_secs,
-            keep_files=recording.keep_files,
-        )
+        # Absolute, whatever folder the process works in later.
+        return RecordingFolder(replace(names, folder=names.folder.absolute()), recording.keep_files)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         hint = "make the folder first" if isinstance(error, FileNotFoundError) else None
         raise OutputError(f"can't record to {os.fspath(recording.path)!r}: {_reason(error)}", hint=hint) from error
@@ -317,5 +348,5 @@ def _reason(error: Exception) -> str:
     """The error as text, without a file's name: each text is reported once, so there must be few."""
     cause = error.__cause__ if isinstance(error, OutputError) else error
     if isinstance(cause, OSError):
-        return cause.strerror or type(cause).__name__
+        return cause.strerror or str(cause) or type(cause).__name__
     return f"{type(error).__name__}: {error}"

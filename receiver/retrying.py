@@ -22,14 +22,13 @@ from receiver.errors import (
     StoreVersionError,
 )
 
-__all__ = ["Backoff", "Refusals", "may_pass", "until_done"]
-
 _T = TypeVar("_T")
 _PASSING = (BrokerError, StoreError, OutputError)
 _LASTING = (MessageRefusedError, MessagesLostError, PositionMovedError, StoreCorruptError, StoreVersionError)
 _REFUSED_SECS = 60.0
 """A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
 _MOST_DOUBLINGS = 60
+"""Beyond any longest pause. A source may fail for weeks, and more doublings would overflow a float one day."""
 
 
 def may_pass(error: Exception) -> bool:
@@ -38,7 +37,7 @@ def may_pass(error: Exception) -> bool:
 
 
 class Refusals:
-    """Those of one broker, with nothing else said in between."""
+    """Counts how long a broker has refused without interruption."""
 
     def __init__(self) -> None:
         self._since_secs: float | None = None
@@ -55,20 +54,20 @@ class Refusals:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Pauses that double from the first to the longest; all the same where these are one."""
+    """Pauses that double from the first to the longest. If both are equal, all pauses are."""
 
     first_secs: float
     longest_secs: float
 
     def pause_secs(self, failures: int) -> float:
-        """After so many failures, at least one."""
+        """The pause after so many failures; there is at least one."""
         return min(ldexp(self.first_secs, min(failures - 1, _MOST_DOUBLINGS)), self.longest_secs)
 
     def pauses_secs(self) -> Iterator[float]:
-        """Between half and all of each, so that those who were cut off together don't return together.
+        """The pauses, each cut at random to half its length or more: who were cut off together don't return together.
 
-        By Marc Brooker's measurements, "Exponential Backoff And Jitter"
-        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/): there it is equal jitter.
+        Source: "equal jitter" in Marc Brooker's measurements, "Exponential Backoff And Jitter"
+        (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
         """
         for failures in count(1):
             longest_secs = self.pause_secs(failures)
@@ -78,9 +77,10 @@ class Backoff:
 def until_done(
     action: Callable[[], _T], *, is_passing: Callable[[Exception], bool], backoff: Backoff, patience_secs: float
 ) -> _T:
-    """What the action gives in the end. An error that isn't passing is raised at once, another once patience is over.
+    """Repeat the action until it succeeds, and return its result.
 
-    The last try is made when it is, however long the pause before would have been.
+    An error that isn't passing is raised at once. A passing one is raised once patience is over. The last try is made just
+    then, however long the pause would have been.
     """
     give_up_at = time.monotonic() + patience_secs
     pauses_secs = backoff.pauses_secs()

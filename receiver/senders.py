@@ -1,9 +1,9 @@
-"""What a sender must remember so that what it sends again can be distinguished from what it sends anew.
+"""Keys and numbers that a sender persists, so that a message sent again can be told from a new one.
 
-`DedupKeyMaker` makes a key for each message and keeps it until its send is confirmed, as TDMQ CMQ asks of producers;
-`SequenceIdMaker` makes numbered ids, as Apama's senders give them. Each maker is open on a store, with a connection that
-threads share, or a guest in the caller's transaction. Each call asks the store, so that any number of processes may make
-ids under one name.
+`DedupKeyMaker` makes a key for each message and keeps it until its send is confirmed, as TDMQ CMQ asks of producers.
+`SequenceIdMaker` makes numbered ids, as Apama's senders give them. A maker works in the caller's transaction, or on a
+connection of its own, which threads share. Each call asks the store, so any number of processes may make ids under one
+name.
 
 A store can lose its last commits: its standby takes over without them, or an older copy is restored. So each maker keeps
 in memory what it has given, and gives no number again and no other key for a message, whatever the store says. A process
@@ -27,7 +27,8 @@ from receiver.settings import StoreSettings
 from receiver.store.connections import KeptConnection
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, joinable
+from receiver.store.sql_log import joinable
+from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import dedup_keys, sequences
 from receiver.store.values import text_of, to_bytes
 
@@ -48,7 +49,7 @@ def name_bytes(name: str, value: object) -> bytes:
 
 
 class Maker(Closing):
-    """What both makers have: a connection to the store, closed with `close` or at the end of a `with` block."""
+    """The base of both makers: a connection to the store, closed with `close` or at the end of a `with` block."""
 
     def __init__(self, url: str, settings: StoreSettings | None) -> None:
         self._kept = KeptConnection(url, settings, type(self).__name__)
@@ -66,14 +67,9 @@ class Maker(Closing):
         kept.check_usable()
         with translated(kept.url):
             joined = joinable(connection, kept.engine.dialect, type(self).__name__)
-            _check_transaction(joined)
+            if database_of(joined).autocommits(joined):
+                raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
             return work(joined)
-
-
-def _check_transaction(connection: Connection) -> None:
-    """Raise SettingsError if what is done on the connection is committed at once."""
-    if database_of(connection).autocommits(connection):
-        raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
 
 
 class Pending(NamedTuple):
@@ -197,16 +193,17 @@ class SequenceIdMaker(Maker):
 
     Source: the default uniqueMessageId of Apama's senders, such as `1:mymachinename1.domain:1234:567890:S01`
     (https://documentation.softwareag.com/apama/v10-15/apama10-15/webhelp/pam-webhelp/co-DepAndManApaApp_duplicate_detection.html).
-    There the source is named anew with each process. Here the caller names it, so that numbers go on after a restart;
-    since an id is split at its first colon, the name may have colons.
+    There the source is named anew with each process. Here the caller names it, so that numbers go on after a restart.
+    An id is split at its first colon, so the name may have colons.
 
-    No number is ever given twice, whoever dies when, and however many processes share the source. In the caller's own
-    transaction numbers have no gap either: rolled back, they are given to the next who asks. Until it ends, others of
-    the source wait. Without it a number is committed before it is returned: who dies before the send leaves a gap.
+    No number is ever given twice, however many processes share the source, and whenever one of them dies. In the caller's
+    own transaction numbers have no gap either: after a rollback they are given to the next who asks. Other processes that
+    ask for numbers of the source wait until the transaction ends. Without one, a number is committed before it is
+    returned. So a process that dies before it sends leaves a gap.
 
-    A store that loses its last commits, as an asynchronous standby may when it takes over, doesn't know the last numbers.
-    A maker goes on behind those that it has given itself. Where others share the source, or a process starts after the
-    loss, give the source a new name then.
+    A store may lose its last commits, as when an asynchronous standby takes over, and then it doesn't know the last
+    numbers. A maker goes on after those that it has given itself. If other processes share the source, or a process
+    starts after the loss, give the source a new name.
 
     Threads may share it. A process forked off must open its own.
     """
@@ -255,6 +252,7 @@ class SequenceIdMaker(Maker):
 
         def take(connection: Connection) -> int:
             given, kept = self._given, sequences.c.last_seq_no
+            # The store's number is behind ours if it has lost its last commits.
             first = {"message_source_id": self._stored_source, "last_seq_no": given + count}
             later = {"last_seq_no": case((kept < given, given), else_=kept) + count}
             database_of(connection).insert_or_update(connection, sequences, first, later)
@@ -274,8 +272,11 @@ class SequenceIdMaker(Maker):
             self._given = max(self._given, last)
 
     def _note_taken(self, connection: Connection, last: int) -> None:
-        """Note a number as given once its caller commits. What a savepoint took back before counts too: better a gap."""
-        if connection not in self._taken:
+        """Have a number count as given once the caller commits.
+
+        A number that a savepoint took back counts too: better a gap than a number that is given twice.
+        """
+        if connection not in self._taken:  # the listeners stay for as long as the connection does
             event.listen(connection, "commit", self._on_commit)
             event.listen(connection, "rollback", self._on_rollback)
         self._taken[connection] = last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -16,19 +17,6 @@ if TYPE_CHECKING:
 
     from _typeshed import StrPath
 
-__all__ = [
-    "BridgeSettings",
-    "CompareSettings",
-    "IdReuse",
-    "ReceiverSettings",
-    "Recording",
-    "SimulateSettings",
-    "StoreSettings",
-    "checked_id_reuse",
-    "default",
-    "expiry_us_of",
-]
-
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
@@ -38,7 +26,7 @@ _MOST = 10**12
 
 
 def default(section: str, name: str) -> Any:
-    """What a setting is where nobody gives it: by `settings.yaml`, unless the file of `RECEIVER_SETTINGS` says otherwise."""
+    """The default of a setting: from the file that `RECEIVER_SETTINGS` names, or else from `settings.yaml`."""
     return _sections()[section][name]
 
 
@@ -74,6 +62,7 @@ def _read(file: Path | Traversable) -> dict[str, Any]:
 
 def _refuse_repeated(node: Any) -> None:
     """Refuse a name that stands twice in one mapping of a YAML document: the loader would silently take the last."""
+    # An empty file has no node. Only mappings are looked into, as no setting is a list.
     pairs = node.value if getattr(node, "id", None) == "mapping" else []
     names = set()
     for name, value in pairs:
@@ -84,7 +73,7 @@ def _refuse_repeated(node: Any) -> None:
 
 
 def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...], file: str) -> dict[str, Any]:
-    """The settings `under` with those of the file `over` them, of which it may have any."""
+    """The settings `under`, and in place of some of them those of the file, `over`. It needn't have all."""
     merged = dict(under)
     for name, value in over.items():
         path = *above, str(name)
@@ -103,16 +92,17 @@ def _nearest(path: tuple[str, ...]) -> str:
     """The setting that was probably meant: of the same name in another section, or else of a similar one."""
     from difflib import get_close_matches
 
-    known = _names(_read(_packaged_file()))
+    known = list(_names(_read(_packaged_file())))
     near = [name for name in known if name.endswith(f".{path[-1]}")] or get_close_matches(".".join(path), known, n=1)
     return f"did you mean {near[0]}?" if near else "the package's settings.yaml has every setting"
 
 
-def _names(settings: dict[str, Any], above: str = "") -> list[str]:
-    names = []
+def _names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
+    """The names of settings and of their sections, such as `simulate.margin`."""
     for name, value in settings.items():
-        names += [above + name, *(_names(value, f"{above}{name}.") if isinstance(value, dict) else [])]
-    return names
+        yield above + name
+        if isinstance(value, dict):
+            yield from _names(value, f"{above}{name}.")
 
 
 def _checked(name: str, value: object, *, least: float, whole: bool = False) -> None:
@@ -211,7 +201,7 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where a receiver records its receipts, and when it begins another file. `receiver simulate` reads the same path.
+    """Where a receiver records its receipts, and when a file is made of them. `receiver simulate` reads the same path.
 
     Raises:
         SettingsError: A value is invalid.
@@ -221,9 +211,9 @@ class Recording:
     """A folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files stand in the folder. Their names begin
     with the file's name, or with `receipts`."""
     rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
-    """The size at which another file begins. The finished file is compressed, and smaller."""
+    """A file is made when so much waits in the store, before compression. The file is compressed, and smaller."""
     rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
-    """The age at which another file begins."""
+    """A file is made when the oldest receipts have waited so long."""
     keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
     """How many finished files of this path are kept, whichever process wrote them; None keeps all."""
 
@@ -241,7 +231,9 @@ class SimulateSettings:
     """How a setting is recommended and what an id costs."""
 
     margin: float = field(default_factory=lambda: default("simulate", "margin"))
+    """Recommend so many times what the log needs."""
     max_missed: int = field(default_factory=lambda: default("simulate", "max_missed"))
+    """The recommended setting may miss N duplicates."""
     budget_bytes: int = field(default_factory=lambda: default("simulate", "budget_bytes"))
     memory_bytes_per_id: int = field(default_factory=lambda: default("simulate", "memory_bytes_per_id"))
     database_bytes_per_id: int = field(default_factory=lambda: default("simulate", "database_bytes_per_id"))
@@ -285,17 +277,23 @@ class BridgeSettings:
     """
 
     max_batch_size: int = field(default_factory=lambda: default("bridge", "max_batch_size"))
-    """How many messages a batch has at most."""
+    """The most messages in a batch."""
     max_batch_interval_millis: int = field(default_factory=lambda: default("bridge", "max_batch_interval_millis"))
-    """How long after its first message a batch ends at the latest."""
+    """A batch ends so long after its first message."""
     max_body_bytes: int = field(default_factory=lambda: default("bridge", "max_body_bytes"))
-    """A message with a larger body stays with the broker, and the bridge stops."""
+    """Stop at a message with a larger body.
+
+    It stays with the broker.
+    """
     max_tries: int = field(default_factory=lambda: default("bridge", "max_tries"))
-    """How often a message that fails by itself is tried before it is parked."""
+    """Park a message that has failed so often.
+
+    What counts is how often it failed by itself.
+    """
     status_secs: float = field(default_factory=lambda: default("bridge", "status_secs"))
-    """How often the status line is logged; 0: never."""
+    """Log the status line every S seconds; 0: never."""
     stuck_after_secs: float = field(default_factory=lambda: default("bridge", "stuck_after_secs"))
-    """After how long without progress `/livez` says that the bridge is stuck."""
+    """/livez fails after S seconds without progress; 0: never."""
 
     def __post_init__(self) -> None:
         _checked("max_batch_size", self.max_batch_size, least=1, whole=True)

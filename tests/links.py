@@ -79,11 +79,11 @@ class Proxy:
         except asyncio.CancelledError:
             pass  # the proxy is closed; where tasks end so, the loop of Python 3.11 logs an error
         finally:
+            link.abort()  # first, for the proxy may be closed while the others are awaited
+            self.links.discard(link)
             for pump in pumps:
                 pump.cancel()
             await asyncio.gather(*pumps, return_exceptions=True)
-            link.abort()
-            self.links.discard(link)
 
 
 @contextmanager

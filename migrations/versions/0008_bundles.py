@@ -14,7 +14,9 @@ from receiver.store.migration import keep_all
 revision = "0008"
 down_revision = "0007"
 
-KEPT_BY_NEWER_ONLY = {"{} bundles of waiting messages": "receiver_bundle"}
+KEPT_BY_NEWER_ONLY = {
+    "{} messages that wait in the inbox": "SELECT coalesce(sum(messages), 0) FROM receiver_bundle",
+}
 
 
 def upgrade() -> None:

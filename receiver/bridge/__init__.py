@@ -5,6 +5,7 @@
 | `opening.py` | `open_bridge`: a bridge made of two addresses, a store and options |
 | `options.py` | the four modes, and which id a message has |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
+| `consumers.py` | `Consumers`: several bridges as one, each in a thread of its own |
 | `modes/` | what the modes differ in, a flow for each, and the figures of a bridge |
 | `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
@@ -30,19 +31,19 @@ if TYPE_CHECKING:
         sink_of,
         source_of,
     )
-    from receiver.bridge.connectors.address import BrokerAddress, Tls
-    from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
-    from receiver.bridge.options import IdRule, MissingIds, Mode
+    from receiver.bridge.connectors.address import BrokerAddress
+    from receiver.bridge.opening import Origin, open_bridge
+    from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
     from receiver.bridge.received import Received
     from receiver.closing import Closing
 
 _NAMES = {
     "bridge": ("Bridge",),
-    "opening": ("BridgeOptions", "Origin", "open_bridge"),
-    "options": ("IdRule", "MissingIds", "Mode"),
+    "opening": ("Origin", "open_bridge"),
+    "options": ("BridgeOptions", "IdRule", "MissingIds", "Mode", "Tls"),
     "received": ("Received",),
     "connectors": ("Advance", "Delivery", "Message", "PositionedSource", "Sink", "Source", "sink_of", "source_of"),
-    "connectors.address": ("BrokerAddress", "Tls"),
+    "connectors.address": ("BrokerAddress",),
     ".closing": ("Closing",),
 }
 """By module."""

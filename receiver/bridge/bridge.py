@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 
@@ -20,8 +22,6 @@ from receiver.errors import BrokerError, MessageRefusedError, OutputError, Posit
 from receiver.retrying import Backoff, Refusals, may_pass
 from receiver.settings import BridgeSettings
 
-__all__ = ["Bridge"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 _WAIT_SECS = 0.25
 """How long it may take to notice a stop, or what another bridge left in the inbox."""
@@ -30,7 +30,7 @@ _BATCH_BYTES = 16 << 20
 _TEND_SECS = 1.0
 _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
-"""So long a connection has to stand that gives nothing, until what went wrong before it is forgotten: a broker may confirm a
+"""An idle connection counts as healthy after so long; then back-off begins anew. Not before, for a broker may confirm a
 subscription and refuse it a moment later."""
 
 
@@ -53,7 +53,9 @@ class Bridge:
         passed: Passed,
         settings: BridgeSettings | None = None,
         figures: Figures,
+        consumers: int = 1,
     ) -> None:
+        """`consumers` is how many bridges of the process take the same messages at once, this one among them."""
         self.receiver = receiver
         self.figures = figures
         self._connect = connect
@@ -62,7 +64,8 @@ class Bridge:
         self._destination = destination
         self._ids = ids or IdRule()
         self._passed = passed
-        self._warned_of: set[str] = set()
+        self._consumers = consumers
+        self.warned_of: set[str] = set()
         self._settings = settings or BridgeSettings()
         self.health = Health(self._settings.stuck_after_secs)
         self._source: Source | None = None
@@ -70,7 +73,7 @@ class Bridge:
         """The source, if it is one; so with `_positioned`. To ask it that at each batch would cost as much as a commit."""
         self._positioned: PositionedSource | None = None
         self._refusals = Refusals()
-        """Those of the broker that messages are taken from."""
+        """How long the broker that messages are taken from has refused."""
         self._pauses_secs = _BACKOFF.pauses_secs()
         """Before the next connection; they grow while each is lost before anything went through it."""
         self._unanswered: Callable[[], None] | None = None
@@ -83,6 +86,8 @@ class Bridge:
         self._most = self._settings.max_batch_size
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
+        self.idle_since = math.inf
+        """Since when nothing has come and nothing waits; infinite where something does, or where that isn't known."""
         self._stop_asked: SimpleQueue[None] = SimpleQueue()
         """Unlike an Event it may be put into by the handler of a signal that came while its own thread uses it."""
         self.is_stopping = False
@@ -118,33 +123,38 @@ class Bridge:
         """
         with ExitStack() as closing:
             closing.callback(self.close)
-            if not self._begin(waits=waits_at_start):
-                return
-            self.has_started = True
-            policy = self.receiver.figures().policy
-            _LOGGER.info("taking messages for %s, domain %s, %s", self._target.name, self.receiver.domain, policy)
-            self._busy_at = tended_at = time.monotonic()
-            while not self.is_stopping:
-                self.health.moves()
-                self._most = self._most_at_once()
-                deliveries = self._take()
-                now = time.monotonic()
-                if now - tended_at >= _TEND_SECS:
-                    self._until_done(self._flow.tend)
-                    self._check_target()
-                    tended_at = now
-                if deliveries:
-                    self._handle(deliveries)
-                    self._busy_at = time.monotonic()
-                elif not self._is_answered():
-                    continue
-                elif self.figures.any_waits:
-                    self._deliver()
-                elif stop_when_idle_secs is not None and self._is_idle(now - stop_when_idle_secs):
-                    return
-            self._is_answered()
+            if self.begin(waits=waits_at_start):
+                policy = self.receiver.figures().policy
+                _LOGGER.info("taking messages for %s, domain %s, %s", self._target.name, self.receiver.domain, policy)
+                self.work(stop_when_idle_secs=stop_when_idle_secs)
 
-    def _begin(self, *, waits: bool) -> bool:
+    def work(self, *, stop_when_idle_secs: float | None = None) -> None:
+        """Bridge until `stop` is called, having begun; nothing is closed afterwards."""
+        self._busy_at = tended_at = time.monotonic()
+        while not self.is_stopping:
+            self.health.moves()
+            self._most = self._most_at_once()
+            deliveries = self._take()
+            now = time.monotonic()
+            if now - tended_at >= _TEND_SECS:
+                self._until_done(self._flow.tend)
+                self._check_target()
+                tended_at = now
+            self.idle_since = math.inf
+            if deliveries:
+                self._handle(deliveries)
+                self._busy_at = time.monotonic()
+            elif not self._is_answered():
+                continue
+            elif self.figures.any_waits:
+                self._deliver()
+            elif self._source is not None and not getattr(self._source, "is_settling", False):
+                self.idle_since = self._busy_at
+                if stop_when_idle_secs is not None and self.idle_since <= now - stop_when_idle_secs:
+                    return
+        self._is_answered()
+
+    def begin(self, *, waits: bool) -> bool:
         """Connect with all that it needs; False if a stop was asked for before that was done."""
         for step in (self._target.connect, self._flow.prepare, self._connect_source):
             self.health.moves()
@@ -152,6 +162,7 @@ class Bridge:
                 step()
             elif not self._until_done(step):
                 return False
+        self.has_started = True
         return True
 
     def _check_target(self) -> None:
@@ -169,21 +180,19 @@ class Bridge:
             self._target_pauses_secs = _BACKOFF.pauses_secs()
 
     def _most_at_once(self) -> int:
-        """As many messages as a batch may have, and no more than the window has ids.
+        """As many messages as a batch may have, and no more than the window has ids for each consumer.
 
         When its acknowledgement is lost, all of a batch comes again, perhaps only after a short expiry is over; then the
         window must still have its ids.
         """
         most, window = self._settings.max_batch_size, self.receiver.window
-        if self.receiver.observe_only or not 0 < window < most:
+        if self.receiver.observe_only or not 0 < window < most * self._consumers:
             return most
-        if self._most != window:
-            _LOGGER.warning("batches have at most %d messages, as many as the window has ids", window)
-        return window
-
-    def _is_idle(self, since: float) -> bool:
-        """Whether nothing has come since then, although the source is connected."""
-        return self._source is not None and not getattr(self._source, "is_settling", False) and self._busy_at <= since
+        share = max(1, window // self._consumers)
+        if self._most != share:
+            each = " for each consumer" if self._consumers > 1 else ""
+            _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", share, each)
+        return share
 
     def close(self) -> None:
         """Close all connections. `run` does so at its end. Closing again does nothing."""
@@ -239,8 +248,8 @@ class Bridge:
     def _may_wait_with(self, deliveries: list[Delivery]) -> bool:
         """Whether these may be kept before the broker has answered the last acknowledgement.
 
-        If the connection is lost meanwhile, both batches come again. So they have no more messages than one may have: what
-        keeps the ids of one through that, keeps theirs.
+        If the connection is lost meanwhile, both batches come again. The window must still have their ids then, so together
+        they must fit into one batch.
         """
         return self._unanswered_count + len(deliveries) <= min(self._most, self.receiver.window)
 
@@ -260,7 +269,7 @@ class Bridge:
             self._is_well()
 
     def _is_answered(self) -> bool:
-        """Wait for the same; False if the connection is lost instead, so that what it was about may come again."""
+        """Wait for that answer; False if the connection is lost instead, so that what was acknowledged may come again."""
         try:
             self._hear_answer()
         except BrokerError as error:
@@ -297,7 +306,8 @@ class Bridge:
             sent_ms = sent_at_ms(message)
             if sent_ms != message.jms_timestamp_ms:
                 self._warn_of_time(message, sent_ms)
-            messages.append(Received.of_message(message, ids, now_us, sent_ms, destination))
+                message = replace(message, jms_timestamp_ms=sent_ms)
+            messages.append(Received.of_message(message, ids, now_us, destination))
         if returned:
             self._warn_of_ring(messages[min(returned)])
         if self.receiver.window and not self.receiver.observe_only:
@@ -341,8 +351,8 @@ class Bridge:
             )
 
     def _warn_once(self, of: str, text: str, *values: object) -> None:
-        if of not in self._warned_of:
-            self._warned_of.add(of)
+        if of not in self.warned_of:
+            self.warned_of.add(of)
             _LOGGER.warning(text, *values)
 
     def _until_done(self, action: Callable[[], object]) -> bool:

@@ -13,17 +13,15 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from receiver.errors import ReceiverError
 
-__all__ = ["Health", "pages"]
-
 
 class Health:
-    """Written by the bridge's thread alone, and read by any."""
+    """The state of a bridge: its thread alone writes it, and any thread reads it."""
 
     def __init__(self, stuck_after_secs: float) -> None:
         self._stuck_after_secs = stuck_after_secs
         self._moved_at = time.monotonic()
         self._troubles = {"source": "it hasn't connected yet"}
-        """What doesn't work now and why, by what it is about."""
+        """Why something doesn't work now, by what it is, such as `source`."""
 
     def moves(self) -> None:
         """Note that the bridge goes on: it has done a step, or has failed to and will try again."""
@@ -37,7 +35,7 @@ class Health:
 
     def why_unready(self) -> str | None:
         """None if it is ready."""
-        return "; ".join(list(self._troubles.values())) or None
+        return "; ".join(list(self._troubles.values())) or None  # listed in one step, for another thread may change it
 
     def why_dead(self) -> str | None:
         """None if it is live."""

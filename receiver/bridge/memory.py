@@ -17,8 +17,6 @@ from receiver.closing import Closing
 from receiver.errors import BrokerError
 from receiver.policies.artemis import ArtemisIdCache
 
-__all__ = ["MemoryBroker", "MemorySink", "MemorySource"]
-
 
 class MemoryBroker:
     """Queues by name, each made when it is first used. Threads may share it."""
@@ -40,6 +38,8 @@ class MemoryBroker:
 
 
 class MemorySource(Closing):
+    """A consumer of one queue."""
+
     def __init__(self, broker: MemoryBroker, name: str) -> None:
         self._broker = broker
         self._name = name
@@ -69,7 +69,7 @@ class MemorySource(Closing):
             raise BrokerError("the connection is closed", hint="make another")
 
     def close(self) -> None:
-        """Also from another thread, as a broker or a network would cut the connection."""
+        """Another thread may call it, as a broker or a network would cut the connection."""
         broker = self._broker
         with broker.changed:
             self._is_open = False
@@ -80,6 +80,8 @@ class MemorySource(Closing):
 
 
 class MemorySink(Closing):
+    """A sender to one queue."""
+
     drops_known_ids = True
 
     def __init__(self, broker: MemoryBroker, name: str) -> None:

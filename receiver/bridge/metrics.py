@@ -13,15 +13,6 @@ from receiver.bridge.bridge import Bridge
 from receiver.bridge.modes import Figures
 from receiver.durable import metrics
 
-__all__ = ["export"]
-
-_COUNTED = {
-    "delivered": "Messages handed on to the target.",
-    "failed": "Tries of single messages that failed.",
-    "parked": "Messages given up and parked; in BEST_EFFORT, dropped.",
-    "connection_errors": "Connections to brokers or the store that broke or could not be made.",
-}
-
 
 def export(bridge: Bridge, registry: CollectorRegistry = REGISTRY) -> None:
     """Show the figures of a bridge and of its receiver in a registry, with the label `domain`; bridges of one are added up."""
@@ -42,7 +33,7 @@ class _BridgeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         by_domain = {domain: list(known) for domain, known in self._figures.copy().items()}
-        for name, meaning in _COUNTED.items():
+        for name, meaning in metrics.meanings_of(Figures).items():
             counted = CounterMetricFamily(f"receiver_bridge_{name}", meaning, labels=["domain"])
             for domain, known in by_domain.items():
                 counted.add_metric([domain], sum(getattr(figures, name) for figures in known))

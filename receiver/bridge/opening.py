@@ -5,20 +5,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, assert_never
 from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
-from receiver.bridge.connectors.address import BrokerAddress, Tls, is_broker, is_secure, masked
+from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
+from receiver.bridge.consumers import Consumers
 from receiver.bridge.modes import Figures, Flow
+from receiver.bridge.modes.consumer_flow import ConsumerFlow
 from receiver.bridge.modes.controlled_flow import ControlledFlow
 from receiver.bridge.modes.direct_flow import DirectFlow
 from receiver.bridge.modes.duplicates_flow import DuplicatesFlow
 from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
-from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
 from receiver.bridge.received import Passed
 from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
@@ -29,11 +32,9 @@ from receiver.errors import SettingsError
 from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
-from receiver.settings import BridgeSettings, ReceiverSettings, StoreSettings
-from receiver.store.engine import store_url
+from receiver.settings import BridgeSettings, IdReuse, checked_id_reuse
+from receiver.store.engine import database_of, store_url
 from receiver.store.inbox import Inbox
-
-__all__ = ["BridgeOptions", "Origin", "open_bridge", "target_name"]
 
 _MEMORY = "memory://"
 _RING = "is both source and target, so each message would come back"
@@ -49,40 +50,6 @@ class Origin(NamedTuple):
     connection_id: str
     destination: str
     """`queue://NAME` or `topic://NAME`. The domain is named by this and `connection_id`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeOptions:
-    """How a bridge works. The defaults are those of the command `receiver bridge`."""
-
-    mode: Mode = Mode.EXACTLY_ONCE
-    domain: str = "default"
-    """The KEY that makes the domain, as in `Receiver.open`."""
-    connection_id: str | None = None
-    """None: the broker's host and port, and the subscription, if there is one."""
-    receiver_id: str | None = None
-    """Which of a connection's receivers this is, for the domain of a topic, or by the KEY `receiver`."""
-    duplicates_to: str | Target | Callable[..., object] | None = None
-    """A second target, for what is dropped: it gets each duplicate at least once. None: duplicates are only counted."""
-    ids: IdRule = field(default_factory=IdRule)
-    """Which id and source a message has."""
-    windows: ReceiverSettings | None = None
-    """W and E; None: those that the domain has."""
-    policy: str | None = None
-    """Another system's rule, as in `Receiver.open`."""
-    id_reuse: str | None = None
-    """What becomes of a known id that comes with another body, as in `Receiver.open`."""
-    record: str | None = None
-    """Where receipts are recorded, as in `Receiver.open`."""
-    tls: Tls = field(default_factory=Tls)
-    from_password: str | None = None
-    """The password for `from_`; None: the address has it, or there is none."""
-    to_password: str | None = None
-    """The password for `to`, likewise."""
-    duplicates_to_password: str | None = None
-    settings: BridgeSettings = field(default_factory=BridgeSettings)
-    """How large batches and bodies may be, how often a message is tried."""
-    store_settings: StoreSettings | None = None
 
 
 def open_bridge(
@@ -119,7 +86,7 @@ def open_bridge(
             targets.append(_target(options.duplicates_to, options, options.duplicates_to_password))
             opened.callback(targets[-1].close)
         for each in targets:
-            _check_target(each, address, mode)
+            _check_target(each, address, options)
         if len({each.name for each in targets}) < len(targets):
             raise SettingsError(f"{target.name} {_MIXED}", hint="name another target for duplicates")
         receiver = Receiver.open(
@@ -134,6 +101,7 @@ def open_bridge(
             id_reuse=options.id_reuse,
             store_settings=options.store_settings,
             record=options.record,
+            concurrent=options.consumers is not None,
         )
         opened.callback(receiver.close)
         _check_policy(receiver.figures().policy)  # where none is named the domain has one
@@ -141,19 +109,16 @@ def open_bridge(
         for each in targets:
             if isinstance(each, BrokerTarget):
                 each.passed = passed
-        flow = _flow(address, targets, receiver, figures, options)
-        opened.callback(flow.close)
-        bridge = Bridge(
-            origin.connect,
-            flow,
-            receiver,
-            target,
-            destination=origin.destination,
-            ids=ids,
-            passed=passed,
-            settings=options.settings,
-            figures=figures,
-        )
+        make = partial(Bridge, receiver=receiver, destination=origin.destination, ids=ids, passed=passed)
+        bridge: Bridge
+        if options.consumers is None:
+            flow = _flow(address, targets, receiver, figures, options)
+            opened.callback(flow.close)
+            bridge = make(origin.connect, flow, target=target, settings=options.settings, figures=figures)
+        else:
+            assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
+            connect = _sparing(origin.connect, target, options) if isinstance(from_, str) else origin.connect
+            bridge = Consumers(_consumers(partial(make, connect), target, receiver, options, address), target.name)
         for each in targets:
             if isinstance(each, PythonTarget):
                 each.moves = bridge.health.moves
@@ -175,6 +140,10 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
         check_durable(source)
     elif source.is_stream:
         raise SettingsError(f"{source}: BEST_EFFORT can't keep its position", hint="choose another mode")
+    if options.consumers is not None and (source.is_topic or source.is_stream or source.protocol == "kafka"):
+        raise _unfit_for_consumers(
+            f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
+        )
     connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
@@ -265,13 +234,15 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
         )
     if not mode.keeps and options.ids.missing is MissingIds.REFUSE:
         raise SettingsError(f"{mode} can't park messages without id", hint="choose another mode")
+    _check_consumers(store, options)
 
 
 def _check_policy(text: str) -> None:
     refuse_unfit(stated_policy(text)[0], Use.BRIDGE, text)
 
 
-def _check_target(target: Target, address: str, mode: Mode) -> None:
+def _check_target(target: Target, address: str, options: BridgeOptions) -> None:
+    mode = options.mode
     if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
         raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
     if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
@@ -279,6 +250,59 @@ def _check_target(target: Target, address: str, mode: Mode) -> None:
             f"{target.name} takes a connection, and {mode} has none to give",
             hint="choose another mode, or a function that takes the message alone",
         )
+    if options.consumers is not None and not isinstance(target, PythonTarget):
+        raise _unfit_for_consumers(f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)")
+
+
+def _check_consumers(store: str | None, options: BridgeOptions) -> None:
+    """`SettingsError` unless the bridge has one consumer, or the rest allows more."""
+    count = options.consumers
+    if count is None:
+        return
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise SettingsError(f"a bridge has at least 1 consumer, not {count!r:.80}", hint="--consumers 16")
+    if not options.mode.detects:
+        raise _unfit_for_consumers(f"{options.mode} hands duplicates on", f"choose --mode {Mode.APP_CONTROLLED}")
+    if options.duplicates_to is not None:
+        raise _unfit_for_consumers("duplicates aren't kept", "leave out --duplicates-to")
+    if checked_id_reuse(options.id_reuse) is IdReuse.DELIVER:
+        raise _unfit_for_consumers(
+            "bodies aren't compared before a message is handed on", "leave out --id-reuse deliver"
+        )
+    try:
+        database_of(store_url(store or _MEMORY)).claims(None, 0)
+    except SettingsError as error:
+        raise _unfit_for_consumers(error.message, "--store postgresql://USER@HOST/DATABASE") from error
+
+
+def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
+    return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
+
+
+def _sparing(connect: Callable[..., Source], target: PythonTarget, options: BridgeOptions) -> Callable[[], Source]:
+    """As `connect`, but a source gets no more messages than a batch has: who connects first shouldn't have all there are."""
+    return partial(connect, most_ahead=_batches(target, options).max_batch_size)
+
+
+def _batches(target: PythonTarget, options: BridgeOptions) -> BridgeSettings:
+    """Each message is a batch of its own where the function takes one."""
+    return options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
+
+
+def _consumers(
+    make: Callable[..., Bridge], target: PythonTarget, receiver: Receiver, options: BridgeOptions, address: str
+) -> list[Bridge]:
+    """The bridges that take messages at once."""
+    count, settings = options.consumers or 1, _batches(target, options)
+    inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
+    bridges = []
+    for number in range(count):
+        own, figures = copy(target), Figures()  # while a target delivers, it notes what it is at
+        flow = ConsumerFlow(receiver, inbox, own, figures, settings, address=address, serves_inbox=number == 0)
+        bridge = make(flow, target=own, settings=settings, figures=figures, consumers=count)
+        own.moves = bridge.health.moves
+        bridges.append(bridge)
+    return bridges
 
 
 def _flow(

@@ -1,21 +1,25 @@
-"""What a person chooses for a bridge: one of Apama's four reliability modes, and which ids messages have."""
+"""What a person chooses for a bridge: one of Apama's four reliability modes, which ids messages have, and the rest.
+
+The first paragraph of a field's docstring is the help of its option of `receiver bridge`.
+"""
 
 from __future__ import annotations
 
 import inspect
 from asyncio import CancelledError
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from receiver.errors import MessageRefusedError, SettingsError
+from receiver.settings import BridgeSettings, IdReuse, ReceiverSettings, StoreSettings, default
 
 if TYPE_CHECKING:  # no command but the bridge needs its connectors
     from receiver.bridge.connectors import Message
-
-__all__ = ["IdRule", "MissingIds", "Mode", "described", "not_done"]
+    from receiver.bridge.targets import Target
 
 _OF_JMS = "ID:"
 
@@ -61,14 +65,21 @@ class IdRule:
     """Which id and source a message has: by two of its properties, or by a function."""
 
     id_property: str = _ID
-    """The property with the id. A message sent on to a broker has its id there too, even if a function said it."""
+    """The property with a message's id.
+
+    A message sent on to a broker has its id there too, even if a function said it.
+    """
     source_property: str = _SOURCE
-    """The property with the source."""
-    function: Callable[[Message], tuple[str | int | bytes | None, str | int | bytes | None]] | str | None = None
-    """Returns a message's id and source, each None if it has none. Bytes are judged as `0x` and their hexadecimal digits.
-    Text is `MODULE:FUNCTION`, which `open_bridge` imports. None: the two properties have them."""
+    """The property with the id of its source."""
+    function: str | Callable[[Message], tuple[str | int | bytes | None, str | int | bytes | None]] | None = None
+    """A function that takes a message and returns (id, source), instead of the two properties. A message has .properties,
+    .headers, .body, .is_text and .message_id.
+
+    Each is None if the message has none. Bytes are judged as `0x` and their hexadecimal digits. Text is
+    `MODULE:FUNCTION`, which `open_bridge` imports.
+    """
     missing: MissingIds = MissingIds.MESSAGE_ID
-    """What becomes of a message without an id."""
+    """What to do with a message without id: message-id takes its JMSMessageID, refuse parks it."""
 
     def __post_init__(self) -> None:
         if not (self.id_property and self.source_property):
@@ -147,6 +158,64 @@ def _read_only(message: Message) -> Message:
     """A function that changed a message would change what is handed on, or what the store can't keep."""
     properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
     return replace(message, properties=properties, headers=headers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """The files, in PEM, by which a broker and its client prove through TLS who they are."""
+
+    ca_file: Path | None = None
+    """Certificates of the authorities to trust. [default: the system's]"""
+    cert_file: Path | None = None
+    """The client's own certificate; needs --tls-key."""
+    key_file: Path | None = None
+    """The key of the client's certificate.
+
+    None: the certificate's file has it too.
+    """
+
+    def __post_init__(self) -> None:
+        if self.key_file is not None and self.cert_file is None:
+            raise SettingsError(f"{self.key_file} is a key without its certificate", hint="name that too (--tls-cert)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeOptions:
+    """How a bridge works. The defaults are those of the command `receiver bridge`."""
+
+    mode: Mode = Mode.EXACTLY_ONCE
+    """What the bridge promises."""
+    domain: str = "default"
+    """The KEY that makes the domain, as in `Receiver.open`."""
+    connection_id: str | None = None
+    """This connection's name in its domain. [default: HOST:PORT, with ?vhost= and /SUB if given]"""
+    consumers: int | None = None
+    """Take and handle messages with so many consumers at once, in any order: only for python:MODULE:FUNCTION, and a store
+    in PostgreSQL. [default: one, in order]"""
+    receiver_id: str | None = None
+    """This receiver's name in its domain. For a topic, or with --domain receiver."""
+    id_reuse: IdReuse | str | None = field(default_factory=lambda: default("receiver", "id_reuse"))
+    """What to do with a known id that comes with another body: duplicate drops the message, deliver hands it on."""
+    policy: str | None = None
+    """Follow another system's rule. receiver compare --help lists them."""
+    duplicates_to: str | Target | Callable[..., object] | None = None
+    """Where duplicates go, as TO: each at least once, with the properties receiverDuplicateOf (when the id first came) and
+    receiverBodyDiffers. [default: they are only counted]"""
+    record: str | None = None
+    """Record the receipts for receiver simulate: a .jsonl.zst, a .parquet or a folder."""
+    ids: IdRule = field(default_factory=IdRule)
+    """Which id and source a message has."""
+    windows: ReceiverSettings | None = None
+    """W and E; None: those that the domain has."""
+    tls: Tls = field(default_factory=Tls)
+    from_password: str | None = None
+    """The password for `from_`; None: the address has it, or there is none."""
+    to_password: str | None = None
+    """The password for `to`, likewise."""
+    duplicates_to_password: str | None = None
+    settings: BridgeSettings = field(default_factory=BridgeSettings)
+    """How large batches and bodies may be, how often a message is tried."""
+    store_settings: StoreSettings | None = None
 
 
 def not_done(result: object) -> str | None:

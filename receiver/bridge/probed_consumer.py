@@ -18,8 +18,6 @@ from receiver.errors import BrokerError, SettingsError
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
-__all__ = ["NUMBER", "RUN", "TAKE_SECS", "Consumer", "Ending", "Life", "ProbeReceipt", "consuming", "receipts_of"]
-
 RUN, NUMBER = "receiverProbe", "receiverProbeNumber"
 """Properties of what a probe sends: which run it is of, and its number in it."""
 TAKE_SECS = 0.25

@@ -20,8 +20,6 @@ from receiver.bridge.options import IdRule
 from receiver.bridge.probed_consumer import NUMBER, RUN, TAKE_SECS, Ending, Life, ProbeReceipt, consuming, receipts_of
 from receiver.errors import BrokerRefusedError, SettingsError
 
-__all__ = ["LEAST_MESSAGES", "Probe", "Redelivery", "Selectors", "probe"]
-
 LEAST_MESSAGES = 100
 _HALF = "receiverProbeHalf"
 """The property of what a probe sends that a selector selects by."""
@@ -29,7 +27,7 @@ _BODY = b"." * 200
 _MARGIN = 2
 """As of `receiver simulate`."""
 _QUIET_SECS = 1.0
-"""So long nothing has to come before no more is expected."""
+"""After so long without a message, no more is expected."""
 _SELECTS_SECS = 10.0
 _CUTS = 5
 """Acknowledgements that are cut off; each ends at another moment."""

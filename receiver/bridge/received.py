@@ -1,23 +1,20 @@
-"""A message with what its receipt says of it, as targets get it and the inbox keeps it; and the domains it has passed."""
+"""A message with what its receipt says of it, as targets get it; and the domains it has passed."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b, sha256
 from math import isfinite
 from operator import attrgetter
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from receiver.bridge.connectors import UNREAD, Message, Property
-from receiver.message import LATEST_US
-from receiver.store.tables import InboxColumns, InboxRow
+from receiver.message import LATEST_US, Receipt
+from receiver.store.messages import StoredMessage
 from receiver.store.values import base64_of, dumped, to_bytes
-
-__all__ = ["PASSED", "Passed", "Received", "iso", "numbered", "sent_at_ms"]
 
 PASSED = "receiverPassedDomains"
 """The property that holds the mark of `Passed`. JMS allows the name too, so that selectors can use it."""
@@ -30,37 +27,25 @@ _EARLIEST_SECS = 10**9
 """In 2001. What is less can't be meant in either unit."""
 _LATEST_MS = LATEST_US // 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_KEPT = tuple(name for name in InboxRow._fields if name != "tries")
-"""What the inbox keeps of a message, beside its failed tries."""
-_kept_of = attrgetter(*_KEPT)
 
 
-class Received(NamedTuple):
+def _of_message(name: str) -> Any:
+    return property(attrgetter(f"message.{name}"), doc=f"`Message.{name}` of the message.")
+
+
+class Received(StoredMessage):
     """One message as a bridge hands it on."""
 
-    unique_message_id: str | None
-    """None where it has none: then nothing could be checked."""
-    message_source_id: str | None
-    received_at_us: int
-    """Microseconds since 1970."""
-    redelivered: bool
-    """JMSRedelivered."""
-    jms_timestamp_ms: int | None
-    destination: str
-    """`queue://NAME` or `topic://NAME`."""
-    message_id: str | None
-    """The broker's own name for it (JMSMessageID)."""
-    properties: Mapping[str, Property]
-    body: bytes
-    is_text: bool
-    headers: Mapping[str, str] = MappingProxyType({})
-    """As a `Message` has them: JMSCorrelationID, JMSReplyTo and so on, each where it's set."""
-    body_kind: str | None = None
-    """None where the body is text or bytes; else what it is, as a `Message` has it."""
-    amqp: bytes | None = None
-    """What else came by AMQP, as a `Message` has it."""
-    sequence: int | None = None
-    """Its sequence number, which no other message of the domain ever has; None where it isn't kept in the inbox."""
+    __slots__ = ()
+    body: bytes = _of_message("body")
+    is_text: bool = _of_message("is_text")
+    body_kind: str | None = _of_message("body_kind")
+    properties: Mapping[str, Property] = _of_message("properties")
+    headers: Mapping[str, str] = _of_message("headers")
+    message_id: str | None = _of_message("message_id")
+    redelivered: bool = _of_message("redelivered")
+    jms_timestamp_ms: int | None = _of_message("jms_timestamp_ms")
+    amqp: bytes | None = _of_message("amqp")
 
     @property
     def text(self) -> str:
@@ -73,8 +58,9 @@ class Received(NamedTuple):
 
         Of AMQP's own kinds of body it is that of one encoding of their values; None where they have none.
         """
-        body = self.body
-        if self.body_kind is not None and self.body_kind != UNREAD:
+        message = self.message
+        body = message.body
+        if message.body_kind is not None and message.body_kind != UNREAD:
             from receiver.bridge.connectors.amqp_sections import WRONG, canonical
 
             try:
@@ -83,81 +69,57 @@ class Received(NamedTuple):
                 return None
         return sha256(body).hexdigest()
 
-    def row(self, sequence: int) -> InboxRow:
-        """The message as the inbox keeps it, not yet tried."""
-        return InboxRow(**dict(zip(_KEPT, _kept_of(self._replace(sequence=sequence)), strict=True)), tries=0)
-
     @classmethod
     def of_message(
-        cls,
-        message: Message,
-        ids: tuple[str | None, str | None],
-        received_at_us: int,
-        jms_timestamp_ms: int | None,
-        destination: str,
+        cls, message: Message, ids: tuple[str | None, str | None], received_at_us: int, destination: str
     ) -> Received:
         """A message as it was taken off a broker, with its id and its source."""
-        return _new_received(
-            (  # which takes half as long as calling the class
-                *ids,
-                received_at_us,
-                message.redelivered,
-                jms_timestamp_ms,
-                destination,
-                message.message_id,
-                message.properties,
-                message.body,
-                message.is_text,
-                message.headers,
-                message.body_kind,
-                message.amqp,
-                None,
-            )
+        return new_received((None, 0, received_at_us, *ids, destination, message))
+
+    def receipt(self) -> Receipt:
+        """The message as the detector judges it."""
+        message = self.message
+        return Receipt(
+            self.unique_message_id,
+            self.message_source_id,
+            self.received_at_us,
+            message.redelivered,
+            message.jms_timestamp_ms,
+            self.body_digest,
         )
 
-    @classmethod
-    def of_row(cls, row: InboxRow) -> Received:
-        """The message as the inbox has kept it."""
-        return cls(**dict(zip(_KEPT, _kept_of(row), strict=True)))
+    def numbered(self, sequence: int) -> Received:
+        """The message with a sequence number."""
+        return new_received((sequence, *self[1:]))
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.
 
         What isn't text is in base64. All of it is ASCII, so that text of any kind comes back as it was.
         """
+        message = self.message
         line: dict[str, Any] = {
             "unique_message_id": self.unique_message_id,
             "message_source_id": self.message_source_id,
             "received_at": iso(self.received_at_us),
-            "jms_redelivered": self.redelivered,
+            "jms_redelivered": message.redelivered,
             "destination": self.destination,
-            **({"headers": dict(self.headers)} if self.headers else {}),
-            "properties": {name: _shown(value) for name, value in self.properties.items()},
-            **({"body_kind": self.body_kind} if self.body_kind else {}),
+            **({"headers": dict(message.headers)} if message.headers else {}),
+            "properties": {name: _shown(value) for name, value in message.properties.items()},
+            **({"body_kind": message.body_kind} if message.body_kind else {}),
         }
-        if self.is_text:
+        if message.is_text:
             try:
                 line["body"] = self.text
             except UnicodeDecodeError:
-                line["body_base64"] = base64_of(self.body)
+                line["body_base64"] = base64_of(message.body)
         else:
-            line["body_base64"] = base64_of(self.body)
+            line["body_base64"] = base64_of(message.body)
         return dumped(line).encode() + b"\n"
 
 
-_new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Received)
-
-
-def numbered(messages: Iterable[Received], numbers: Sequence[int]) -> tuple[list[Received], InboxColumns]:
-    """The same messages, at least one, with their sequence numbers; and as the inbox keeps them, not yet tried.
-
-    Column by column, which is faster than one by one.
-    """
-    fields: dict[str, Sequence[Any]] = dict(zip(Received._fields, zip(*messages, strict=True), strict=True))
-    fields["sequence"] = numbers
-    received = list(map(_new_received, zip(*fields.values(), strict=True)))
-    fields["tries"] = (0,) * len(numbers)
-    return received, {name: fields[name] for name in InboxRow._fields}
+new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Received)
+"""Makes a `Received` of the values of its fields, in half the time that calling the class takes."""
 
 
 def sent_at_ms(message: Message) -> int | None:

@@ -7,7 +7,7 @@
 | `stores.py`, `domain.py`, `inbox.py`, `parked.py` | commands on a store; `stores.py` has four, and what all of them share |
 | `engines.py` | the two engines of `simulate`: this process, or Spark |
 | `serving.py` | what a bridge shows over HTTP |
-| `options.py` | arguments that commands share, and help that states settings as they are |
+| `options.py`, `fields.py` | arguments that commands share; options that are the fields of a dataclass, and help that states settings as they are |
 | `output.py`, `streams.py` | results, progress bars and reports; standard output whose reader may have gone |
 """
 
@@ -21,41 +21,14 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.bridge import EPILOG as BRIDGE_EPILOG
-from receiver.cli.bridge import bridge
-from receiver.cli.compare import EPILOG as COMPARE_EPILOG
-from receiver.cli.compare import compare
-from receiver.cli.demo import EPILOG as DEMO_EPILOG
-from receiver.cli.demo import demo
+from receiver.cli import bridge, compare, demo, generate, probe, simulate, stores
 from receiver.cli.domain import domain
-from receiver.cli.generate import EPILOG as GENERATE_EPILOG
-from receiver.cli.generate import generate
+from receiver.cli.fields import CommandWithSettings
 from receiver.cli.inbox import inbox
-from receiver.cli.options import CommandWithSettings
 from receiver.cli.parked import parked
-from receiver.cli.probe import EPILOG as PROBE_EPILOG
-from receiver.cli.probe import probe
-from receiver.cli.simulate import EPILOG as SIMULATE_EPILOG
-from receiver.cli.simulate import simulate
-from receiver.cli.stores import (
-    CHECK_EPILOG,
-    FORGET_EPILOG,
-    LOOKUP_EPILOG,
-    MIGRATE_EPILOG,
-    RETIRE_EPILOG,
-    STATUS_EPILOG,
-    check,
-    forget,
-    lookup,
-    migrate,
-    retire,
-    status,
-)
 from receiver.cli.streams import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import sanitised
-
-__all__ = ["app", "run"]
 
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
@@ -69,21 +42,21 @@ _PARTS_OF_SIMULATE = {
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command(cls=CommandWithSettings, epilog=SIMULATE_EPILOG)(simulate)
-app.command(cls=CommandWithSettings, epilog=COMPARE_EPILOG)(compare)
-app.command(cls=CommandWithSettings, epilog=BRIDGE_EPILOG)(bridge)
-app.command(epilog=PROBE_EPILOG)(probe)
-app.command(epilog=GENERATE_EPILOG)(generate)
-app.command(epilog=MIGRATE_EPILOG)(migrate)
-app.command(epilog=STATUS_EPILOG)(status)
-app.command(epilog=CHECK_EPILOG)(check)
+app.command(cls=CommandWithSettings, epilog=simulate.EPILOG)(simulate.simulate)
+app.command(cls=CommandWithSettings, epilog=compare.EPILOG)(compare.compare)
+app.command(cls=CommandWithSettings, epilog=bridge.EPILOG)(bridge.bridge)
+app.command(cls=CommandWithSettings, epilog=probe.EPILOG)(probe.probe)
+app.command(epilog=generate.EPILOG)(generate.generate)
+app.command(epilog=stores.MIGRATE_EPILOG)(stores.migrate)
+app.command(epilog=stores.STATUS_EPILOG)(stores.status)
+app.command(epilog=stores.CHECK_EPILOG)(stores.check)
 app.add_typer(inbox)
 app.add_typer(parked)
-app.command(epilog=LOOKUP_EPILOG)(lookup)
-app.command(epilog=FORGET_EPILOG)(forget)
-app.command(cls=CommandWithSettings, epilog=RETIRE_EPILOG)(retire)
+app.command(epilog=stores.LOOKUP_EPILOG)(stores.lookup)
+app.command(epilog=stores.FORGET_EPILOG)(stores.forget)
+app.command(cls=CommandWithSettings, epilog=stores.RETIRE_EPILOG)(stores.retire)
 app.add_typer(domain)
-app.command(epilog=DEMO_EPILOG)(demo)
+app.command(epilog=demo.EPILOG)(demo.demo)
 
 
 def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it

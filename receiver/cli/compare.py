@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +19,7 @@ from receiver.cli.options import (
     WhenUnreadable,
     read_options,
 )
-from receiver.cli.output import console, print_json, progress, provenance, report_file, spare_logs
+from receiver.cli.output import console, print_json, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -27,8 +27,6 @@ from receiver.report.words import listed
 if TYPE_CHECKING:
     from receiver.compare import Comparison
     from receiver.logs import ReadOptions
-
-__all__ = ["EPILOG", "compare"]
 
 _COMPARED = [kind for kind in POLICIES if kind.declaration.compiled_policy is not None]
 _EXAMPLE, _ANOTHER, *_ = examples()
@@ -97,60 +95,48 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     texts = tuple(policy or ())
     stated_policies(texts)
     options = read_options(column_map, time_unit, time_zone, on_error)
-    _print(_compare(_CompareRequest(logs, texts, domain, options, report, verdicts)), as_json=as_json)
-
-
-class _CompareRequest(NamedTuple):
-    """What to compare, and the files to write on the way."""
-
-    logs: list[str]
-    policies: tuple[str, ...]
-    key: str
-    options: ReadOptions
-    report: str | None
-    verdicts: str | None
-
-
-def _compare(request: _CompareRequest) -> Comparison:
-    """Replay the log and write the requested files, which are created before the work begins."""
-    from receiver.compare.engine import compare_policies, verdict_batches
-    from receiver.logs import read_logs
-    from receiver.logs.writer import table_to_begin
-    from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdict_rows import verdict_schema
-
-    with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(request.report, _page))
-        begin_table = outputs.enter_context(table_to_begin(request.verdicts)) if request.verdicts is not None else None
-        batches = read_logs(request.logs, request.options)
-        spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)
-        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
-            receipts = ingest(batches, domain_key(request.key))
-        with progress("Comparing policies", len(receipts.domains)) as advance:
-            compared = compare_policies(
-                receipts, request.key, request.policies, with_verdicts=begin_table is not None, advance=advance
-            )
-        comparison = compared.comparison
-        if begin_table is not None:
-            table = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
-            for batch in verdict_batches(receipts, compared):
-                table.write(batch)
-        write_report(comparison)
-    return comparison
-
-
-def _page(comparison: Comparison) -> str:
-    from receiver.report.pages import comparison_page
-
-    return comparison_page(comparison, provenance())
-
-
-def _print(comparison: Comparison, *, as_json: bool) -> None:
+    comparison = _compare(logs, texts, domain, options, report=report, verdicts=verdicts)
     if as_json:
         from receiver.report.json_object import comparison_json
 
         print_json(comparison_json(comparison))
     else:
-        from receiver.report.tables import print_comparison
+        from receiver.report.comparing import comparison_document
+        from receiver.report.terminal import print_document
 
-        print_comparison(comparison, console())
+        print_document(comparison_document(comparison), console())
+
+
+def _compare(
+    logs: list[str],
+    policies: tuple[str, ...],
+    key: str,
+    options: ReadOptions,
+    *,
+    report: str | None,
+    verdicts: str | None,
+) -> Comparison:
+    """Replay the log and write the requested files, which are created before the work begins."""
+    from receiver.compare.engine import compare_policies, verdict_batches
+    from receiver.logs import read_logs
+    from receiver.logs.writer import table_to_begin
+    from receiver.report.comparing import comparison_document
+    from receiver.simulate.ingest import ingest
+    from receiver.simulate.verdict_rows import verdict_schema
+
+    with ExitStack() as outputs:
+        write_report = outputs.enter_context(report_file(report))
+        begin_table = outputs.enter_context(table_to_begin(verdicts)) if verdicts is not None else None
+        batches = read_logs(logs, options)
+        spare_logs(batches.paths, report=report, verdicts=verdicts)
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(key))
+        with progress("Comparing policies", len(receipts.domains)) as advance:
+            compared = compare_policies(receipts, key, policies, with_verdicts=begin_table is not None, advance=advance)
+        comparison = compared.comparison
+        if begin_table is not None:
+            table = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
+            for batch in verdict_batches(receipts, compared):
+                table.write(batch)
+        write_report(comparison_document(comparison))
+    return comparison

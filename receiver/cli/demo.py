@@ -21,9 +21,7 @@ from receiver.errors import MissingExtraError, OutputError, SettingsError
 from receiver.report.words import count
 
 if TYPE_CHECKING:
-    from receiver.demo.plan import DemoOutcome, DemoPlan, Files
-
-__all__ = ["EPILOG", "demo"]
+    from receiver.demo.supervisor import DemoOutcome, DemoPlan, Files
 
 EPILOG = """Examples:
 
@@ -72,8 +70,8 @@ def demo(
         raise MissingExtraError("demo", "receiver demo")
 
     from receiver.bridge.options import Mode
-    from receiver.demo.plan import DOMAIN, DemoPlan, Files
     from receiver.demo.process import interruptible
+    from receiver.demo.supervisor import DOMAIN, DemoPlan, Files
 
     cache = _checked_cache()
     plan = DemoPlan(
@@ -135,8 +133,7 @@ def _broker_program(cache: Path) -> Path:
 
 
 def _run(plan: DemoPlan, home: Path, files: Files) -> DemoOutcome:
-    from receiver.demo.plan import BRIDGES, SENDERS
-    from receiver.demo.supervisor import SUPERVISOR, run_demo
+    from receiver.demo.supervisor import BRIDGES, SENDERS, SUPERVISOR, run_demo
 
     output = ProcessOutput(SUPERVISOR, SENDERS + BRIDGES)
     output.say(
@@ -194,7 +191,7 @@ def _heading(text: str) -> None:
 
 
 def _print_what_next(files: Files, *, kept: bool) -> None:
-    from receiver.demo.plan import DOMAIN
+    from receiver.demo.supervisor import DOMAIN
 
     if not kept:
         print("\nTo go on with what the bridges leave, run it with --keep DIR.")

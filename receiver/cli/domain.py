@@ -19,8 +19,6 @@ from receiver.cli.stores import (
 )
 from receiver.report.words import count, sanitised
 
-__all__ = ["domain"]
-
 _LIST = """Examples:
 
 receiver domain list sqlite:///receiver.db

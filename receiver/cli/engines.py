@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from receiver.cli.output import progress, provenance, report_file, spare_logs, stages
+from receiver.cli.output import progress, report_file, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
@@ -24,17 +24,6 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Analysis
     from receiver.spark.flow import OnProgress
     from receiver.spark.sources import Read
-
-__all__ = [
-    "Cluster",
-    "Master",
-    "OrderBy",
-    "SimulateRequest",
-    "Verbose",
-    "simulate_here",
-    "simulate_on_spark",
-    "single_setting",
-]
 
 Master = Annotated[
     str | None,
@@ -88,15 +77,20 @@ def simulate_here(request: SimulateRequest) -> Analysis:
     """Replay the log in this process and write the requested files, which are created before the work begins."""
     from receiver.logs import read_logs
     from receiver.logs.writer import open_table
+    from receiver.report.sizing import analysis_document
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdict_rows import SCHEMA, verdict_batches
+    from receiver.simulate.verdict_rows import VERDICT_SCHEMA, verdict_batches
     from receiver.simulate.whole import WholeLog
 
     question = request.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(request.report, _page))
-        table = outputs.enter_context(open_table(request.verdicts, SCHEMA)) if request.verdicts is not None else None
+        write_report = outputs.enter_context(report_file(request.report))
+        table = (
+            outputs.enter_context(open_table(request.verdicts, VERDICT_SCHEMA))
+            if request.verdicts is not None
+            else None
+        )
         batches = read_logs(request.logs, request.options)
         spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)  # no output has been written yet
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
@@ -107,17 +101,21 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)
-        write_report(analysis)
+        write_report(analysis_document(analysis))
     return analysis
 
 
 def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
-    """Do the same in tasks of Spark; `verdicts` may name a folder, which they fill with Parquet files."""
+    """Replay the log in tasks of Spark and write the requested files. `verdicts` may name a folder for Parquet files.
+
+    The report is created before the work begins.
+    """
+    from receiver.report.sizing import analysis_document
     from receiver.spark.session import session
 
     question = request.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(request.report, _page))
+        write_report = outputs.enter_context(report_file(request.report))
         files = _files(request, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
@@ -141,7 +139,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
             write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
             _print_costs(spark)
-        write_report(analysis)
+        write_report(analysis_document(analysis))
     return analysis
 
 
@@ -200,12 +198,6 @@ def _print_costs(spark: SparkSession) -> None:
 
     for line in costs(spark.sparkContext):
         print(line, file=sys.stderr)
-
-
-def _page(analysis: Analysis) -> str:
-    from receiver.report.pages import analysis_page
-
-    return analysis_page(analysis, provenance())
 
 
 @contextmanager

@@ -12,8 +12,6 @@ from receiver.cli.output import progress
 from receiver.errors import SettingsError
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
-__all__ = ["EPILOG", "generate"]
-
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])
 _DEFAULTS = ScenarioPlan(scenario="steady", receipts=1)
 
@@ -57,9 +55,9 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         start=_time(start),
     )
     from receiver.logs.writer import open_table
-    from receiver.simulate.synthetic import SCHEMA, batches
+    from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 
-    with open_table(file, SCHEMA) as table, progress("Generating", receipts) as advance:
+    with open_table(file, SYNTHETIC_SCHEMA) as table, progress("Generating", receipts) as advance:
         for batch in batches(plan):
             table.write(batch)
             advance(batch.num_rows)

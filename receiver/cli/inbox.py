@@ -17,8 +17,6 @@ from receiver.report.words import count
 if TYPE_CHECKING:
     from receiver.store.upkeep import TargetRow
 
-__all__ = ["inbox"]
-
 _LIST = """Examples:
 
 receiver inbox list sqlite:///receiver.db

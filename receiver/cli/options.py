@@ -1,43 +1,21 @@
-"""Arguments that several commands share, and help that states settings as they are."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
 import os
-import re
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
+from receiver.bridge.options import Tls
+from receiver.cli.fields import Fields
 from receiver.domains import DOMAIN_KEYS
 from receiver.errors import SettingsError
-from receiver.settings import default
 
 if TYPE_CHECKING:
     from receiver.logs import ReadOptions
-
-__all__ = [
-    "AsJson",
-    "ColumnMap",
-    "CommandWithSettings",
-    "Domain",
-    "FromPasswordFile",
-    "Logs",
-    "OnError",
-    "Report",
-    "TimeUnit",
-    "TimeZone",
-    "TlsCa",
-    "TlsCert",
-    "TlsKey",
-    "WhenUnreadable",
-    "password_of",
-    "read_options",
-]
-
-_SETTING = re.compile(r"\{(\w+)\.(\w+)\}")
 
 
 class _TimeUnit(StrEnum):
@@ -79,11 +57,7 @@ Report = Annotated[
 FromPasswordFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")
 ]
-TlsCa = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Certificates of the authorities to trust. [default: the system's]")
-]
-TlsCert = Annotated[Path | None, typer.Option(metavar="FILE", help="The client's own certificate; needs --tls-key.")]
-TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="The key of the client's certificate.")]
+TlsFiles = Annotated[Tls, Fields(ca_file="--tls-ca FILE", cert_file="--tls-cert FILE", key_file="--tls-key FILE")]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
 
 
@@ -107,21 +81,6 @@ def read_options(
         on_error=on_error.value,
         column_map=fields,
     )
-
-
-class CommandWithSettings(TyperCommand):
-    """A command in whose texts `{section.name}` stands for a setting's value, which is read when its help is shown."""
-
-    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        self.epilog = _filled(self.epilog)
-        texts: list[Any] = [self, *self.params]
-        for holder in texts:
-            holder.help = _filled(holder.help)
-        super().format_help(ctx, formatter)
-
-
-def _filled(text: str | None) -> str | None:
-    return text and _SETTING.sub(lambda setting: str(default(*setting.groups())), text)
 
 
 def password_of(side: str, file: Path | None) -> str | None:

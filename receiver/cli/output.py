@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError
 from receiver.report.words import sanitised
@@ -19,13 +18,13 @@ from receiver.report.words import sanitised
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["ProcessOutput", "console", "print_json", "progress", "provenance", "report_file", "spare_logs", "stages"]
+    from receiver.report.document import Document
 
 _PATIENCE_SECS = 2.0
+_CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@|\?.*")
+"""What of a URL may be secret: the user with the password, and the options."""
 _COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan", "bright_green", "bright_yellow", "bright_blue")
 _LONGEST_LINE = 1_000
-
-T = TypeVar("T")
 
 
 def print_json(text: str) -> None:
@@ -116,41 +115,32 @@ class ProcessOutput:
         self._console.print(line, soft_wrap=True)
 
 
-def provenance() -> str:
+def _provenance() -> str:
     """The command that is run, with its files, its version and the day; without what URLs hold of credentials."""
-    arguments = (
-        re.sub(r"(?<=://)[^/?#]*@|\?.*", "", argument) if is_url else argument
-        for argument in sys.argv[1:]
-        for is_url in ["://" in argument]
-    )
-    command = shlex.join(["receiver", *arguments])
     from importlib.metadata import version
 
-    return f"{command} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
+    arguments = [_CREDENTIALS.sub("", each) if "://" in each else each for each in sys.argv[1:]]
+    return f"{shlex.join(['receiver', *arguments])} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 
 @contextmanager
-def report_file(path: str | None, page: Callable[[T], str]) -> Iterator[Callable[[T], None]]:
-    """Create the file at once, if a path is given; the function that it yields writes the page of the figures into it.
+def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
+    """Create the file at once, if a path is given; the function that it yields writes a report's page into it.
 
     `MissingExtraError` if the libraries that make pages aren't installed.
     """
     if path is None:
-        yield lambda _figures: None
+        yield lambda _document: None
         return
     try:
-        import_module("receiver.report.pages")
+        from receiver.report.html import page_text
     except ImportError as error:
         raise MissingExtraError("report", "--report") from error
 
     from receiver.logs.writer import replacing
 
     with replacing(path) as file:
-
-        def write(figures: T) -> None:
-            file.write(page(figures).encode())
-
-        yield write
+        yield lambda document: file.write(page_text(document, _provenance()).encode())
 
 
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:

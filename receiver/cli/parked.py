@@ -12,8 +12,6 @@ from receiver.cli.stores import StoreAddress, Yes, confirm, sanitised_address, s
 from receiver.errors import SettingsError
 from receiver.report.words import count
 
-__all__ = ["parked"]
-
 _LIST = """Examples:
 
 receiver parked list sqlite:///receiver.db

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli.options import AsJson, FromPasswordFile, TlsCa, TlsCert, TlsKey, password_of
+from receiver.cli.fields import with_fields
+from receiver.cli.options import AsJson, FromPasswordFile, TlsFiles, password_of
 from receiver.cli.output import console, print_json, stages
-
-__all__ = ["EPILOG", "probe"]
 
 EPILOG = """Examples:
 
@@ -22,6 +21,7 @@ Give the password in the variable RECEIVER_FROM_PASSWORD, in a file, or in the a
 """
 
 
+@with_fields
 def probe(
     queue: Annotated[
         str,
@@ -37,9 +37,7 @@ def probe(
     ] = 90.0,
     as_json: AsJson = False,
     from_password_file: FromPasswordFile = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
+    tls: TlsFiles,
 ) -> None:
     """See how your broker redelivers, and which W and E that needs.
 
@@ -48,13 +46,12 @@ def probe(
     and how it was flagged. It also tries selectors, and whether the broker drops known ids. This takes two minutes. The
     queue is empty afterwards.
     """
-    from receiver.bridge.connectors.address import BrokerAddress, Tls
+    from receiver.bridge.connectors.address import BrokerAddress
     from receiver.bridge.probing import probe as probed
     from receiver.report.json_object import dumped
     from receiver.report.probing import print_probe, probe_object
 
-    address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file))
-    address = address.with_tls(Tls(ca_file=tls_ca, cert_file=tls_cert, key_file=tls_key))
+    address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file)).with_tls(tls)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this
     with stages("Probing") as say:
         figures = probed(address, messages=messages, patience_secs=patience, say=say)

@@ -17,8 +17,6 @@ from receiver.errors import MissingExtraError, SettingsError
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
 
-__all__ = ["Listening", "load_metrics", "serve"]
-
 _LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
 _LARGEST_PORT = 65_535
 _PATIENCE_SECS = 30

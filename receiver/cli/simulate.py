@@ -19,6 +19,7 @@ from receiver.cli.engines import (
     simulate_on_spark,
     single_setting,
 )
+from receiver.cli.fields import Fields, with_fields
 from receiver.cli.options import (
     AsJson,
     ColumnMap,
@@ -32,15 +33,11 @@ from receiver.cli.options import (
     read_options,
 )
 from receiver.cli.output import console, print_json
-from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, SimulateSettings
 
 if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
-    from receiver.simulate.figures import Analysis
-
-__all__ = ["EPILOG", "simulate"]
 
 EPILOG = """Examples:
 
@@ -63,8 +60,10 @@ class _Engine(StrEnum):
     SPARK = "spark"
 
 
-def simulate(  # noqa: PLR0917 - options of the command, given by name
+@with_fields
+def simulate(
     logs: Logs,
+    *,
     window: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +75,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. [default: chosen from the log]")
     ] = None,
     domain: Domain = "default",
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
     report: Report = None,
     verdicts: Annotated[
         str | None,
@@ -94,15 +93,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
             help="Exit with 1 if the single given setting (otherwise the recommended one) misses more than N.",
         ),
     ] = None,
-    max_missed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The recommended setting may miss N duplicates. [default: {simulate.max_missed}]"
-        ),
-    ] = None,
-    margin: Annotated[
-        float | None, typer.Option(help="Recommend so many times what the log needs. [default: {simulate.margin}]")
-    ] = None,
+    settings: Annotated[SimulateSettings, Fields(max_missed="--max-missed N", margin="--margin")],
     current: Annotated[
         str | None,
         typer.Option(
@@ -125,7 +116,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     engine: Annotated[_Engine, typer.Option(help="Where to run the replay.")] = _Engine.LOCAL,
     master: Master = None,
     order_by: OrderBy = None,
-    verbose: Verbose = False,  # noqa: FBT002
+    verbose: Verbose = False,
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
@@ -135,8 +126,7 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
                 raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
-    question = _question(domain, window, expiry, current)
-    question = replace(question, settings=_settings(max_missed, margin, budget))
+    question = _question(domain, window, expiry, current, _with_budget(settings, budget))
     single = single_setting(question)
     if verdicts is not None and single is None:
         usual = ReceiverSettings()
@@ -150,7 +140,15 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     )
     local = engine is _Engine.LOCAL
     analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
-    _print(analysis, as_json=as_json)
+    if as_json:
+        from receiver.report.json_object import analysis_json
+
+        print_json(analysis_json(analysis))
+    else:
+        from receiver.report.sizing import analysis_document
+        from receiver.report.terminal import print_document
+
+        print_document(analysis_document(analysis), console())
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if single else analysis.recommendation.setting
@@ -160,35 +158,23 @@ def simulate(  # noqa: PLR0917 - options of the command, given by name
     return _MISSED_TOO_MANY
 
 
-def _settings(max_missed: int | None, margin: float | None, budget: str | None) -> SimulateSettings:
+def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:
     from receiver.simulate.grid import parse_budget_bytes
 
-    budget_bytes = None if budget is None else parse_budget_bytes(budget)
-    given = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
-    return SimulateSettings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return settings if budget is None else replace(settings, budget_bytes=parse_budget_bytes(budget))
 
 
-def _question(domain: str, window: str | None, expiry: str | None, current: str | None) -> Question:
+def _question(
+    domain: str, window: str | None, expiry: str | None, current: str | None, settings: SimulateSettings
+) -> Question:
     from receiver.simulate.analysis import Question
-    from receiver.simulate.grid import check_grid, parse_expiries_us, parse_present, parse_windows
+    from receiver.simulate.grid import parse_expiries_us, parse_present, parse_windows
 
-    domain_key(domain)  # refuses an unknown one before the log is read
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
-    if windows is not None and expiries_us is not None:
-        check_grid(windows, expiries_us)
+    present = None if current is None else parse_present(current)
+    question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
-    return Question(domain, windows, expiries_us, present=None if current is None else parse_present(current))
-
-
-def _print(analysis: Analysis, *, as_json: bool) -> None:
-    if as_json:
-        from receiver.report.json_object import analysis_json
-
-        print_json(analysis_json(analysis))
-    else:
-        from receiver.report.tables import print_analysis
-
-        print_analysis(analysis, console())
+    return question

@@ -16,28 +16,6 @@ from receiver.report.words import count, named_domain, sanitised
 if TYPE_CHECKING:
     from receiver.durable.audit import StoreFigures
 
-__all__ = [
-    "CHECK_EPILOG",
-    "FORGET_EPILOG",
-    "LOOKUP_EPILOG",
-    "MIGRATE_EPILOG",
-    "RETIRE_EPILOG",
-    "STATUS_EPILOG",
-    "StoreAddress",
-    "Yes",
-    "check",
-    "confirm",
-    "forget",
-    "lookup",
-    "migrate",
-    "number_of",
-    "print_if_broken",
-    "retire",
-    "sanitised_address",
-    "shown_address",
-    "status",
-]
-
 _LONGEST_ADDRESS = 2000
 
 StoreAddress = Annotated[
@@ -247,7 +225,7 @@ def retire(
     {receiver.max_sources} sources those silent longest. The settings are retire_sources_after_days and max_sources
     (0: never).
     """
-    from receiver.durable.retiring_by_hand import retire_sources
+    from receiver.durable.forgetting import retire_sources
 
     if not sources and idle_days is None:
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")

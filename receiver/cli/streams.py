@@ -14,8 +14,6 @@ from receiver.errors import OutputError
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["plain_output", "shielded"]
-
 
 @contextmanager
 def shielded() -> Iterator[None]:

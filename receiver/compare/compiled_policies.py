@@ -8,30 +8,22 @@ table of ids. Nor does it forget: whether a receipt is too old is decided when i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
-from receiver.compare.id_forms import (
-    first_not_rgmid,
-    first_not_sequence,
-    judge_by_last,
-    judge_by_sequence,
-    number_producers,
-)
-from receiver.errors import IdFormatError
+from receiver.compare.id_forms import rgmids_of, sequences_of
 from receiver.policies.interface import Policy
 from receiver.policies.names import POLICIES
 from receiver.simulate.compiled import compiled
-from receiver.simulate.kernel import is_caught, replay_grid
+from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from receiver.simulate.domain_rows import Domain
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.rows import Domain
-
-__all__ = ["CompiledPolicy", "Judged", "compiled_policy_of"]
 
 _NOTHING = -1
 
@@ -50,10 +42,6 @@ class CompiledPolicy(Protocol):
     def __call__(self, domain: Domain, /) -> Judged: ...
 
 
-_Maker = Callable[[Policy, "Receipts"], CompiledPolicy]
-_MAKERS: dict[str, _Maker] = {}
-
-
 def compiled_policy_of(policy: Policy, receipts: Receipts) -> CompiledPolicy:
     """A policy's rule compiled, for domains of these receipts; IdFormatError where it can't judge all of their ids."""
     if policy.declaration.compiled_policy is None:
@@ -61,36 +49,16 @@ def compiled_policy_of(policy: Policy, receipts: Receipts) -> CompiledPolicy:
     return _MAKERS[policy.declaration.compiled_policy](policy, receipts)
 
 
-def _compiles(name: str) -> Callable[[_Maker], _Maker]:
-    """Register what makes the compiled policy of all policies that declare this name."""
-
-    def keep(maker: _Maker) -> _Maker:
-        _MAKERS[name] = maker
-        return maker
-
-    return keep
+def _all(domain: Domain) -> Judged:
+    came_before = domain.rows.earlier != _NOTHING
+    return Judged(came_before, len(came_before) - domain.rows.duplicates)
 
 
-@_compiles("all")
-def _all(_policy: Policy, _receipts: Receipts) -> CompiledPolicy:
-    def judge(domain: Domain) -> Judged:
-        came_before = domain.rows.earlier != _NOTHING
-        return Judged(came_before, len(came_before) - domain.rows.duplicates)
-
-    return judge
-
-
-@_compiles("two-tier")
-def _two_tier(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
-    window, expiry_us = policy.sizes
-
-    def judge(domain: Domain) -> Judged:
-        counts = replay_grid(domain.rows, np.array([window]), np.array([expiry_us]), with_needs=True, threads=1)
-        is_duplicate = domain.rows.earlier != _NOTHING
-        is_duplicate[is_duplicate] = is_caught(counts.needs_us[:, 0], expiry_us)
-        return Judged(is_duplicate, int(counts.peak_ids[0, 0]))
-
-    return judge
+def _two_tier(window: int, expiry_us: int, domain: Domain) -> Judged:
+    (counts,) = replay_windows(domain.rows, [WindowAsked(window, [expiry_us], with_needs=True)], threads=1)
+    is_duplicate = domain.rows.earlier != _NOTHING
+    is_duplicate[is_duplicate] = is_caught(counts.needs_us, expiry_us)
+    return Judged(is_duplicate, int(counts.peak_ids[0]))
 
 
 @compiled()
@@ -116,16 +84,10 @@ def _judge_by_age(
     return peak_ids
 
 
-@_compiles("age")
-def _age(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
-    _, expiry_us = policy.sizes
-
-    def judge(domain: Domain) -> Judged:
-        rows = domain.rows
-        is_duplicate = np.zeros(len(rows.earlier), np.bool_)
-        return Judged(is_duplicate, _judge_by_age(rows.received_at_us, rows.earlier, expiry_us, is_duplicate))
-
-    return judge
+def _age(expiry_us: int, domain: Domain) -> Judged:
+    rows = domain.rows
+    is_duplicate = np.zeros(len(rows.earlier), np.bool_)
+    return Judged(is_duplicate, _judge_by_age(rows.received_at_us, rows.earlier, expiry_us, is_duplicate))
 
 
 @compiled()
@@ -143,57 +105,81 @@ def _judge_by_slot(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.
     return slots
 
 
-@_compiles("ring")
-def _ring(policy: Policy, _receipts: Receipts) -> CompiledPolicy:
-    size, _ = policy.sizes
-
-    def judge(domain: Domain) -> Judged:
-        is_duplicate = np.zeros(len(domain.rows.earlier), np.bool_)
-        return Judged(is_duplicate, min(size, _judge_by_slot(domain.rows.earlier, size, is_duplicate)))
-
-    return judge
+def _ring(size: int, domain: Domain) -> Judged:
+    is_duplicate = np.zeros(len(domain.rows.earlier), np.bool_)
+    return Judged(is_duplicate, min(size, _judge_by_slot(domain.rows.earlier, size, is_duplicate)))
 
 
-@_compiles("highest")
-def _sequence(policy: Policy, receipts: Receipts) -> CompiledPolicy:
-    _refuse(policy, receipts, first_not_sequence(*receipts.ids.buffers()))
-    producers, count = number_producers(receipts.ids)
-    highest = np.full(count, _NOTHING, np.int32)
+@compiled()
+def _judge_by_highest(
+    numbers: npt.NDArray[np.int64],
+    producers: npt.NDArray[np.int32],
+    highest: npt.NDArray[np.int64],
+    is_duplicate: npt.NDArray[np.bool_],
+) -> int:
+    """Judge rows by the highest number of their producer. -> how many producers there are.
+
+    `highest` has a number for each producer, is all -1 and is left so.
+    """
+    count = 0
+    for row in range(len(numbers)):
+        if numbers[row] <= highest[producers[row]]:
+            is_duplicate[row] = True
+        else:
+            count += highest[producers[row]] == _NOTHING
+            highest[producers[row]] = numbers[row]
+    for producer in producers:
+        highest[producer] = _NOTHING
+    return count
+
+
+def _highest(receipts: Receipts) -> CompiledPolicy:
+    sequences = sequences_of(receipts)
+    highest = np.full(sequences.producer_count, _NOTHING, np.int64)
 
     def judge(domain: Domain) -> Judged:
         ids = receipts.id_number[domain.log_rows]
         is_duplicate = np.zeros(len(ids), np.bool_)
-        return Judged(is_duplicate, judge_by_sequence(ids, *receipts.ids.buffers(), producers, highest, is_duplicate))
+        peak_ids = _judge_by_highest(sequences.numbers[ids], sequences.producers[ids], highest, is_duplicate)
+        return Judged(is_duplicate, peak_ids)
 
     return judge
 
 
-@_compiles("last")
-def _last(policy: Policy, receipts: Receipts) -> CompiledPolicy:
-    _refuse(policy, receipts, first_not_rgmid(*receipts.ids.buffers()))
+@compiled()
+def _judge_by_last(
+    origins: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64], is_duplicate: npt.NDArray[np.bool_]
+) -> None:
+    """Judge rows by the last one that was new."""
+    last = 0
+    for row in range(1, len(numbers)):
+        if origins[row] == origins[last] and numbers[row] <= numbers[last]:
+            is_duplicate[row] = True
+        else:
+            last = row
+
+
+def _last(receipts: Receipts) -> CompiledPolicy:
+    rgmids = rgmids_of(receipts)
 
     def judge(domain: Domain) -> Judged:
         ids = receipts.id_number[domain.log_rows]
         is_duplicate = np.zeros(len(ids), np.bool_)
-        judge_by_last(ids, *receipts.ids.buffers(), is_duplicate)
+        _judge_by_last(rgmids.origins[ids], rgmids.numbers[ids], is_duplicate)
         return Judged(is_duplicate, min(1, len(ids)))
 
     return judge
 
 
-def _refuse(policy: Policy, receipts: Receipts, number: int) -> None:
-    """IdFormatError for the number of an id that the policy can't judge, if it isn't -1."""
-    if number == _NOTHING:
-        return
-    row = int(np.argmax(receipts.id_number == number))
-    (id_,) = receipts.ids.texts(np.array([number], np.int32)).to_pylist()
-    try:
-        policy.receive(id_, received_at_us=0)
-    except IdFormatError as error:
-        raise IdFormatError(f"in row {row}, {error.message}", hint=error.hint) from None
-    raise AssertionError(f"{policy} takes {id_!r:.80}, and its compiled policy doesn't")
-
-
+_MAKERS: dict[str, Callable[[Policy, Receipts], CompiledPolicy]] = {
+    "all": lambda _policy, _receipts: _all,
+    "two-tier": lambda policy, _receipts: partial(_two_tier, *policy.sizes),
+    "age": lambda policy, _receipts: partial(_age, policy.sizes[1]),
+    "ring": lambda policy, _receipts: partial(_ring, policy.sizes[0]),
+    "highest": lambda _policy, receipts: _highest(receipts),
+    "last": lambda _policy, receipts: _last(receipts),
+}
+"""By the names in declarations."""
 for _kind in POLICIES:
     if _kind.declaration.compiled_policy is not None and _kind.declaration.compiled_policy not in _MAKERS:
         raise TypeError(

@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
     from receiver.compare.compiled_policies import Judged
     from receiver.policies.interface import Policy
+    from receiver.simulate.domain_rows import Domain, DomainRows
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.rows import Domain, DomainRows
-
-__all__ = ["CAUSES", "Disputes", "missed_causes"]
 
 CAUSES = tuple(Cause)
 """Columns of causes hold indexes of this."""
@@ -151,20 +149,14 @@ class Disputes:
         return causes
 
 
-def _preferred(disputes: Sequence[Dispute]) -> list[Dispute]:
-    """The first of each way to disagree, then the first of all."""
-    ways = _ways(disputes)
-    return ways + [dispute for dispute in _firsts(disputes) if dispute not in ways]
-
-
-def _firsts(disputes: Iterable[Dispute]) -> list[Dispute]:
-    return sorted(disputes, key=_BY_ROW)[:_SHOWN]
-
-
-def _ways(disputes: Iterable[Dispute]) -> list[Dispute]:
-    """The first of each way to disagree; of the ways those seen first."""
-    backwards = sorted(disputes, key=_BY_ROW, reverse=True)
-    return _firsts({dispute.duplicate_by: dispute for dispute in backwards}.values())
+def _preferred(disputes: Iterable[Dispute]) -> list[Dispute]:
+    """The first of each way to disagree, of the ways those seen first; then the first of all."""
+    in_order = sorted(disputes, key=_BY_ROW)
+    first_of_way: dict[tuple[bool, ...], Dispute] = {}
+    for dispute in in_order:
+        first_of_way.setdefault(dispute.duplicate_by, dispute)
+    ways = list(first_of_way.values())[:_SHOWN]
+    return ways + [dispute for dispute in in_order[:_SHOWN] if dispute not in ways]
 
 
 def _first_columns(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:

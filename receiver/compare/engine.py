@@ -20,8 +20,8 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.domain_rows import split_domains
 from receiver.simulate.recommend import elsewhere_with_margin
-from receiver.simulate.rows import split_domains
 from receiver.simulate.verdict_rows import VERDICTS, receipt_batches, verdict_schema
 from receiver.simulate.whole import WholeLog, log_figures
 
@@ -31,11 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from receiver.simulate.figures import Analysis, Recommendation
+    from receiver.simulate.domain_rows import Domain
+    from receiver.simulate.figures import Recommendation
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.rows import Domain
-
-__all__ = ["Compared", "bytes_per_id", "compare_policies", "verdict_batches"]
 
 _ROWS_WORTH_THREADS = 20_000
 
@@ -48,42 +46,36 @@ class Compared(NamedTuple):
 
 @dataclass(slots=True)
 class _Contender:
-    """One policy, and what it has come to so far."""
+    """One policy, and why it has missed duplicates so far."""
 
     text: str
     policy: Policy
     compiled_policy: CompiledPolicy
     bytes_per_id: int
     is_fitted: bool = False
-    caught: int = 0
     missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
-    false: int = 0
-    peak_ids: int = 0
 
     def count(self, domain: Domain, judged: Judged) -> tuple[int, int, int]:
-        """Add a domain's figures, and give them: caught, false duplicates, peak ids."""
+        """Add a domain's misses. -> what was caught, false duplicates, peak ids."""
         came_before = domain.rows.earlier >= 0
         missed = np.flatnonzero(came_before & ~judged.is_duplicate)
         causes = np.bincount(missed_causes(self.policy, domain.rows, judged, missed), minlength=len(CAUSES))
         self.missed.update({cause: count for cause, count in zip(CAUSES, causes.tolist(), strict=True) if count})
         caught = domain.rows.duplicates - len(missed)
-        false = int(np.count_nonzero(judged.is_duplicate)) - caught
-        self.caught += caught
-        self.false += false
-        self.peak_ids += judged.peak_ids
-        return caught, false, judged.peak_ids
+        return caught, int(np.count_nonzero(judged.is_duplicate)) - caught, judged.peak_ids
 
-    def figures(self) -> PolicyFigures:
+    def figures(self, caught: int, false: int, peak_ids: int) -> PolicyFigures:
+        """Its figures, by the sums over all domains of what `count` gave."""
         false_cause = self.policy.declaration.false_cause
         return PolicyFigures(
             policy=self.text,
-            caught=self.caught,
+            caught=caught,
             missed=self.missed.total(),
-            false_duplicates=self.false,
-            peak_ids=self.peak_ids,
-            memory_bytes=self.peak_ids * self.bytes_per_id,
+            false_duplicates=false,
+            peak_ids=peak_ids,
+            memory_bytes=peak_ids * self.bytes_per_id,
             missed_causes=dict(self.missed),
-            false_causes={false_cause: self.false} if false_cause and self.false else {},
+            false_causes={false_cause: false} if false_cause and false else {},
             is_fitted=self.is_fitted,
         )
 
@@ -118,10 +110,12 @@ def compare_policies(
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
     domains: list[ComparedDomain] = []
+    totals = np.zeros((len(contenders), 3), np.int64)
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiled policies run without Python's lock
         for domain in contest.domains:
             judged = _judge(domain, contenders, pool)
             counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
+            totals += np.array(counted, np.int64)
             domains.append(
                 ComparedDomain(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
             )
@@ -134,7 +128,7 @@ def compare_policies(
     comparison = Comparison(
         key=key,
         log=log_figures(receipts, contest.domains),
-        policies=tuple(contender.figures() for contender in contenders),
+        policies=tuple(each.figures(*sums) for each, sums in zip(contenders, totals.tolist(), strict=True)),
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
@@ -172,9 +166,11 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     log = WholeLog(receipts, max_missed=question.settings.max_missed)
     analysis = analyse(log, question)
     recommendation = analysis.recommendation
-    fitted = _fitted(analysis)
-    texts = [*unasked(), *fitted]
-    texts.append(str(two_tier(recommendation.setting.window, recommendation.setting.expiry_us)))
+    needs = analysis.elsewhere  # None where the log has no duplicate
+    sized = [] if needs is None else fitted_policies(*elsewhere_with_margin(needs, recommendation.margin))
+    fitted = list(map(str, sized))
+    recommended = two_tier(recommendation.setting.window, recommendation.setting.expiry_us)
+    texts = [*unasked(), *fitted, str(recommended)]
     contest = _Contest([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
         try:
@@ -182,13 +178,6 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
         except IdFormatError as error:
             contest.left_out.append((text, str(error)))
     return contest
-
-
-def _fitted(analysis: Analysis) -> list[str]:
-    """The texts of the policies that a log can size, as it needs them with the margin; none where it has no duplicate."""
-    if analysis.elsewhere is None:
-        return []
-    return list(map(str, fitted_policies(*elsewhere_with_margin(analysis.elsewhere, analysis.recommendation.margin))))
 
 
 def _contender(text: str, stated: Policy, receipts: Receipts, *, is_fitted: bool = False) -> _Contender:

@@ -2,11 +2,9 @@
 
 | file | what is in it |
 |---|---|
-| `supervisor.py` | starts the processes, kills them by the plan, and counts the messages at the end |
-| `plan.py` | which processes there are, when each is killed, the files they leave, the outcome |
+| `supervisor.py` | which processes there are and when each is killed; starts and kills them, and counts the messages at the end |
 | `process.py` | a process whose output is passed on; signals that end the demo without leaving a process behind |
 | `sender.py` | a sender that crashes, and its journal of what it has sent |
 | `artemis.py` | a real ActiveMQ Artemis on loopback |
-| `server.py` | a program that serves: started, stopped, killed and started again |
-| `fetching.py` | programs of others in a cache, each whole or not there |
+| `server.py` | programs of others: brought into a cache, started, stopped, killed and started again |
 """

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from receiver.demo.fetching import fetch_by_maven, last_lines, require_maven, whole
-from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
+from receiver.demo.server import HOST, JAVA_ARGS, Server, fetch_by_maven, free_ports, last_lines, require_maven, whole
 from receiver.errors import BrokerError, MissingProgramError
 from receiver.java import require_java
 

@@ -13,8 +13,6 @@ from typing import IO, Any
 
 from receiver.errors import BrokerError
 
-__all__ = ["ChildProcess", "Say", "interruptible", "uninterrupted"]
-
 Say = Callable[[str, str], None]
 """Takes the name of a process and a line that it has printed. Called by several threads."""
 

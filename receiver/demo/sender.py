@@ -13,15 +13,12 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from receiver.bridge.connectors import Message, Sink, sink_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
-
-__all__ = ["SenderJournal", "Sent", "main", "message_id"]
 
 _MESSAGES_PER_SEC = 400
 _BATCH = (20, 100)
@@ -45,54 +42,41 @@ class Sent(NamedTuple):
     """Messages sent, each counted as often as it was."""
 
 
-class SenderJournal:
-    """The file to which a sender appends what it is about to do; each line goes to the system at once, so it outlives a kill."""
+def note(journal: Path, event: str) -> None:
+    """Append what is about to be done, or has been confirmed. It goes to the system at once, so it outlives a kill."""
+    with journal.open("a", encoding="ascii") as file:
+        file.write(f"{event}\n")
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
 
-    def start(self) -> None:
-        self._append("start")
-
-    def send(self, messages: int) -> None:
-        self._append(f"send {messages}")
-
-    def confirm(self, number: int) -> None:
-        self._append(f"confirmed {number}")
-
-    def read(self) -> Sent:
-        """Return what the file says; zeros where the sender was never started."""
-        starts = confirmed = tries = 0
-        for line in self._path.read_text(encoding="ascii").splitlines() if self._path.exists() else ():
-            match line.split():
-                case ["start"]:
-                    starts += 1
-                case ["send", messages]:
-                    tries += int(messages)
-                case ["confirmed", number]:
-                    confirmed = int(number)
-        return Sent(starts, confirmed, tries)
-
-    def _append(self, line: str) -> None:
-        with self._path.open("a", encoding="ascii") as file:
-            file.write(f"{line}\n")
+def sent_by(journal: Path) -> Sent:
+    """What the journal of a sender says; zeros where the sender was never started."""
+    starts = confirmed = tries = 0
+    for line in journal.read_text(encoding="ascii").splitlines() if journal.exists() else ():
+        match line.split():
+            case ["start"]:
+                starts += 1
+            case ["send", messages]:
+                tries += int(messages)
+            case ["confirmed", number]:
+                confirmed = int(number)
+    return Sent(starts, confirmed, tries)
 
 
 def main(address: str, source: str, journal: str, seed: str) -> None:
     """Send until standard input ends, at least one batch, and stop when all that was sent is confirmed."""
     logging.disable()  # the libraries log each try to connect
-    _Sender(BrokerAddress.parse(address), source, SenderJournal(Path(journal)), seed).run()
+    _Sender(BrokerAddress.parse(address), source, Path(journal), seed).run()
 
 
 class _Sender:
-    def __init__(self, address: BrokerAddress, source: str, journal: SenderJournal, seed: str) -> None:
+    def __init__(self, address: BrokerAddress, source: str, journal: Path, seed: str) -> None:
         self._address = address
         self._source = source
         self._journal = journal
-        before = journal.read()
+        before = sent_by(journal)
         self._confirmed, self._tries = before.confirmed, before.tries
         self._draw = random.Random(f"{seed} {source} {before.starts}")
-        journal.start()
+        note(journal, "start")
         self._status_at = time.monotonic() + _STATUS_SECS
         if before.starts:
             _say(f"goes on after message {self._confirmed:,}, the last that is confirmed")
@@ -120,21 +104,18 @@ class _Sender:
         batch = [self._message(self._confirmed + number) for number in range(1, size + 1)]
         crashes = self._draw.random() < _CRASH_PER_BATCH and not _is_to_stop(wait_secs=0)
         part = self._draw.randint(1, size) if crashes else size
-        self._send(sink, batch[:part])
+        note(self._journal, f"send {part}")
+        self._tries += part
+        sink.send(batch[:part])
         if crashes:
             _say(f"crashes: has sent {part} of {size} messages, and confirmed none of them")
             os.kill(os.getpid(), signal.SIGKILL)
         self._confirmed += size
-        self._journal.confirm(self._confirmed)
+        note(self._journal, f"confirmed {self._confirmed}")
         if time.monotonic() > self._status_at:
             self._status_at = time.monotonic() + _STATUS_SECS
             _say(f"{self._confirmed:,} messages confirmed, of {self._tries:,} sent")
         return not _is_to_stop(wait_secs=size / _MESSAGES_PER_SEC)
-
-    def _send(self, sink: Sink, messages: Sequence[Message]) -> None:
-        self._journal.send(len(messages))
-        self._tries += len(messages)
-        sink.send(messages)
 
     def _message(self, number: int) -> Message:
         ids = {"uniqueMessageId": message_id(number, self._source), "messageSourceId": self._source}

@@ -3,17 +3,22 @@
 | file | what is in it |
 |---|---|
 | `receiver.py` | `Receiver`: open, batch, status, close |
-| `async_receiver.py` | `AsyncReceiver`: the same for an event loop |
+| `async_receiver.py`, `async_batch.py` | `AsyncReceiver`, `AsyncBatch`: a `Receiver` for an event loop |
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
 | `transaction.py` | a batch's transaction: lock, catch up, record, commit |
-| `session.py` | what the batches of one receiver share |
-| `outcomes.py` | what became of batches whose outcome isn't known at once |
-| `holds.py`, `turns.py` | who holds which lock in this process; who lets other processes go on |
+| `session.py` | what the batches of one receiver share: the log, what is known of it in memory, closing |
+| `concurrent.py`, `concurrent_tasks.py` | many transactions at once: ids are claimed, receipts are folded in by one process; the same for tasks |
+| `outcomes.py` | what became of batches in transactions of their callers' |
+| `holds.py` | who holds which lock in this process, so that nobody waits for itself |
 | `cache.py` | the detector in step with the log; what a resize makes of a domain |
-| `retirement.py`, `retiring_by_hand.py` | when sources are retired, and what their rows say then; the command `receiver retire` |
+| `retirement.py` | when sources are retired, and what their rows say then |
 | `status.py`, `needs.py` | what batches and receivers count; the W and E that duplicates needed |
-| `forgetting.py` | one id: the commands `receiver lookup` and `receiver forget` |
+| `forgetting.py` | by hand: the commands `receiver retire`, `receiver lookup` and `receiver forget` |
+| `earlier_journals.py` | what killed processes of earlier versions recorded, settled |
 | `events.py`, `metrics.py` | duplicates reported; Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
+
+A batch goes forwards: `batch.py` asks for the domain, decides and ends; `transaction.py` locks, records and commits;
+`cache.py` catches up before and advances after; the statements are in `receiver/store`.
 """

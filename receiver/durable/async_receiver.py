@@ -9,22 +9,24 @@ ever waited for in the loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from functools import partial, wraps
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
 
+from receiver.durable.async_batch import AsyncBatch, check_loop, connection_of
 from receiver.durable.batch import Batch
+from receiver.durable.concurrent_tasks import ConcurrentTasks, ReceiverForTasks
 from receiver.durable.holds import under_way
 from receiver.durable.receiver import Receiver
 from receiver.durable.status import Status
-from receiver.errors import ClosedError, SettingsError, StoreBusyError
+from receiver.errors import ClosedError, StoreBusyError
 from receiver.message import Decision, Receipt
 from receiver.retrying import Backoff
 from receiver.settings import StoreSettings
@@ -47,11 +49,11 @@ class _Worked(Receiver):
 
     def batch_of(self, task: _Task, joined: Connection | None) -> Batch:
         """A batch for a task; one that joins a transaction leaves reporting duplicates to `report`."""
-        notify = self._notify if joined is None else _nothing
-        return Batch(self._options, self.counters, begin=partial(self._begin, joined, task), notify=notify)
+        notify = self._notify if joined is None else lambda: None
+        return Batch(self._session, self._options, self.counters, joined, task, notify=notify)
 
     def read_ahead(self) -> None:
-        """What a batch would have to read first, read on a connection of our own, keeping nobody waiting."""
+        """Read ahead what a joined batch would read first: on a connection of our own, so nobody waits meanwhile."""
         self._session.look_up()
         if self._session.cache.is_dropped:
             self._session.load()
@@ -61,7 +63,7 @@ class _Worked(Receiver):
 
     @property
     def has_unreported(self) -> bool:
-        return bool(self._unreported)
+        return bool(self.counters.unreported)
 
     def check_usable(self) -> None:
         self._session.check_usable()
@@ -75,12 +77,8 @@ class _Worked(Receiver):
         return self.figures(self.counters.rate())
 
 
-def _nothing() -> None:
-    pass
-
-
 class _Tasks:
-    """What the tasks that share a receiver have: one at a time its batch, and a thread for what would block the loop."""
+    """Tasks that share a receiver: one batch at a time, and a thread for what would block the loop."""
 
     def __init__(self, receiver: _Worked, patience_secs: float) -> None:
         self.receiver = receiver
@@ -92,12 +90,8 @@ class _Tasks:
         self._held_by: _Task | None = None
         """The task whose batch is under way."""
 
-    @property
-    def is_busy(self) -> bool:
-        return self._lock.locked()
-
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """As `acquire`, as soon as batches are in no other transaction under way, which keeps the domain locked."""
+        """Have the receiver for a batch. While other batches are in a caller's transaction under way, the domain is locked."""
         try:
             await self.acquire(lambda: not self.receiver.others_go_on(joined))
         except BaseException:
@@ -106,8 +100,7 @@ class _Tasks:
 
     async def acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
         """Have the receiver to ourselves, as soon as no other task has it and the domain is free."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise ClosedError("the receiver belongs to another event loop", hint="open another in this one")
+        check_loop(self._loop)
         task = _this_task()
         if self._held_by is task:
             raise under_way(task)
@@ -140,8 +133,21 @@ class _Tasks:
         with suppress(RuntimeError):  # the loop is closed, so nobody waits
             self._lock.release()
 
+    def batch(self, given: AsyncConnection | AsyncSession | None) -> AsyncBatch:
+        return _Batch(self, given)
+
+    async def status(self) -> Status:
+        """While a batch is under way it doesn't ask the database about earlier ones."""
+        if self.receiver.is_closed or self._lock.locked():
+            return self.receiver.figures_now()
+        await self.acquire()
+        try:
+            return await self.in_thread(self.receiver.status)
+        finally:
+            self.release()
+
     async def close(self) -> None:
-        """Close the receiver, also from another event loop than ours, which may be closed."""
+        """Close the receiver, also from another event loop than ours, which may be closed. Batches end before."""
         if asyncio.get_running_loop() is self._loop:
             try:
                 await self.acquire()
@@ -156,7 +162,8 @@ class _Tasks:
             self.release()
 
     async def in_thread(self, function: Callable[[], _T]) -> _T:
-        """What the function returns; a task that is cancelled waits for it all the same."""
+        """The result of the function, run in the thread. A task that is cancelled waits for its end all the same."""
+        # Until then nobody else may have the receiver. And `asyncio.wrap_future` would cancel what hasn't begun.
         future = self._submit(function)
         done = _event_of(future)
         cancelled = None
@@ -174,6 +181,7 @@ class _Tasks:
 
     async def begin_own(self, batch: Batch) -> None:
         """Begin a batch in the thread. A task that is cancelled meanwhile doesn't wait for it: the thread ends it."""
+        # Who gives the receiver back? `__aexit__` does; without it `abandon_later`, or this method if the batch can't begin.
         beginning = self._submit(batch.__enter__)
         try:
             await _event_of(beginning).wait()
@@ -200,7 +208,7 @@ class _Tasks:
 
 
 def _event_of(future: Future[Any]) -> asyncio.Event:
-    """Set once the future is done."""
+    """An event that is set once the future is done."""
     event, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def done(_: object) -> None:
@@ -214,10 +222,11 @@ def _event_of(future: Future[Any]) -> asyncio.Event:
 class AsyncReceiver:
     """A `Receiver` for the tasks of one event loop. `AsyncReceiver.open` makes it.
 
-    Tasks may share it. Their batches wait for each other. `on_duplicate` is called in a thread.
+    Tasks may share it. Their batches wait for each other, unless it was opened with `concurrent=True`. `on_duplicate` is
+    called in a thread.
     """
 
-    def __init__(self, tasks: _Tasks) -> None:
+    def __init__(self, tasks: _Tasks | ConcurrentTasks) -> None:
         self._tasks = tasks
         self._receiver = tasks.receiver
 
@@ -225,13 +234,17 @@ class AsyncReceiver:
     async def open(cls, url: str, **options: Any) -> Self:
         """Open a domain. Arguments and errors are those of `Receiver.open`."""
         opener = ThreadPoolExecutor(1, thread_name_prefix="receiver")
-        opening = opener.submit(partial(_Worked.open, url, **options))
+        kind = ReceiverForTasks if options.get("concurrent") is True else _Worked
+        opening = opener.submit(partial(kind.open, url, **options))
         opener.shutdown(wait=False)
         try:
             receiver = await asyncio.wrap_future(opening)
         except BaseException:
             opening.add_done_callback(_close_what_was_opened)  # where the task was cancelled
             raise
+        if isinstance(receiver, ReceiverForTasks):
+            return cls(ConcurrentTasks(receiver))
+        assert isinstance(receiver, _Worked)  # noqa: S101 - `open` makes what it is a method of
         store_settings = options.get("store_settings") or StoreSettings()
         return cls(_Tasks(receiver, store_settings.lock_timeout_secs))
 
@@ -242,7 +255,10 @@ class AsyncReceiver:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection to the store, once no batch is under way. Closing again does nothing."""
+        """Close the connection to the store, once no batch is under way. Closing again does nothing.
+
+        A concurrent receiver doesn't wait for batches under way: they go on to their end.
+        """
         if not self.is_closed:
             await self._tasks.close()
 
@@ -265,47 +281,26 @@ class AsyncReceiver:
 
         Errors are those of `Receiver.batch`. In another event loop than the receiver's, it is a `ClosedError`.
         """
-        return AsyncBatch(self._tasks, connection)
+        return self._tasks.batch(connection)
 
     async def status(self) -> Status:
         """As `Receiver.status`. While a batch is under way it doesn't ask the database about earlier ones."""
-        if self.is_closed or self._tasks.is_busy:
-            return self._receiver.figures_now()
-        await self._tasks.acquire()
-        try:
-            return await self._tasks.in_thread(self._receiver.status)
-        finally:
-            self._tasks.release()
+        return await self._tasks.status()
 
     def figures(self) -> Status:
-        """As `Receiver.figures`."""
+        """The receiver's figures, without asking the database: those of `Receiver.figures`."""
         return self._receiver.figures()
 
 
-def _awaited(
-    method: Callable[Concatenate[Batch, _P], _T],
-) -> Callable[Concatenate[AsyncBatch, _P], Coroutine[Any, Any, _T]]:
-    """A method of `Batch` that waits for nothing, as a coroutine."""
-
-    @wraps(method)
-    async def awaited(self: AsyncBatch, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
-        return method(self._batch, *arguments, **named)
-
-    return awaited
-
-
-class AsyncBatch:
-    """A batch under way: `async with orders.batch() as batch:`. It is a `Batch` with coroutines."""
-
-    def __init__(self, tasks: _Tasks, connection: AsyncConnection | AsyncSession | None) -> None:
+class _Batch(AsyncBatch):
+    def __init__(self, tasks: _Tasks, given: AsyncConnection | AsyncSession | None) -> None:
         self._tasks = tasks
-        self._given = connection
+        self._given = given
         self._joined: AsyncConnection | None = None
-        self._batch: Batch
 
     async def __aenter__(self) -> Self:
         tasks = self._tasks
-        self._joined = await _connection_of(self._given)
+        self._joined = await connection_of(self._given)
         joined = None if self._joined is None else self._joined.sync_connection
         await tasks.acquire_for_batch(joined)
         self._batch = tasks.receiver.batch_of(_this_task(), joined)
@@ -346,14 +341,12 @@ class AsyncBatch:
         if self._tasks.receiver.has_unreported:
             await self._tasks.in_thread(self._tasks.receiver.report)
 
-    receive = _awaited(Batch.receive)
-    """What was decided is recorded when the batch ends."""
-    advance = _awaited(Batch.advance)
+    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return method(*arguments, **named)  # it waits for nothing
 
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
     ) -> list[Decision]:
-        """As `Batch.receive_many`."""
         left: Iterator[Receipt | tuple[str | None, str | None, int | None]] = iter(receipts)
         decisions: list[Decision] = []
         while few := self._batch.receive_many(islice(left, _DECIDED_AT_ONCE)):
@@ -364,31 +357,9 @@ class AsyncBatch:
     async def run_sync(
         self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T:
-        """What `function(connection, ...)` returns, called with a connection in the batch's transaction.
-
-        What it writes is committed with the ids or not at all. In a transaction of the batch's own it is called in a
-        thread. Leave committing and rolling back to the batch.
-        """
         if self._joined is not None:
             return await self._joined.run_sync(function, *arguments, **named)
         return await self._tasks.in_thread(lambda: function(self._batch.connection, *arguments, **named))
-
-
-async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
-    if given is None:
-        return None
-    from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
-
-    if isinstance(given, AsyncSession):
-        return await given.connection()
-    if not isinstance(given, AsyncConnection):
-        raise SettingsError(
-            f"batch() of an AsyncReceiver takes an AsyncConnection or an AsyncSession, not {given!r:.80}",
-            hint="a Connection is for a Receiver",
-        )
-    if given.sync_connection is None or given.closed:
-        raise SettingsError("the connection given to batch() is closed, or was never opened")
-    return given
 
 
 def _this_task() -> _Task:
@@ -397,6 +368,6 @@ def _this_task() -> _Task:
     return task
 
 
-def _close_what_was_opened(opening: Future[_Worked]) -> None:
+def _close_what_was_opened(opening: Future[Receiver]) -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

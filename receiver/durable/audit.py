@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
@@ -25,6 +26,7 @@ from receiver.store.invariants import (
     audit_domains,
     audit_messages,
     audit_positions,
+    audit_recorded,
     audit_tables,
     audited_rows,
     audited_state,
@@ -34,9 +36,7 @@ from receiver.store.invariants import (
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
 from receiver.store.tables import REVISION, DomainState, receipt_rows
-from receiver.store.values import printable
-
-__all__ = ["StoreFigures", "StoredDomain", "audit", "look", "memory_limit_ids"]
+from receiver.store.values import printable, to_bytes
 
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
@@ -45,26 +45,31 @@ def _quietly(_rows: int) -> None:
     """Report to nobody how far it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoredDomain:
+    """A domain as it is stored. A figure is None if it wasn't asked for, or if what it is read from is broken."""
+
     state: DomainState
-    rows: int
-    remembered_ids: int | None
-    """None where it wasn't asked for, or the rows are broken."""
-    waiting_rows: int | None
+    rows: int = 0
+    remembered_ids: int | None = None
+    waiting_rows: int | None = None
     """Rows that are forgotten and still to be deleted."""
     inbox: int | None = None
-    """Messages that wait for their targets; None where the table can't be read."""
+    """Messages that wait for their targets."""
     parked: int | None = None
     """Messages that their targets refused too often, that had no id that could be judged, or that came back in a ring."""
     sources: int | None = None
-    """Sources whose newest ids are kept; None as with `remembered_ids`, and where the policy keeps none by source."""
+    """Sources whose newest ids are kept; None too where the policy keeps none by source."""
     silent_sources: int | None = None
-    """Those of them that haven't sent for a day, by the domain's own time."""
+    """Sources without a receipt in the domain's last 24 hours."""
     secs_to_memory_limit: float | None = None
-    """How long it takes, at the rate of its last hour, until its ids fill `memory_limit_ids`; None where they won't."""
+    """How long it takes, at the rate of its last hour, until its ids fill `memory_limit_ids`; None too where they won't."""
+    unfolded_receipts: int | None = None
+    """Receipts that wait to be folded in; 0 where it isn't a domain of concurrent receivers."""
+    unfolded_secs: float | None = None
+    """The age of the oldest of them."""
     positions: tuple[PositionRow, ...] = ()
-    """Of sources whose brokers forget nothing; none where the table can't be read."""
+    """How far the sources have come whose brokers forget nothing; none where the table can't be read."""
 
     @property
     def policy(self) -> str:
@@ -84,15 +89,7 @@ class StoredDomain:
 
     def line(self) -> str:
         """The status line of the whole domain, counted since it was made; without a rate."""
-        state = self.state
-        return status_line(
-            rx=state.receipts,
-            rate=None,
-            redelivered=state.redelivered,
-            max_delivery_secs=state.max_delivery_us / 1_000_000,
-            duplicates=state.duplicates,
-            remembered_ids=self.remembered_ids,
-        )
+        return status_line(self.state, self.remembered_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +114,17 @@ def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
         states = [domain.state for domain in domains]
         audit_messages(store, states, findings, advance)
         audit_positions(store, states, findings)
+        audit_recorded(store, findings, advance, _receipts_unpacked())
         return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
+
+
+def _receipts_unpacked() -> Callable[[bytes], int] | None:
+    """What unpacks a recorded batch and counts its receipts; None without the extra 'simulate'."""
+    try:
+        from receiver.logs.packing import unpacked
+    except ImportError:
+        return None
+    return lambda packed: unpacked(packed).receipts
 
 
 def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> StoreFigures:
@@ -188,33 +195,54 @@ def _check_needs(state: DomainState, findings: Findings) -> None:
 def _figures(
     store: Snapshot, state: DomainState, findings: Findings, advance: OnRows, *, with_ids: bool
 ) -> StoredDomain:
-    name = DomainName.of(state)
-    figures = StoredDomain(state, 0, None, None)
+    figures = StoredDomain(state)
     with readable(store, findings, None):
-        waiting, set_aside = store.waiting_count(state.domain_id), store.parked_count(state.domain_id)
-        figures = replace(figures, inbox=waiting, parked=set_aside)
+        figures.inbox, figures.parked = store.waiting_count(state.domain_id), store.parked_count(state.domain_id)
     with readable(store, findings, None):
-        figures = replace(figures, positions=_positions(store, state))
-    with readable(store, findings, name):
-        if not with_ids:
-            return replace(figures, rows=store.row_count(state.domain_id))
-        rows = audited_rows(store, state, findings, advance)
-        figures = replace(figures, rows=rows)
-        if not findings.any_in(name):
-            try:
-                rebuilt = _rebuilt(store, state, findings, advance)
-            except IdFormatError as error:
-                findings.add("ids", name, error.message)
-                return figures
-            policy = rebuilt.policy
-            _check_rebuilt(state, rows, rebuilt, findings)
-            waiting = rows - len(policy.entries())
-            figures = replace(figures, remembered_ids=policy.remembered_ids, waiting_rows=waiting)
-            if isinstance(policy, TwoTierDetector):
-                silent = len(longer_silent_than(policy, 1))
-                figures = replace(figures, sources=policy.sources, silent_sources=silent)
-                figures = replace(figures, secs_to_memory_limit=_secs_to_memory_limit(state, policy, rebuilt))
+        figures.unfolded_receipts, oldest_us = store.unfolded(state.domain_id)
+        figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
+    with readable(store, findings, None):
+        figures.positions = _positions(store, state)
+    with readable(store, findings, DomainName.of(state)):
+        if with_ids:
+            _read_rows(store, figures, findings, advance)
+        else:
+            figures.rows = store.row_count(state.domain_id)
     return figures
+
+
+def _read_rows(store: Snapshot, figures: StoredDomain, findings: Findings, advance: OnRows) -> None:
+    """Check a domain's rows; if all is well, rebuild what they remember, and note the figures of that."""
+    state, name = figures.state, DomainName.of(figures.state)
+    figures.rows = audited_rows(store, state, findings, advance)
+    if findings.any_in(name):
+        return
+    try:
+        rebuilt = _rebuilt(store, state, findings, advance)
+    except IdFormatError as error:
+        findings.add("ids", name, error.message)
+        return
+    _check_rebuilt(state, figures.rows, rebuilt, findings)
+    policy = rebuilt.policy
+    _check_claims(store, state, policy, findings)
+    figures.remembered_ids = policy.remembered_ids
+    figures.waiting_rows = figures.rows - len(policy.entries())
+    if isinstance(policy, TwoTierDetector):
+        figures.sources = policy.sources
+        figures.silent_sources = len(longer_silent_than(policy, 1))
+        figures.secs_to_memory_limit = _secs_to_memory_limit(state, policy, rebuilt)
+
+
+def _check_claims(store: Snapshot, state: DomainState, policy: Policy, findings: Findings) -> None:
+    """Check that what the rule remembers is claimed. More may be claimed, until it is folded in and released."""
+    claimed, name = store.claimed_ids(state.domain_id), DomainName.of(state)
+    if not state.is_concurrent:
+        for id_ in sorted(claimed):
+            findings.add("claims", name, f"{printable(id_)!r:.80} is claimed")
+    elif isinstance(policy, TwoTierDetector):
+        for unique_message_id in policy.remembered():
+            if to_bytes(unique_message_id) not in claimed:
+                findings.add("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
 
 
 def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
@@ -226,7 +254,7 @@ def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
 
 class _Rebuilt(NamedTuple):
     policy: Policy
-    """As a receiver rebuilds it on opening."""
+    """The policy as a receiver rebuilds it on opening."""
     forgotten: int
     """Rows that have lost their id."""
     new_in_last_hour: int
@@ -236,7 +264,7 @@ class _Rebuilt(NamedTuple):
 
 
 def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> _Rebuilt:
-    """What the domain's rows say, which are known to be sound."""
+    """Rebuild what a domain remembers from its rows, which are known to be sound."""
     policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
     hour_ago_us = state.latest_us - HOUR_US
     for raws in store.rows(state.domain_id):

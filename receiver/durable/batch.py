@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -13,14 +13,14 @@ from sqlalchemy import Connection
 from receiver.durable.cache import row_of
 from receiver.durable.events import Duplicate
 from receiver.durable.needs import need_of
+from receiver.durable.session import DomainSession
 from receiver.durable.status import Counters, Tally, headroom_of
 from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
-
-__all__ = ["Batch", "BatchOptions"]
+from receiver.policies.interface import Policy
 
 _LATEST_MS = LATEST_US // 1_000
 
@@ -45,17 +45,32 @@ class Batch:
     """
 
     def __init__(
-        self, options: BatchOptions, counters: Counters, begin: Callable[[], Transaction], notify: Callable[[], None]
+        self,
+        session: DomainSession,
+        options: BatchOptions,
+        counters: Counters,
+        connection: Connection | None,
+        task: Hashable = None,
+        *,
+        notify: Callable[[], None],
     ) -> None:
-        """`notify` is called at the end, once what was committed is counted and the domain is free."""
+        """`connection` and `task` are those of a `Transaction`. `notify` is called at the end, once what was committed is
+        counted and the domain is free."""
+        self._session = session
         self._options = options
         self._counters = counters
-        self._begin = begin
+        self._joined = connection, task
         self._notify = notify
         self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
-        self._transaction = self._begin()
+        try:
+            transaction = Transaction(self._session, *self._joined)
+            transaction.begin()
+        except BaseException:
+            self._counters.fail()
+            raise
+        self._transaction = transaction
         try:
             self._start()
         except BaseException as error:  # an interrupt, and `__exit__` isn't called then
@@ -124,6 +139,26 @@ class Batch:
         return self._is_open
 
     @property
+    def policy(self) -> Policy:
+        """The domain's policy as the batch has it."""
+        return self._policy
+
+    @property
+    def last_writer(self) -> int:
+        """The number that the batch left in the domain's row."""
+        return self._transaction.last_writer
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether the domain is one of concurrent receivers."""
+        return self._transaction.is_concurrent
+
+    def make_concurrent(self, is_concurrent: bool) -> None:
+        """Make the domain one of concurrent receivers, or one of others, as the batch is committed."""
+        self._transaction.is_concurrent = is_concurrent
+        self._lends = True
+
+    @property
     def connection(self) -> Connection:
         """The connection of the batch's transaction. What you write through it is committed with the ids, or not at all.
 
@@ -139,7 +174,7 @@ class Batch:
 
     @property
     def duplicates(self) -> Sequence[Duplicate]:
-        """Those of the batch so far, in order. They aren't committed yet."""
+        """The batch's duplicates so far, in order. They aren't committed yet."""
         return self._tally.events
 
     def advance(self, *, min_msg_time_us: int) -> None:
@@ -212,9 +247,10 @@ class Batch:
         jms_timestamp_ms: int | None = None,
         body_digest: str | None = None,
     ) -> Decision:
-        """As `receive`, for whoever in the package has many receipts."""
+        """Decide on one receipt as `receive` does. The package calls it for many, where keywords would cost too much."""
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
+        # Here it is only tested, at the least cost, whether anything may be wrong. `_check` says what.
         says_more = redelivered is not False or not self._is_simple
         is_sent_at = jms_timestamp_ms is not None  # as most messages of a broker say
         if (
@@ -232,6 +268,7 @@ class Batch:
         now_us = self._policy.latest_us
         if redelivered:
             self._tally.note_redelivered(received_at_us, jms_timestamp_ms)
+        # Receipts that are all in their row needn't be kept for the recording. A row's time is the domain's clock.
         if self._records and (says_more or is_sent_at or body_digest or not id_ or received_at_us != now_us):
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))

@@ -1,11 +1,11 @@
-"""A domain in memory: a cache of its log, which is ahead of the log inside a batch only.
+"""A domain in memory: a cache of its log. It is ahead of the log only inside a batch.
 
-The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that (a batch
-that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back) drops the cache, and the
-next batch reads the log again: the log is the truth.
+The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that drops the cache:
+a batch that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back. The next batch then
+reads the log again: the log is the truth.
 
-A log may also lose its last commits, and then go on with others under the same numbers: a standby that never got them
-takes over, or an older copy is restored. So memory is kept only where the log is shown to go on from it.
+A log may also lose its last commits, and then go on with others under the same numbers, if a standby that never got them
+takes over or an older copy is restored. So memory is kept only if the log is shown to go on from it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from receiver.store.engine import NONSENSE
 from receiver.store.log import Changes, DomainLog, PolicyStates
 from receiver.store.tables import DomainState
 
-__all__ = ["DomainCache", "History", "making_sense", "policy_of", "resize", "row_of"]
-
 _MOST_DIGESTS = 16
+"""How many digests an id keeps: one that comes with ever new bodies must not grow its row for ever."""
 _FEW_HISTORIES = 1_000
+"""Histories of forgotten ids that are not worth looking for."""
 _MOST_DELETABLE = 10_000
+"""How many rows wait to be deleted at most, however many ids are remembered."""
 _SILENT_LAG_US = 15 * 60 * 1_000_000
+"""How old the count of silent sources may get, by the domain's time: counting takes a look at all sources."""
 
 
 class History(NamedTuple):
@@ -49,7 +51,6 @@ class History(NamedTuple):
     def extended(self, first_received_at_us: int, body_digest: str | None) -> History:
         known = self.body_digests
         if body_digest and body_digest not in known:
-            # An id that comes with ever new bodies must not grow its row for ever.
             known = (*known, body_digest)[-_MOST_DIGESTS:]
         return History(first_received_at_us, known)
 
@@ -65,12 +66,13 @@ def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history:
 
 def _stored(body_digests: Sequence[str]) -> str:
     if len(body_digests) == 1 and body_digests[0].isalnum() and body_digests[0].isascii():
-        return f'["{body_digests[0]}"]'  # as of nearly each message, in a seventh of the time
+        return f'["{body_digests[0]}"]'  # what JSON would be, in a seventh of the time; nearly every digest is such
     # Escaped first: JSON itself spells a character and the two surrogates of its UTF-16 form alike.
     return json.dumps([digest.encode("unicode_escape").decode() for digest in body_digests])
 
 
 def _digests_of(stored: str) -> tuple[str, ...]:
+    """The digests that `_stored` has made a text of."""
     if stored.isascii() and stored[2:-2].isalnum() and stored == f'["{stored[2:-2]}"]':
         return (stored[2:-2],)
     return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
@@ -93,12 +95,12 @@ def _may_continue(known: DomainState, state: DomainState) -> bool:
 
 
 def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
-    """What distinguishes a row from any other that may have its number."""
+    """The receipt that a row holds: another log may have another one under this number."""
     named = ReceiptRow._make(row)
     return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
 
-class making_sense:  # noqa: N801 - as `receiver.store.engine.translated`, for the same reasons
+class corrupt_if_nonsense:  # noqa: N801 - as `receiver.store.engine.translated`, for the same reasons
     """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
 
     __slots__ = ("_domain",)
@@ -130,7 +132,7 @@ class DomainCache:
         self.sizes = 0, 0
         """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
         self.remembered_ids = 0
-        """As of the last batch."""
+        """How many ids the policy remembers, as of the last batch."""
         self.sources = self.silent_sources = self.retired_sources = 0
         """As of the last batch: the domain's sources, those of them silent for a day (this count may be a quarter of an
         hour old), and those retired since the domain was made."""
@@ -138,14 +140,15 @@ class DomainCache:
         self.latest_us = 0
         """The time of the domain's latest receipt, as of the last batch."""
         self.needs: NeedsByHour = {}
-        """What the domain's duplicates needed, as of the last batch."""
+        """The needs of the domain's duplicates, as of the last batch."""
         self._needs_stored: str | None = None
+        """The needs as the domain's row has them."""
         self.policy: Policy
         self._histories: dict[str, History | str] = {}
-        """A text has the digests of an id that came once, as its row has them: most ids have no more."""
-        # Where duplicates refresh nothing, a duplicate's row is needed only for the bodies of its id.
+        """By id. A text has the digests of an id that came once, as its row has them: most ids have no more."""
         self._history_rows: dict[str, int] = {}
-        """The number of the row that says with which bodies an id came."""
+        """By id, the number of the duplicate's row that says with which bodies the id came. It is only noted where
+        duplicates refresh nothing: their rows are needed for nothing else."""
         self._outdated: list[int] = []
         """The numbers of rows that aren't needed any more."""
         self._deletable: list[int] = []
@@ -170,12 +173,13 @@ class DomainCache:
         self._server_run = log.server_run
         if known == state:  # also in another run of the server: the last writer's random number shows that it goes on
             return False
-        self._state = None  # unless all goes well
-        with making_sense(state):
+        self._state = None  # dropped, until all has gone well
+        with corrupt_if_nonsense(state):
             may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
             if not (may_continue and self._has_read_on(log, state)):
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
+                    # Others have just retired sources, so every process reads the log again. Don't cause it again soon.
                     self._retirement.wait(state.latest_us)
                 else:
                     self._retirement.look_soon()
@@ -187,6 +191,7 @@ class DomainCache:
         row isn't there any more, or is another."""
         with closing(log.rows_after(self.policy.serial - 1, state.last_seq)) as pages:
             page = next(pages, None)
+            # That row shows that the log goes on from here. If others have deleted it, nothing does, and all is read again.
             if page is None or _receipt_of([column[0] for column in page]) != self._newest:
                 return False
             self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], pages), state)
@@ -202,8 +207,8 @@ class DomainCache:
         self._outdated, self._deletable = [], []
         self._newest = None
         self._replay(log.rows_after(0, state.last_seq), state)
-        self._note_forgotten()  # what was left undeleted
-        self._silent_as_of_us = -_SILENT_LAG_US
+        self._note_forgotten()  # rows that nobody has deleted yet
+        self._silent_as_of_us = -_SILENT_LAG_US  # so that `advance` counts them
 
     def _replay(self, pages: Iterable[ReceiptColumns], state: DomainState) -> None:
         replay = self.policy.replay
@@ -212,7 +217,7 @@ class DomainCache:
             replay(zip(*columns, strict=True), None)
             if columns[0]:
                 self._newest = _receipt_of([column[-1] for column in columns])
-        replay((), state.clock_us)
+        replay((), state.clock_us)  # by itself, for the rows that set the policy's clock may be gone
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
@@ -226,7 +231,7 @@ class DomainCache:
                 self.note(seq, id_, History(first_us, known))
             elif digests is not None:
                 self._note_new(id_, digests)
-            elif id_ in histories:
+            elif id_ in histories:  # it was forgotten, and came as a new one
                 self.forget_history(id_)
 
     @property
@@ -254,6 +259,7 @@ class DomainCache:
         policy = self.policy
         if policy.keeps_ids:
             self._histories[id_] = history
+        # Where duplicates refresh nothing, a duplicate's row is needed for nothing but the bodies of its id.
         if not policy.records_duplicates and history.first_received_at_us is not None:
             if policy.keeps_ids and history.body_digests:
                 self._history_rows[id_] = seq
@@ -266,6 +272,7 @@ class DomainCache:
             self._outdated.append(self._history_rows.pop(id_))
 
     def _note_forgotten(self) -> None:
+        # A policy says which rows it has forgotten, not which ids. So histories are looked through, but seldom.
         if len(self._histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
             for id_ in [id_ for id_ in self._histories if id_ not in self.policy]:
                 self.forget_history(id_)
@@ -276,7 +283,7 @@ class DomainCache:
     def take_deletable(
         self, rows: Sequence[ReceiptValues], *, all_of_them: bool = False
     ) -> tuple[Sequence[ReceiptValues], list[int]]:
-        """Those of a batch's rows that are worth appending, and the numbers of earlier ones that are to be deleted now.
+        """The rows of a batch that are worth appending, and the numbers of earlier rows to delete now.
 
         Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
         all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one. The newest row of
@@ -287,9 +294,12 @@ class DomainCache:
         if len(self._deletable) <= enough:
             return rows, []
         seqs = sorted(self._deletable)
-        worth_it = len(seqs) - enough // 2 - (seqs[-1] == self.policy.serial and not enough // 2)
-        seqs, self._deletable = seqs[:worth_it], seqs[worth_it:]
-        if rows and seqs and seqs[-1] >= ReceiptRow._make(rows[0]).seq:
+        staying = enough // 2  # the newest ones, whose neighbours aren't forgotten yet
+        if seqs[-1] == self.policy.serial:
+            staying = max(1, staying)
+        due = len(seqs) - staying
+        seqs, self._deletable = seqs[:due], seqs[due:]
+        if rows and seqs and seqs[-1] >= ReceiptRow._make(rows[0]).seq:  # forgotten within the batch
             gone = set(seqs)
             rows = [row for row in map(ReceiptRow._make, rows) if row.seq not in gone]
         return rows, seqs
@@ -316,7 +326,7 @@ class DomainCache:
     def advance(self, state: DomainState, appended: Sequence[ReceiptValues] = ()) -> None:
         """Note that the log is in this state now, and that the policy has recorded exactly its rows.
 
-        `appended`: those of a batch of our own.
+        `appended`: the rows of a batch of our own.
         """
         if appended:
             self._newest = _receipt_of(appended[-1])
@@ -333,7 +343,7 @@ class DomainCache:
                 self.count_silent_sources()
 
     def count_silent_sources(self) -> None:
-        """Count them anew, between batches or at the end of one."""
+        """Count the silent sources anew, between batches or at the end of one."""
         policy = self.policy
         if self._state is not None and isinstance(policy, TwoTierDetector):
             self.silent_sources = len(longer_silent_than(policy, 1))
@@ -341,11 +351,11 @@ class DomainCache:
 
 
 def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
-    """Change a domain's sizes: what it remembers goes through an empty domain with the new ones, oldest receipt first.
+    """Change a domain's sizes. What it remembers is received again, oldest first, by an empty domain with the new sizes.
 
     The caller commits the transaction under way.
     """
-    with making_sense(state):
+    with corrupt_if_nonsense(state):
         rows = [
             ReceiptRow._make(values)
             for columns in log.rows_after(0, state.last_seq)

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from receiver.durable.needs import Need
 from receiver.message import Decision, Tier
 
-__all__ = ["Duplicate", "OnDuplicate", "report"]
-
 _LOGGER = logging.getLogger("receiver.duplicates")
 
 

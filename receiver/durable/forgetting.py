@@ -1,28 +1,41 @@
-"""One id, asked for by hand: where it is remembered, and since when; and forgotten, so that it is new when it comes next."""
+"""Forgetting by hand: sources that have ended, and single ids. Looking up what a store knows of an id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from sqlalchemy import URL, Engine
+from sqlalchemy import URL, Engine, select
 
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
-from receiver.durable.retirement import Retirement
-from receiver.durable.retiring_by_hand import domains_named
-from receiver.errors import IdFormatError, SettingsError
+from receiver.durable.retirement import Retirement, as_retired, longer_silent_than
+from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
-from receiver.store.engine import database_of, read_only, store_url, translated
-from receiver.store.log import Changes, DomainLog
+from receiver.store.databases.database import shown
+from receiver.store.engine import claims_of, database_of, read_only, store_url, translated
+from receiver.store.log import Changes, DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
-from receiver.store.tables import DomainState
+from receiver.store.tables import DomainState, domains
+from receiver.store.upkeep import examined_rows
+from receiver.store.values import to_bytes
 
-__all__ = ["KnownId", "forget", "forget_in", "look_up"]
+_T = TypeVar("_T")
+
+
+class RetiredSources(NamedTuple):
+    """The sources retired in one domain."""
+
+    domain: str
+    sources: int
+    """How many were retired."""
+    forgotten_ids: int
+    """Ids that are no longer remembered for it."""
+    sources_left: int
 
 
 class KnownId(NamedTuple):
@@ -33,10 +46,28 @@ class KnownId(NamedTuple):
     tier: Tier | None = None
     """Which still holds it; None where the policy has no two tiers."""
     first_received_at_us: int | None = None
-    """As far as it has been remembered without a break."""
+    """The time of the id's first receipt since which it has been remembered without a break."""
     latest_received_at_us: int | None = None
     """Where duplicates refresh nothing, the latest that is still on record."""
     message_source_id: str | None = None
+
+
+def retire_sources(
+    address: str, *, domain: str | None = None, sources: Collection[str] = (), idle_days: float | None = None
+) -> list[RetiredSources]:
+    """Retire sources in the domains of a store that go by Apama's rule, or in those of one name.
+
+    `sources` are names, the empty text being the anonymous source; `idle_days` adds those that haven't sent for longer, by
+    the domain's own time. Each domain is done in a transaction of its own, for which its receivers wait. `SettingsError`
+    if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
+    """
+
+    def retire(log: DomainLog, cache: DomainCache, state: DomainState) -> RetiredSources | None:
+        return _retire_in(log, cache, state, sources, idle_days)
+
+    with _logs(store_url(address), _writable, domain) as logs:
+        done = [_changed(log, retire) for log in logs]
+    return [retired for retired in done if retired is not None]
 
 
 def look_up(address: str, unique_message_id: str, *, domain: str | None = None) -> list[KnownId]:
@@ -46,12 +77,7 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
     """
     url = _checked(address, unique_message_id)
     with _logs(url, read_only, domain) as logs:
-        known = []
-        for log in logs:
-            state = log.begin_reading()
-            known.append(_known(log, _cache_of(log, state), state, unique_message_id))
-            log.rollback()
-        return known
+        return [_known(log, unique_message_id) for log in logs]
 
 
 def forget(address: str, unique_message_id: str, *, domain: str | None = None) -> list[str]:
@@ -63,15 +89,16 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
         SettingsError: There is no such domain, or one goes by a policy that can't forget a single id. Nothing has changed.
         StoreError: As with `receiver.durable.audit.look`.
     """
-    url, forgotten = _checked(address, unique_message_id), []
-    with _logs(url, lambda url: open_store_engine(url, StoreSettings()), domain) as logs:
-        for log in logs:
-            state = log.begin()
-            if forget_in(log, _cache_of(log, state), state, unique_message_id):
-                forgotten.append(state.domain_name)
-            log.commit()
-            log.give_back_space()
-    return forgotten
+
+    def forget_it(log: DomainLog, cache: DomainCache, state: DomainState) -> str | None:
+        forgotten = forget_in(log, cache, state, unique_message_id)
+        if state.is_concurrent:
+            _release(log, state, unique_message_id)
+        return state.domain_name if forgotten else None
+
+    with _logs(_checked(address, unique_message_id), _writable, domain) as logs:
+        done = [_changed(log, forget_it) for log in logs]
+    return [name for name in done if name is not None]
 
 
 def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> bool:
@@ -96,21 +123,78 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
     return True
 
 
+def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
+    """Release the claim of an id that was forgotten; `StoreBusyError` while it can't be, and then nothing is forgotten."""
+    claims = claims_of(log.connection, state.domain_id)
+    if claims.arrivals_of(unique_message_id) or claims.release([unique_message_id]):
+        raise StoreBusyError(
+            f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
+            hint="try again; while a receiver of the domain is open, it folds them in",
+        )
+
+
+def _retire_in(
+    log: DomainLog, cache: DomainCache, state: DomainState, sources: Collection[str], idle_days: float | None
+) -> RetiredSources | None:
+    """Retire sources in one domain, whose log is locked and followed. None if its policy keeps no ids by source.
+
+    The caller commits.
+    """
+    detector = cache.policy
+    if not isinstance(detector, TwoTierDetector):
+        return None
+    known = {source for _, source in detector.sources_by_silence()}
+    due = known & {source or None for source in sources}
+    if idle_days is not None:
+        due |= set(longer_silent_than(detector, idle_days))
+    before = detector.remembered_ids
+    cache.retire(due)
+    if due:
+        _, gone = cache.take_deletable((), all_of_them=True)
+        _, policy_states = as_retired((), list(due))
+        after = state._replace(
+            last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)
+        )
+        log.record(after, Changes(gone, policy_states), before=state)
+    return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
+
+
+def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState], _T]) -> _T:
+    """Change a domain in a transaction of its own, and return what the change does."""
+    cache = _cache_of(log, log.begin_reading())  # all that takes long, while nobody waits
+    log.rollback()
+    state = log.begin()
+    cache.follow(log, state)
+    done = change(log, cache, state)
+    log.commit()
+    log.give_back_space()
+    return done
+
+
 def _checked(address: str, unique_message_id: str) -> URL:
     if not unique_message_id:
         raise SettingsError("the id is empty", hint="messages without an id are delivered each time they come")
     return store_url(address)
 
 
+def _writable(url: URL) -> Engine:
+    return open_store_engine(url, StoreSettings())
+
+
 @contextmanager
-def _logs(url: URL, open_engine: Callable[[URL], Engine], domain: str | None) -> Iterator[Iterator[DomainLog]]:
-    """The logs of the domains, one after the other, which share an engine."""
-    numbers = domains_named(url, domain)
+def _logs(url: URL, open_engine: Callable[[URL], Engine], domain: str | None) -> Iterator[Iterator[KeptLog]]:
+    """The logs of all domains, or of those of one name, one after the other; `SettingsError` if no domain has it."""
+    wanted = select(domains.c.domain_id).order_by(domains.c.domain_id)
+    if domain is not None:
+        wanted = wanted.where(domains.c.domain_name == to_bytes(domain))
+    numbers = [number for (number,) in examined_rows(url, wanted)]
+    if domain is not None and not numbers:
+        raise SettingsError(f"{shown(url)} has no domain {domain!r:.80}", hint="receiver status lists the domains")
     engine = open_engine(url)
 
-    def one_by_one() -> Iterator[DomainLog]:
+    def one_by_one() -> Iterator[KeptLog]:
         for number in numbers:
-            log = database_of(url).log(engine, StoreSettings(), number)
+            log = database_of(url).log(engine, number)
             try:
                 yield log
             finally:
@@ -142,8 +226,21 @@ def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list
     return [row for page in rows for row in map(ReceiptRow._make, page) if row.unique_message_id == unique_message_id]
 
 
-def _known(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> KnownId:
-    policy = cache.policy
+def _known(log: KeptLog, unique_message_id: str) -> KnownId:
+    state = log.begin_reading()
+    policy = _cache_of(log, state).policy
+    if state.is_concurrent and (waiting := claims_of(log.connection, state.domain_id).arrivals_of(unique_message_id)):
+        known = _of_rows(state, policy, log, unique_message_id)
+        return known._replace(
+            is_remembered=True,
+            first_received_at_us=known.first_received_at_us or waiting[0].received_at_us,
+            latest_received_at_us=waiting[-1].received_at_us,
+            message_source_id=waiting[-1].message_source_id,
+        )
+    return _of_rows(state, policy, log, unique_message_id)
+
+
+def _of_rows(state: DomainState, policy: Policy, log: KeptLog, unique_message_id: str) -> KnownId:
     if not _remembers(policy, unique_message_id):
         return KnownId(state.domain_name)
     tier = policy.tier_of(unique_message_id) if isinstance(policy, TwoTierDetector) else None

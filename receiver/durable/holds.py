@@ -1,4 +1,4 @@
-"""Which locks this process's threads and tasks hold, so that none of them waits for itself."""
+"""The locks that this process's threads and tasks hold, so that none of them waits for itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from receiver.errors import StoreBusyError
-
-__all__ = ["Hold", "hold", "release", "under_way"]
 
 _GUARD = threading.Lock()
 _HOLDS: list[Hold] = []
@@ -40,6 +38,7 @@ def hold(wanted: Hold) -> None:
                 continue
             if other.domain is not None and other.domain == wanted.domain:
                 raise under_way(wanted.owner)
+            # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
             if other.holder() is not wanted.holder():
                 raise StoreBusyError(
                     f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",

@@ -6,9 +6,11 @@ has counted stays when it is closed, so that counters never fall; its gauges go.
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -27,94 +29,84 @@ if TYPE_CHECKING:
     from receiver.durable.async_receiver import AsyncReceiver
     from receiver.durable.receiver import Receiver
 
-__all__ = ["collector_in", "export", "label"]
+__all__ = ["collector_in", "export", "label", "meanings_of"]
 
 _C = TypeVar("_C", bound=Collector)
 
 
-class _Sample(NamedTuple):
-    family: str
-    suffix: str
+class _Metric(NamedTuple):
+    kind: str
+    meaning: str
+    read: Callable[[Status], float | Buckets | Mapping[str, int] | None]
+    """Its value, or one for each value of its label."""
     label: str = ""
-    """Beside `domain`."""
-    value: str = ""
+    """The name of its own label, beside `domain`; empty if it has none."""
+    join: Callable[[float, float], float] = operator.add
+    """Makes one value of those of two receivers of a domain."""
 
 
-_Counts = Counter[_Sample]
-_Gauge = tuple[str, Callable[[Status], float | None], Callable[[list[float]], float]]
+def meanings_of(counts: type) -> dict[str, str]:
+    """The help texts of the counters among the fields of a class, by name."""
+    return {each.name: each.metadata["meaning"] for each in fields(counts) if each.metadata.get("meaning")}
 
-_COUNTERS: dict[str, tuple[str, str, Callable[[Status], Mapping[str, int]]]] = {
-    "receiver_receipts": ("Receipts.", "", lambda s: {"": s.rx}),
-    "receiver_unchecked": ("Receipts without uniqueMessageId.", "", lambda s: {"": s.unchecked}),
-    "receiver_duplicates": (
+
+_counter = partial(_Metric, "counter")
+_histogram = partial(_Metric, "histogram", label="le")
+_gauge = partial(_Metric, "gauge", join=max)
+
+_METRICS = {
+    **{
+        f"receiver_{name}": _counter(meaning, operator.attrgetter(name))
+        for name, meaning in meanings_of(Status).items()
+    },
+    "receiver_duplicates": _counter(
         "Duplicates detected, by the tier that still knew the id.",
+        lambda s: {"source": s.duplicates - s.time_tier_dups, "time": s.time_tier_dups},
         "tier",
-        lambda s: {"source": s.rDupsDet - s.time_tier_dups, "time": s.time_tier_dups},
     ),
-    "receiver_reused_ids": ("Duplicates that came with another body than before.", "", lambda s: {"": s.reused_ids}),
-    "receiver_redelivered": ("Receipts flagged JMSRedelivered.", "", lambda s: {"": s.rRedel}),
-    "receiver_clock_clamped": (
-        "Receipts from before the latest one of the domain.",
-        "",
-        lambda s: {"": s.clock_clamped},
-    ),
-    "receiver_batches": (
+    "receiver_batches": _counter(
         "Batches, by what became of them.",
-        "outcome",
         lambda s: {"committed": s.batches_committed, "rolled_back": s.batches_rolled_back, "failed": s.batches_failed},
+        "outcome",
     ),
-    "receiver_recorded": ("Receipts written to the log that is recorded.", "", lambda s: {"": s.recorded}),
-    "receiver_record_dropped": ("Receipts that could not be written there.", "", lambda s: {"": s.record_dropped}),
-}
-"""Metrics that add up over receivers: meaning, label beside `domain`, and the count for each value of that label."""
-_HISTOGRAMS: dict[str, tuple[str, Callable[[Status], Buckets]]] = {
-    "receiver_headroom_ratio": (
-        "Share of window or expiry that a duplicate had left when it came.",
-        lambda s: s.headroom.shares,
+    "receiver_headroom_ratio": _histogram(
+        "Share of window or expiry that a duplicate had left when it came.", lambda s: s.headroom.shares
     ),
-    "receiver_batch_seconds": (
-        "Time of a batch, from asking for the domain to the end of its commit.",
-        lambda s: s.batch_secs,
+    "receiver_batch_seconds": _histogram(
+        "Time of a batch, from asking for the domain to the end of its commit.", lambda s: s.batch_secs
     ),
-    "receiver_commit_seconds": ("Time that the database took to commit a batch.", lambda s: s.commit_secs),
-}
-"""These add up too: meaning and value."""
-_ADDING_UP = {name: ("counter", meaning) for name, (meaning, *_) in _COUNTERS.items()} | {
-    name: ("histogram", meaning) for name, (meaning, _) in _HISTOGRAMS.items()
-}
-_GAUGES: dict[str, _Gauge] = {
-    "receiver_remembered_ids": ("Distinct ids remembered, as of the last batch.", lambda s: s.rDupIds, max),
-    "receiver_sources": ("Sources whose newest ids are kept, as of the last batch.", lambda s: s.sources, max),
-    "receiver_silent_sources": (
-        "Those of them that have not sent for a day, by the times of receipts.",
-        lambda s: s.silent_sources,
-        max,
+    "receiver_commit_seconds": _histogram("Time that the database took to commit a batch.", lambda s: s.commit_secs),
+    "receiver_remembered_ids": _gauge("Distinct ids remembered, as of the last batch.", lambda s: s.rDupIds),
+    "receiver_sources": _gauge("Sources whose newest ids are kept, as of the last batch.", lambda s: s.sources),
+    "receiver_silent_sources": _gauge(
+        "Sources that have not sent for a day, by the times of receipts.", lambda s: s.silent_sources
     ),
-    "receiver_retired_sources": ("Sources retired since the domain was made.", lambda s: s.retired_sources, max),
-    "receiver_window_ids": ("dupDetectionPerSourceExpiryWindowSize.", lambda s: s.window, max),
-    "receiver_expiry_seconds": ("dupDetectionExpiryTimeSecs.", lambda s: s.expiry_secs, max),
-    "receiver_window_need_ids": (
+    "receiver_retired_sources": _gauge("Sources retired since the domain was made.", lambda s: s.retired_sources),
+    "receiver_window_ids": _gauge("dupDetectionPerSourceExpiryWindowSize.", lambda s: s.window),
+    "receiver_expiry_seconds": _gauge("dupDetectionExpiryTimeSecs.", lambda s: s.expiry_secs),
+    "receiver_window_need_ids": _gauge(
         "Least window that alone would have caught each duplicate of the last day; above receiver_window_ids it is a lower bound.",
         lambda s: s.window_need,
-        max,
     ),
-    "receiver_expiry_need_seconds": (
-        "Least expiry that alone would have caught each duplicate of the last day.",
-        lambda s: s.expiry_need_secs,
-        max,
+    "receiver_expiry_need_seconds": _gauge(
+        "Least expiry that alone would have caught each duplicate of the last day.", lambda s: s.expiry_need_secs
     ),
-    "receiver_max_delivery_seconds": (
-        "Longest time from JMSTimestamp to a receipt flagged JMSRedelivered.",
-        lambda s: s.rMaxDeliverySecs,
-        max,
+    "receiver_max_delivery_seconds": _gauge(
+        "Longest time from JMSTimestamp to a receipt flagged JMSRedelivered.", lambda s: s.rMaxDeliverySecs
     ),
-    "receiver_min_headroom_ratio": (
+    "receiver_unfolded_receipts": _gauge(
+        "Receipts of a concurrent domain that are not folded in yet.", lambda s: s.unfolded_receipts
+    ),
+    "receiver_unfolded_seconds": _gauge("Age of the oldest of them.", lambda s: s.unfolded_secs),
+    "receiver_min_headroom_ratio": _gauge(
         "Least share of window or expiry that one of the last 1,000 duplicates had left.",
         lambda s: s.recent_min_headroom,
-        min,
+        join=min,
     ),
 }
-"""Metrics that don't: meaning, value, and how the values of several receivers are combined."""
+
+_Values = dict[tuple[str, str, str, str], float]
+"""By metric, domain, what ends the name of the sample, and the value of the metric's own label."""
 
 _collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
@@ -149,7 +141,7 @@ class _ReceiverCollector(Collector):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._receivers: list[Receiver | AsyncReceiver] = []
-        self._closed: dict[str, _Counts] = {}
+        self._closed: _Values = {}
 
     def add(self, receiver: Receiver | AsyncReceiver) -> None:
         with self._lock:
@@ -157,53 +149,48 @@ class _ReceiverCollector(Collector):
                 self._receivers.append(receiver)
 
     def collect(self) -> Iterator[Metric]:
-        counts, statuses = self._read()
-        for name, (kind, meaning) in _ADDING_UP.items():
-            metric = Metric(name, meaning, kind)
-            for domain, of in counts.items():
-                for sample, value in of.items():
-                    if sample.family == name:
-                        labels = {"domain": domain} | ({sample.label: sample.value} if sample.label else {})
-                        metric.add_sample(name + sample.suffix, labels, value)
-            yield metric
-        for name, (meaning, read, join) in _GAUGES.items():
-            metric = Metric(name, meaning, "gauge")
-            for domain, of_open in statuses.items():
-                values = [value for value in map(read, of_open) if value is not None]
-                if values:
-                    metric.add_sample(name, {"domain": domain}, join(values))
-            yield metric
+        families = {name: Metric(name, metric.meaning, metric.kind) for name, metric in _METRICS.items()}
+        for (name, domain, end, by), value in self._read().items():
+            labels = {"domain": domain} | ({_METRICS[name].label: by} if by else {})
+            families[name].add_sample(name + end, labels, value)
+        return iter(families.values())
 
-    def _read(self) -> tuple[dict[str, _Counts], dict[str, list[Status]]]:
-        """By domain: all that was ever counted, and the status of each receiver that is open."""
+    def _read(self) -> _Values:
+        """The figures of the receivers that are open, and what those that are closed have counted."""
+        values: _Values = {}
         with self._lock:
             receivers, self._receivers = self._receivers, []
-            statuses: dict[str, list[Status]] = {}
             for receiver in receivers:
                 is_closed = receiver.is_closed  # asked first, for then its figures are the last
-                status = receiver.figures()
-                domain = label(status.domain)
-                if is_closed:
-                    self._closed.setdefault(domain, Counter()).update(_counts(status))
-                else:
+                _join(self._closed if is_closed else values, receiver.figures(), with_gauges=not is_closed)
+                if not is_closed:
                     self._receivers.append(receiver)
-                    statuses.setdefault(domain, []).append(status)
-            counts = {domain: _Counts(of) for domain, of in self._closed.items()}
-        for domain, of_open in statuses.items():
-            for status in of_open:
-                counts.setdefault(domain, Counter()).update(_counts(status))
-        return counts, statuses
+            for key, value in self._closed.items():
+                values[key] = values.get(key, 0) + value
+        return values
 
 
-def _counts(status: Status) -> _Counts:
-    counts: dict[_Sample, float] = {}
-    for name, (_, label, read) in _COUNTERS.items():
-        for value, count in read(status).items():
-            counts[_Sample(name, "_total", label, value)] = count
-    for name, (_, buckets_of) in _HISTOGRAMS.items():
-        buckets = buckets_of(status)
-        for bound, count in zip((*buckets.bounds, "+Inf"), accumulate(buckets.counts), strict=True):
-            counts[_Sample(name, "_bucket", "le", str(bound))] = count
-        counts[_Sample(name, "_count")] = sum(buckets.counts)
-        counts[_Sample(name, "_sum")] = buckets.total
-    return Counter(counts)
+def _join(values: _Values, status: Status, *, with_gauges: bool) -> None:
+    """Join a receiver's figures with those of its domain."""
+    domain = label(status.domain)
+    for name, metric in _METRICS.items():
+        if with_gauges or metric.kind != "gauge":
+            for end, by, value in _samples(metric, status):
+                key = name, domain, end, by
+                values[key] = metric.join(values[key], value) if key in values else value
+
+
+def _samples(metric: _Metric, status: Status) -> Iterator[tuple[str, str, float]]:
+    """What ends the name of each sample, the value of its own label, and its value."""
+    value = metric.read(status)
+    end = "_total" if metric.kind == "counter" else ""
+    if isinstance(value, Buckets):
+        for bound, count in zip((*value.bounds, "+Inf"), accumulate(value.counts), strict=True):
+            yield "_bucket", str(bound), count
+        yield "_count", "", sum(value.counts)
+        yield "_sum", "", value.total
+    elif isinstance(value, Mapping):
+        for by, number in value.items():
+            yield end, by, number
+    elif value is not None:
+        yield end, "", value

@@ -1,4 +1,4 @@
-"""What the duplicates of a domain needed: the largest window need and the largest expiry need over the last day.
+"""The needs of a domain's duplicates: the largest window need and the largest expiry need over the last day.
 
 The *window need* of a duplicate is the least W that catches it with E = 0, its *expiry need* the least E that catches it
 with W = 0, as `receiver simulate` has them. A duplicate that some source's queue still held shows both exactly. Where only
@@ -13,15 +13,14 @@ they are the domain's over all receivers and survive a restart, and a batch with
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.message import Decision, Tier
 
 if TYPE_CHECKING:
     from receiver.durable.events import Duplicate
-
-__all__ = ["HOUR_US", "Need", "largest", "need_of", "needs_read", "needs_stored", "over_last_day", "with_needs"]
 
 HOUR_US = 3_600_000_000
 _HOURS_BEFORE = 24
@@ -37,14 +36,6 @@ class Need(NamedTuple):
     expiry_us: int
     """The expiry need, at least 1."""
 
-    def covers(self, other: Need) -> bool:
-        """Whether the other need raises none of these."""
-        return (
-            self.window >= other.window
-            and self.expiry_us >= other.expiry_us
-            and self.is_lower_bound >= other.is_lower_bound
-        )
-
 
 NeedsByHour = Mapping[int, Need]
 """The largest needs of each hour that has a duplicate; hours are counted from 1970, in their order."""
@@ -59,20 +50,23 @@ def need_of(decision: Decision, window: int, since_us: int) -> Need | None:
     if decision.tier is None or decision.window_left is None:
         return None
     is_lower_bound = decision.tier is Tier.TIME
+    # A duplicate in the same microsecond needs an E all the same: with 0 there is no time queue.
     return Need(window + 1 if is_lower_bound else window - decision.window_left, is_lower_bound, since_us or 1)
 
 
-def largest(needs: Sequence[Need]) -> Need:
-    """The largest needs among these; there is one at least."""
-    windows, bounds, expiries_us = zip(*needs, strict=True)
-    return Need(max(windows), any(bounds), max(expiries_us))
+def larger(one: Need | None, other: Need | None) -> Need | None:
+    """The needs of both together."""
+    if one is None or other is None:
+        return one or other
+    return Need(
+        max(one.window, other.window), one.is_lower_bound or other.is_lower_bound, max(one.expiry_us, other.expiry_us)
+    )
 
 
 def over_last_day(by_hour: NeedsByHour, latest_us: int) -> Need | None:
     """The largest needs in the hour of the latest receipt and in the 24 hours before it; None without any."""
     first = latest_us // HOUR_US - _HOURS_BEFORE
-    needs = [need for hour, need in by_hour.items() if hour >= first]
-    return largest(needs) if needs else None
+    return reduce(larger, (need for hour, need in by_hour.items() if hour >= first), None)
 
 
 def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us: int) -> NeedsByHour:
@@ -83,8 +77,9 @@ def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us:
         if need is not None:
             hour = duplicate.received_at_us // HOUR_US
             known = raised.get(hour) or by_hour.get(hour)
-            if known is None or not known.covers(need):
-                raised[hour] = largest([need, known or need])
+            needed = larger(known, need)
+            if needed is not None and needed != known:
+                raised[hour] = needed
     if not raised:
         return by_hour
     first = latest_us // HOUR_US - _HOURS_BEFORE
@@ -92,7 +87,7 @@ def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us:
 
 
 def needs_stored(by_hour: NeedsByHour) -> str | None:
-    """As the domain's row has them: JSON, None without any."""
+    """The needs by hour as the domain's row has them: in JSON; None without any."""
     return json.dumps([[hour, *need] for hour, need in by_hour.items()], separators=(",", ":")) if by_hour else None
 
 

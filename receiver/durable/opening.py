@@ -19,27 +19,26 @@ from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.connections import get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, store_url, translated
-from receiver.store.log import DomainLog, MemoryLog
+from receiver.store.log import KeptLog, MemoryLog
 from receiver.store.schema import open_store_engine
-from receiver.store.sql_log import SqlLog
 from receiver.store.tables import DomainState, domains
 from receiver.store.values import to_bytes
-
-__all__ = ["Opened", "Wanted", "new_number", "open_log", "wanted"]
 
 _MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
 
 
 class Opened(NamedTuple):
-    log: DomainLog
+    log: KeptLog
     address: str
     lock: Hashable
-    """What a transaction on the log locks."""
+    """The name of what a transaction on the log locks: a file, or one domain of a server."""
     store_id: int
     """The domain's random number, which no other domain of any store has."""
     domain_id: int
     """Its number in the store's tables; 0 for `memory://`."""
+    url: URL | None = None
+    """The address with its password; None for `memory://`."""
 
 
 class Wanted(NamedTuple):
@@ -89,7 +88,7 @@ def _stated(settings: ReceiverSettings | None, policy_text: str | None) -> Wante
 
 def new_number() -> int:
     """A number that no other of its kind has, in any process and at any time."""
-    return secrets.randbits(62)
+    return secrets.randbits(62)  # a database's integers have 63
 
 
 def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
@@ -106,17 +105,17 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     try:
         with translated(url):
             domain_id = _domain_id(url, engine, kind, name, wanted)
-            log = database_of(url).log(engine, store_settings, domain_id)
+            log = database_of(url).log(engine, domain_id)
             state = _as_wanted(log, wanted, (kind, name))
     except BaseException:
         engine.dispose()
         raise
     lock = database_of(url).locked_file(url) or state.store_id
-    return Opened(log, url.render_as_string(), lock, state.store_id, domain_id)
+    return Opened(log, url.render_as_string(), lock, state.store_id, domain_id, url)
 
 
 def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
-    """The columns of a new domain, but for its number."""
+    """The columns of a new domain, without its number."""
     window, expiry_us = new_policy.sizes
     state: dict[str, Any] = dict.fromkeys(DomainState._fields[1:], 0)
     return state | {
@@ -128,6 +127,7 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
         "expiry_us": expiry_us,
         "clock_us": None,
         "needs_by_hour": None,
+        "is_concurrent": False,
     }
 
 
@@ -142,8 +142,8 @@ def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -
     return get_or_create(url, engine, the_domain, domains, new)
 
 
-def _as_wanted(log: SqlLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:
-    """The domain, given these sizes if it has others; SettingsError if it goes by another policy."""
+def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:
+    """The domain's state. It is resized if other sizes are wanted; `SettingsError` if it has another policy."""
     try:
         state = log.begin_reading()
         log.rollback()

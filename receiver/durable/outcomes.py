@@ -1,22 +1,17 @@
-"""Batches whose outcome isn't known at once: it is looked up by the number that each batch leaves in the store.
-
-A batch may be in its caller's transaction, or the connection may be lost during its commit. If a process is killed then,
-and the batch was recorded, the next process that records to the same path looks it up.
-"""
+"""Batches in transactions of their callers: what became of each is looked up by the number that it leaves in the store."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from receiver.durable.status import Tally
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.durable.status import Counters, Tally
+from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.store.log import BatchNumber, DomainLog
 from receiver.store.sql_log import JoinedLog
-
-__all__ = ["Outcomes"]
+from receiver.store.tables import RecordedRow
 
 
 class _Unsettled(NamedTuple):
@@ -25,38 +20,34 @@ class _Unsettled(NamedTuple):
     number: int
     tally: Tally | None
     """To be counted if it was committed; None of a batch that has failed for its caller."""
-    transaction: Any = None
-    """The caller's; None where it was in one of our own."""
+    transaction: Any
+    """The caller's."""
 
 
 class Outcomes:
-    """The outcomes of one receiver's batches.
+    """The outcomes of one receiver's batches, which are counted once they are known."""
 
-    Whoever makes it sets `committed`, which is called with the tally of each batch once that is known to be committed,
-    and `rolled_back`, which is called for each batch in a transaction of its caller's that wasn't committed.
-    """
-
-    def __init__(self, writer: int) -> None:
+    def __init__(self, writer: int, counters: Counters) -> None:
         self.writer = writer
-        self.committed: Callable[[Tally], None]
-        self.rolled_back: Callable[[], None]
+        self._counters = counters
         self.recorder: Recorder | None = None
         self.batches = 0
-        """How many have left their number: those in a transaction of the caller's, and those recorded."""
+        """How many have left their number."""
         self._unsettled: deque[_Unsettled] = deque()
 
-    def prepare(self, log: DomainLog, rows: Sequence[ReceiptValues], tally: Tally) -> BatchNumber | None:
-        """Write the batch to the recording, if there is one, and number it if its outcome may have to be looked up."""
-        transaction = log.transaction if isinstance(log, JoinedLog) else None
-        if transaction is None and self.recorder is None:
+    def prepare(self, log: DomainLog) -> BatchNumber | None:
+        """Number the batch if its outcome will have to be looked up."""
+        if not isinstance(log, JoinedLog):
             return None
         self.batches += 1
-        self._unsettled.append(_Unsettled(self.batches, None, transaction))
-        if self.recorder is not None:
-            self.recorder.write(
-                self.batches, [ReceiptRow._make(row) for row in tally.plain_rows(rows)], tally.full_receipts
-            )
+        self._unsettled.append(_Unsettled(self.batches, None, log.transaction))
         return BatchNumber(self.writer, self.batches)
+
+    def recorded(self, rows: Sequence[ReceiptValues], tally: Tally) -> RecordedRow | None:
+        """What the batch leaves in the store for a recording."""
+        if self.recorder is not None:
+            tally.recorded = self.recorder.packed(tally.plain_rows(rows), tally.full_receipts)
+        return tally.recorded
 
     def expect(self, tally: Tally) -> None:
         """Note that the batch is in its caller's transaction, whose outcome will be looked up."""
@@ -64,16 +55,9 @@ class Outcomes:
 
     def count(self, tally: Tally) -> None:
         """Count the batch, which is known to be committed."""
-        if self._unsettled:
-            self._settled(self._unsettled[-1])
-            self._unsettled.pop()
-        self.committed(tally)
-
-    def _settled(self, batch: _Unsettled) -> None:
-        if self.recorder is not None:
-            self.recorder.commit(batch.number)
-        if batch.tally is not None:
-            self.committed(batch.tally)
+        if self.recorder is not None and tally.recorded is not None:
+            self.recorder.commit(tally.recorded)
+        self._counters.commit(tally)
 
     def settle(self, log: DomainLog, *, has_domain: bool = True) -> bool:
         """Look up which of the unsettled batches were committed; whether all were.
@@ -89,23 +73,18 @@ class Outcomes:
         while has_domain and self._unsettled and self._unsettled[-1].number > last:
             lost = self._unsettled.pop()
             were_all = False
-            if self.recorder is not None:
-                self.recorder.cut(lost.number)
             if lost.tally is not None:
-                self.rolled_back()
+                self._counters.roll_back()
         # What was recorded in the very transaction that looks is seen, but may yet be rolled back.
         under_way = log.transaction if isinstance(log, JoinedLog) else log
         while self._unsettled:
             oldest = self._unsettled[0]
             if oldest.number > last or oldest.transaction is under_way:
                 break
-            self._settled(self._unsettled.popleft())
+            settled = self._unsettled.popleft()
+            if settled.tally is not None:
+                self.count(settled.tally)
         return were_all
-
-    @property
-    def are_settled(self) -> bool:
-        """Whether each batch's outcome is known."""
-        return not self._unsettled
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
@@ -117,7 +96,3 @@ class Outcomes:
     def can_be_looked_up(self) -> bool:
         """Whether there is something to settle, and no caller's transaction is still under way."""
         return bool(self._unsettled) and not self.callers_go_on()
-
-    def can_forget_numbers(self) -> bool:
-        """Whether there are numbers that nobody will look up any more; a recording may still need the last one."""
-        return self.batches > 0 and (self.recorder is None or self.recorder.is_settled)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable
+import time
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch, BatchOptions
-from receiver.durable.events import Duplicate, OnDuplicate, report
+from receiver.durable.concurrent import ConcurrentBatch, Folder, convert
+from receiver.durable.events import OnDuplicate, report
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.retirement import Retirement
 from receiver.durable.session import DomainSession
-from receiver.durable.status import Counters, Status, Tally
-from receiver.durable.transaction import Transaction
+from receiver.durable.status import Counters, Status
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
+from receiver.store.engine import database_of, translated
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
-
-__all__ = ["Receiver"]
 
 
 class Receiver(Closing):
@@ -35,17 +34,19 @@ class Receiver(Closing):
     """
 
     def __init__(
-        self, session: DomainSession, options: BatchOptions, on_duplicate: OnDuplicate | None, recorder: Recorder | None
+        self,
+        session: DomainSession,
+        options: BatchOptions,
+        counters: Counters,
+        on_duplicate: OnDuplicate | None,
+        recorder: Recorder | None,
     ) -> None:
         self.is_closed = False
+        self.counters = counters
+        self._session = session
         self._options = options
-        self.counters = Counters()
         self._on_duplicate = on_duplicate
         self._recorder = recorder
-        self._session = session
-        session.outcomes.committed = self._count
-        session.outcomes.rolled_back = self.counters.roll_back
-        self._unreported: deque[Duplicate] = deque()
 
     @classmethod
     def open(
@@ -64,7 +65,8 @@ class Receiver(Closing):
         on_duplicate: OnDuplicate | None = None,
         store_settings: StoreSettings | None = None,
         record: Recording | StrPath | None = None,
-    ) -> Self:
+        concurrent: bool = False,
+    ) -> Receiver:
         """Open the domain of a channel in a store. Makes the tables and the domain if they are new.
 
         Args:
@@ -87,6 +89,8 @@ class Receiver(Closing):
             store_settings: How this process uses the store, such as how long it waits for a lock.
             record: A folder, or a `Recording`. The receipts of committed batches are written there as a log, which
                 `receiver simulate` reads.
+            concurrent: Let transactions with different ids go on at once, on PostgreSQL. A domain of the other kind is
+                made one of this kind; its receivers that are open must be opened again.
 
         Raises:
             SettingsError: An argument is invalid, or contradicts what the domain has.
@@ -102,15 +106,18 @@ class Receiver(Closing):
         key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
         _check_flags(observe_only=observe_only, reject_batches=reject_batches)
+        if not isinstance(concurrent, bool):
+            raise SettingsError(f"concurrent must be True or False, not {concurrent!r:.80}")
         reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(_text("url", url), key, channel, wants, store_settings)
+        counters = Counters()
         retirement = Retirement(settings or ReceiverSettings())
-        session = DomainSession(opened, store_settings.lock_timeout_secs, retirement)
+        session = DomainSession(opened, store_settings.lock_timeout_secs, retirement, counters)
         try:
             session.load()
-            recorder = None if record is None else session.record_to(record, channel)
+            recorder = None if record is None else session.record_to(record, channel, store_settings)
         except BaseException:
             session.log.close()
             raise
@@ -121,7 +128,27 @@ class Receiver(Closing):
             delivers_reused_ids=reuse is IdReuse.DELIVER,
             is_recorded=recorder is not None,
         )
-        return cls(session, options, on_duplicate, recorder)
+        kind = ConcurrentReceiver if concurrent and not issubclass(cls, ConcurrentReceiver) else cls
+        receiver = kind(session, options, counters, on_duplicate, recorder)
+        try:
+            receiver.take_up(store_settings)
+        except BaseException:
+            receiver.close()
+            raise
+        return receiver
+
+    def take_up(self, store_settings: StoreSettings) -> None:
+        """Make the domain one of ours, if it is one of concurrent receivers."""
+        del store_settings
+        self._have_kind(concurrent=False)
+
+    def _have_kind(self, *, concurrent: bool) -> None:
+        session = self._session
+        if session.was_concurrent != concurrent:
+            with Receiver.batch(self) as batch, translated(session.address):
+                claims = session.claims_of(batch.connection)
+                convert(batch, claims, to_concurrent=concurrent)
+        session.is_concurrent = concurrent
 
     def close(self) -> None:
         """Close the connection to the store, and finish the log that is recorded. Closing again does nothing."""
@@ -170,24 +197,13 @@ class Receiver(Closing):
             ClosedError: The receiver is closed, or was opened by another process.
             BatchRejectedError: As the block ends, with `reject_batches`: one of the ids came before.
         """
-        return Batch(self._options, self.counters, begin=partial(self._begin, connection), notify=self._notify)
-
-    def _begin(self, connection: Connection | None, task: Hashable = None) -> Transaction:
-        try:
-            return self._session.begin(connection, task)
-        except BaseException:
-            self.counters.fail()
-            raise
-
-    def _count(self, tally: Tally) -> None:
-        self.counters.commit(tally)
-        self._unreported += tally.events
+        return Batch(self._session, self._options, self.counters, connection, notify=self._notify)
 
     def _notify(self) -> None:
         """Report what was committed; not before the domain is free, for callbacks may take their time."""
-        while self._unreported:
+        while self.counters.unreported:
             try:
-                event = self._unreported.popleft()
+                event = self.counters.unreported.popleft()
             except IndexError:  # another thread was faster
                 break
             report(event, self._on_duplicate)
@@ -205,6 +221,50 @@ class Receiver(Closing):
     def figures(self, rate: float = 0.0) -> Status:
         """As `status`, but with `rate` as rRate, and without asking the database. It costs little and never waits."""
         return self.counters.status(self.domain, self._session.cache, self._recorder, rate)
+
+
+class ConcurrentReceiver(Receiver):
+    """A receiver whose batches don't wait for each other. Any number of threads may each have one.
+
+    The figures, duplicates and recordings of a domain are those of the process that folds its receipts in.
+    """
+
+    _folder: Folder | None = None
+    _engine: Engine
+
+    def take_up(self, store_settings: StoreSettings) -> None:
+        self._have_kind(concurrent=True)
+        session = self._session
+        assert session.url is not None  # noqa: S101 - memory:// has no domain of this kind
+        self._engine = database_of(session.url).pooled(session.url, store_settings)
+        self._folder = Folder(
+            partial(Receiver.batch, self), session.claims_of, self._engine, session.store_id, self.domain
+        )
+
+    def batch(self, connection: Connection | None = None) -> Batch:
+        return ConcurrentBatch(
+            self._session, self._options, self.counters, connection, engine=self._engine, notify=self._notify
+        )
+
+    def figures(self, rate: float = 0.0) -> Status:
+        """As `Receiver.figures`; what waits to be folded in is as this process saw it last."""
+        figures = super().figures(rate)
+        waiting = None if self._folder is None else self._folder.waiting
+        if waiting is not None and waiting.oldest_us is not None:
+            age_secs = time.time() - waiting.oldest_us / 1_000_000
+            return replace(figures, unfolded_receipts=waiting.receipts, unfolded_secs=max(0.0, age_secs))
+        return figures
+
+    @property
+    def is_folding(self) -> bool:
+        """Whether this process folds the domain's receipts in now."""
+        return self._folder is not None and self._folder.is_folding
+
+    def close(self) -> None:
+        if self._folder is not None and not self._session.is_forked_off:
+            self._folder.close()
+            self._engine.dispose()
+        super().close()
 
 
 def _text(name: str, value: object) -> str:

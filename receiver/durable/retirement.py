@@ -9,22 +9,21 @@ and read the log anew.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import itemgetter
 
 from receiver.detector import RETIRED, TwoTierDetector
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import ReceiverSettings
 from receiver.store.log import PolicyStates
 
-__all__ = ["DAY_US", "Retirement", "as_retired", "longer_silent_than"]
-
 DAY_US = 86_400_000_000
 _LOOKS_PER_TIME_ALLOWED = 30
 """After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
 every other process read the whole log again."""
 _SHARE_RETIRED = 10
-"""Beyond max_sources, the surplus and a tenth of max_sources more are retired, so that the next batch needn't retire
-again."""
+"""If there are more than max_sources, those too many and a tenth of max_sources are retired."""
 
 
 class Retirement:
@@ -50,7 +49,8 @@ class Retirement:
         if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
             return []
         by_silence = detector.sources_by_silence()
-        silent = _silent(by_silence, latest_us - self._after_us) if self._after_us else 0
+        silent = _silent_since(latest_us - self._after_us, by_silence) if self._after_us else 0
+        # A tenth more than must go, so that the next new source doesn't begin this again.
         surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
         number = max(silent, surplus)
         if silent:
@@ -63,12 +63,13 @@ class Retirement:
 def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
     """The sources that haven't sent for more than so many days, by the domain's own time."""
     by_silence = detector.sources_by_silence()
-    silent = _silent(by_silence, detector.latest_us - round(days * DAY_US))
+    silent = _silent_since(detector.latest_us - round(days * DAY_US), by_silence)
     return [source for _, source in by_silence[:silent]]
 
 
-def _silent(by_silence: Sequence[tuple[int, str | None]], before_us: int) -> int:
-    return next((number for number, (us, _) in enumerate(by_silence) if us >= before_us), len(by_silence))
+def _silent_since(since_us: int, by_silence: Sequence[tuple[int, str | None]]) -> int:
+    """How many sources have sent nothing since then."""
+    return bisect_left(by_silence, since_us, key=itemgetter(0))
 
 
 def as_retired(

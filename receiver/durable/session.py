@@ -5,108 +5,90 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection
 
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache
-from receiver.durable.holds import Hold, hold, release
+from receiver.durable.earlier_journals import finish_earlier
 from receiver.durable.opening import Opened, new_number
 from receiver.durable.outcomes import Outcomes
 from receiver.durable.retirement import Retirement
-from receiver.durable.transaction import Transaction
-from receiver.durable.turns import Turns
-from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.durable.status import Counters
+from receiver.errors import StoreBusyError, StoreError
 from receiver.recording import Recorder
-from receiver.settings import Recording
+from receiver.settings import Recording, StoreSettings
 from receiver.store.connections import Guarded
 from receiver.store.databases.database import shown
-from receiver.store.engine import translated
+from receiver.store.engine import claims_of, translated
 from receiver.store.log import Changes, DomainLog
-from receiver.store.sql_log import JoinedLog, SqlLog, forget_batches
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
 
-__all__ = ["DomainSession"]
+    from receiver.store.databases.claims import Claims
 
 _LOGGER = logging.getLogger("receiver")
 
 
 class DomainSession(Guarded):
-    """What the batches of one receiver share."""
+    """A receiver's domain: its log, what is known of it in memory, and the batches whose outcome isn't known yet."""
 
-    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement) -> None:
-        super().__init__("receiver", "batches", patience_secs)
+    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement, counters: Counters) -> None:
+        super().__init__("receiver", "batches", patience_secs, opened.log.in_use)
         self.log = opened.log
         self.lock = opened.lock
         self.address = opened.address
         self.store_id = opened.store_id
         self.domain_id = opened.domain_id
+        self.url = opened.url
         self.cache = DomainCache(retirement)
-        self.outcomes = Outcomes(new_number())
-        self.turns = Turns()
+        self.outcomes = Outcomes(new_number(), counters)
+        self.is_concurrent: bool | None = None
+        """Which kind of domain it was opened as; None for either kind."""
+        self.was_concurrent = False
+        """Which kind it was as it was read ahead of the first batch."""
         self._held_by: Hashable = None
         """The thread or the task whose batch is under way."""
-        if isinstance(self.log, SqlLog):
-            self.log.is_idle = lambda: not self._thread_lock.locked()
+
+    def claims_of(self, connection: Connection) -> Claims:
+        """The claims of the domain, through a connection of ours or of a caller's."""
+        return claims_of(connection, self.domain_id)
 
     def load(self) -> None:
         """Read the log ahead of the first batch, keeping nobody waiting."""
         with self._thread_lock:
             try:
                 with translated(self.address):
-                    self.cache.follow(self.log, self.log.begin_reading())
+                    state = self.log.begin_reading()
+                    self.was_concurrent = state.is_concurrent
+                    self.cache.follow(self.log, state)
             finally:
                 self.log.rollback()
 
-    def read_ahead(self) -> None:
-        """Follow what others have committed, before the domain is asked for, so that it is kept for less long."""
-        if self.outcomes.are_settled and not self.cache.is_dropped:
-            self.cache.follow(self.log, self.own(self.log.begin_reading()))
-            self.log.commit()  # of nothing; after a rollback a driver may drop what it has prepared
-
-    def record_to(self, record: Recording | StrPath, channel: Channel) -> Recorder:
-        """Record what is received from now on, and settle what killed processes have recorded to the same path."""
-        store_id = self.store_id if isinstance(self.log, SqlLog) else None
-        recorder = self.outcomes.recorder = Recorder(
-            record, **channel._asdict(), writer=self.outcomes.writer, store_id=store_id
-        )
+    def record_to(self, record: Recording | StrPath, channel: Channel, store_settings: StoreSettings) -> Recorder:
+        """Record what is received from now on."""
+        store = None if self.url is None else (self.url, store_settings)
+        recorder = self.outcomes.recorder = Recorder(record, **channel._asdict(), store=store)
         try:
             with self._thread_lock:
-                self.complete_recording()
+                finish_earlier(recorder, self.log, self.own, self.address)
         except BaseException:
             recorder.close()
             raise
         return recorder
 
-    def begin(self, connection: Connection | None, task: Hashable = None) -> Transaction:
-        """Have the domain to ourselves, in a transaction of our own or in the caller's, and catch up with it.
+    def take(self, owner: Hashable) -> None:
+        """Have the domain to ourselves within this process, for a batch of this thread or task."""
+        self._acquire()
+        self._held_by = owner
 
-        `task` is the task of an event loop for which this thread does it, if there is one.
-        """
-        began_ns = perf_counter_ns()
-        self.check_usable()
-        log = self.log if connection is None else self._joining(connection)
-        held = Hold(self.lock, lambda: log.holder, task or threading.get_ident(), domain=self.store_id)
-        try:
-            hold(held)
-            self._acquire()
-        except BaseException:
-            release(held)
-            raise
-        self._held_by = held.owner
-        transaction = Transaction(self, log, held, began_ns)
-        try:
-            transaction.begin()
-        except BaseException:
-            log.rollback()
-            self.leave(held)
-            raise
-        return transaction
+    def give_back(self) -> None:
+        """Let others of this process have the domain."""
+        self._held_by = None
+        self._thread_lock.release()
 
     def own(self, state: DomainState, given: URL | None = None) -> DomainState:
         """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
@@ -121,44 +103,13 @@ class DomainSession(Guarded):
                 hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
                 " open it again",
             )
-        return state
-
-    def leave(self, held: Hold) -> None:
-        self._held_by = None
-        self._thread_lock.release()
-        release(held)
-
-    def _joining(self, connection: Connection) -> JoinedLog:
-        if not isinstance(self.log, SqlLog):
-            raise SettingsError(
-                "memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store"
+        if self.is_concurrent is not None and state.is_concurrent != self.is_concurrent:
+            raise StoreError(
+                f"the domain was opened {'without' if self.is_concurrent else 'with'} concurrent=True since, which made it"
+                " another kind",
+                hint="open it again, all of its receivers alike",
             )
-        return JoinedLog(self.log, connection)
-
-    def complete_recording(self) -> None:
-        """Settle the journals of killed processes by their batch numbers, and delete those, in a transaction of its own.
-
-        A failure is a warning only: whoever records to the same path next tries again.
-        """
-        recorder = self.outcomes.recorder
-        journals = recorder.abandoned() if recorder is not None else []
-        if recorder is None or not journals:
-            return
-        try:
-            with translated(self.address):
-                state = self.own(self.log.begin())
-                for journal in journals:
-                    journal.settle(self.log.last_batch(journal.writer))
-                for journal in journals:
-                    forget_batches(self.log.connection, state, journal.writer)
-                self.log.commit()
-        except (StoreError, OSError):
-            _LOGGER.warning("can't complete what killed processes have recorded: %s", self.address, exc_info=True)
-        finally:
-            self.log.rollback()
-            for journal in journals:
-                journal.close()
-            recorder.finish()
+        return state
 
     def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
         """Look up what became of earlier batches; drop the cache if one wasn't committed."""
@@ -180,7 +131,7 @@ class DomainSession(Guarded):
             self._thread_lock.release()
 
     def count_silent_sources(self) -> None:
-        """Count them anew, unless a batch is under way."""
+        """Count the silent sources anew, unless a batch is under way."""
         if not self._acquire_if_free():
             return
         try:
@@ -211,7 +162,6 @@ class DomainSession(Guarded):
                 self.address,
             )
             return
-        self.complete_recording()
         if not self.cache.has_deletable and not self.outcomes.batches:
             return
         state = self.own(self.log.begin())
@@ -219,9 +169,7 @@ class DomainSession(Guarded):
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, Changes(gone), before=state)
-        if isinstance(self.log, SqlLog) and self.outcomes.can_forget_numbers():
-            if self.outcomes.recorder is not None:
-                self.outcomes.recorder.sync()
-            forget_batches(self.log.connection, state, self.outcomes.writer)
+        if self.outcomes.batches:
+            self.log.forget_batches(state, self.outcomes.writer)
         self.log.commit()
         self.log.give_back_space()

@@ -8,12 +8,13 @@ shows nothing, for nobody knows that it is one.
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
@@ -21,28 +22,14 @@ from receiver.durable.events import Duplicate
 from receiver.durable.needs import Need, over_last_day
 from receiver.message import Decision, Receipt, ReceiptValues, Tier
 from receiver.recording import Recorder
-from receiver.store.tables import DomainState
-
-__all__ = [
-    "BOUNDS",
-    "LOG_FORMAT",
-    "Buckets",
-    "Counters",
-    "Headroom",
-    "HistogramCounter",
-    "Rate",
-    "Status",
-    "Tally",
-    "headroom_of",
-    "status_line",
-]
+from receiver.store.tables import DomainState, RecordedRow
 
 BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 """The upper ends of the histogram's buckets, near together where it matters."""
 _SECS_BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""Of the histograms of times: from a disk that syncs at once to a domain that is waited for."""
+"""The upper ends of the buckets of times: from a disk that syncs at once to a domain that is waited for."""
 _RECENT = 1_000
 
 
@@ -88,14 +75,16 @@ class Headroom(NamedTuple):
     """The headroom of the duplicates that a receiver has caught since it was opened."""
 
     least: float | None
-    """Of all of them; None before the first one, as in `recent_least`."""
+    """The least of all; None before the first duplicate."""
     recent_least: float | None
-    """Of the last 1,000 duplicates."""
+    """The least of the last 1,000 duplicates; None before the first."""
     shares: Buckets
-    """Of all of them, by bucket."""
+    """All of them, by bucket."""
 
 
 class _HeadroomCounter:
+    """Adds up the headroom of duplicates."""
+
     def __init__(self) -> None:
         self._least = 1.0
         self._recent: deque[float] = deque(maxlen=_RECENT)
@@ -116,10 +105,55 @@ class _HeadroomCounter:
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
 """For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
 
+_US_PER_SEC = 1_000_000
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """A receiver's figures: if nothing else is said, of the batches known to be committed since it was opened."""
+
+def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], int] = operator.add) -> Any:
+    """A field that counts from 0. Its metadata has these arguments.
+
+    Args:
+        meaning: The help text of the metric of its name, such as `receiver_receipts_total`. Empty: it has none of its own.
+        title: What `receiver status` calls it in its table, if a domain keeps it. Empty: it isn't there.
+        join: Makes one value of those of two batches. 0 must change nothing.
+    """
+    return field(default=0, metadata={"meaning": meaning, "title": title, "join": join})
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counters of receipts. Each is declared once, for all that adds it up or shows it.
+
+    A field of the same name in `receiver.store.tables.DomainState` keeps it for the domain.
+    """
+
+    receipts: int = counter("Receipts.", title="receipts")
+    """All receipts."""
+    duplicates: int = counter(title="duplicates")
+    """Duplicates detected."""
+    unchecked: int = counter("Receipts without uniqueMessageId.", title="without id")
+    """Receipts without id."""
+    reused_ids: int = counter("Duplicates that came with another body than before.", title="with another body")
+    """Duplicates that came with another body than before."""
+    clock_clamped: int = counter("Receipts from before the latest one of the domain.", title="time ran backwards")
+    """Receipts from before the domain's latest one."""
+    redelivered: int = counter("Receipts flagged JMSRedelivered.", title="redelivered")
+    """Receipts flagged JMSRedelivered."""
+    max_delivery_us: int = counter(join=max)
+    """The longest time from JMSTimestamp to receipt of the redelivered ones, in microseconds; 0 if there is none."""
+    time_tier_dups: int = counter()
+    """Duplicates that only the time tier still knew."""
+
+
+_JOINS = {each.name: each.metadata["join"] for each in fields(Counts)}
+_KEPT = _JOINS.keys() & DomainState._fields
+
+
+@dataclass(slots=True, kw_only=True)
+class Status(Counts):
+    """A receiver's figures. If nothing else is said, they are of the batches known to be committed since it was opened.
+
+    The figures of Apama's status line have Apama's names too, such as `rx`.
+    """
 
     domain: str
     policy: str
@@ -128,32 +162,16 @@ class Status:
     """The policy's size in ids, such as W of `apama`; 0 where it has none."""
     expiry_secs: float
     """The policy's size in seconds, such as E of `apama`; 0 where it has none."""
-    rx: int
-    """Receipts."""
     rRate: float  # noqa: N815 - Apama's names, here and below
     """Receipts per second since `status()` was last asked for, or since the receiver was opened."""
-    unchecked: int
-    """Receipts without id."""
-    rRedel: int  # noqa: N815
-    """Receipts flagged JMSRedelivered."""
-    rMaxDeliverySecs: float  # noqa: N815
-    """The longest time from JMSTimestamp to receipt of the redelivered ones, in seconds; 0.0 if there is none."""
-    rDupsDet: int  # noqa: N815
-    """Duplicates detected."""
     rDupIds: int  # noqa: N815
     """Distinct ids remembered, as of this receiver's last batch."""
     sources: int
     """Sources whose newest ids are kept, as of this receiver's last batch; 0 where the policy keeps none by source."""
     silent_sources: int
-    """Those of the sources that haven't sent for a day, by the domain's own time."""
+    """Sources without a receipt in the domain's last 24 hours."""
     retired_sources: int
     """Sources retired since the domain was made, as of this receiver's last batch."""
-    time_tier_dups: int
-    """Duplicates that only the time tier still knew."""
-    reused_ids: int
-    """Duplicates that came with another body than before."""
-    clock_clamped: int
-    """Receipts from before the domain's latest one."""
     headroom: Headroom
     """How near duplicates came to being missed."""
     need: Need | None
@@ -165,15 +183,39 @@ class Status:
     """Left by an exception, or rolled back by the caller whose transaction they had joined."""
     batches_failed: int
     """Not begun or not committed: the domain was busy, or the store failed."""
-    recorded: int
-    """Receipts in the log that `record` names."""
-    record_dropped: int
+    recorded: int = counter("Receipts written to the log that is recorded.")
+    """Receipts that are in the log that `record` names, or wait in the store to be written there."""
+    record_dropped: int = counter("Receipts that could not be written there.")
     """Receipts that couldn't be recorded there."""
     batch_secs: Buckets
     """How long batches took, from asking for the domain to the end of the commit."""
     commit_secs: Buckets
-    """How long the database took to commit them; batches in transactions of their callers' aren't in it. PostgreSQL takes
-    up to five receipts with the commit, if the batch lent nobody its connection."""
+    """How long the database took to commit them; batches in transactions of their callers' aren't in it."""
+
+    unfolded_receipts: int = 0
+    """Receipts of a concurrent domain that aren't folded in yet, as this process saw it last."""
+    unfolded_secs: float = 0.0
+    """The age of the oldest of them."""
+
+    @property
+    def rx(self) -> int:
+        """Receipts."""
+        return self.receipts
+
+    @property
+    def rRedel(self) -> int:  # noqa: N802
+        """Receipts flagged JMSRedelivered."""
+        return self.redelivered
+
+    @property
+    def rMaxDeliverySecs(self) -> float:  # noqa: N802
+        """The longest time from JMSTimestamp to receipt of the redelivered ones, in seconds; 0.0 if there is none."""
+        return self.max_delivery_us / _US_PER_SEC
+
+    @property
+    def rDupsDet(self) -> int:  # noqa: N802
+        """Duplicates detected."""
+        return self.duplicates
 
     @property
     def min_headroom(self) -> float | None:
@@ -182,7 +224,7 @@ class Status:
 
     @property
     def recent_min_headroom(self) -> float | None:
-        """The same, of the last 1,000 duplicates."""
+        """The least share that one of the last 1,000 duplicates had left; None before any."""
         return self.headroom.recent_least
 
     @property
@@ -209,53 +251,27 @@ class Status:
 
         It counts up to the receipt just before the duplicate, so silence adds nothing. None as for `window_need`.
         """
-        return None if self.need is None else self.need.expiry_us / 1_000_000
+        return None if self.need is None else self.need.expiry_us / _US_PER_SEC
 
     def line(self) -> str:
         """Apama's JMS status line, without the figures of senders and connections."""
-        return status_line(
-            rx=self.rx,
-            rate=self.rRate,
-            redelivered=self.rRedel,
-            max_delivery_secs=self.rMaxDeliverySecs,
-            duplicates=self.rDupsDet,
-            remembered_ids=self.rDupIds,
-        )
+        return status_line(self, self.rDupIds, self.rRate)
 
 
-def status_line(
-    *,
-    rx: int,
-    rate: float | None,
-    redelivered: int,
-    max_delivery_secs: float,
-    duplicates: int,
-    remembered_ids: int | None,
-) -> str:
+def status_line(counts: Counts | DomainState, remembered_ids: int | None, rate: float | None = None) -> str:
     """Apama's status line of one receiver; what is None isn't known and is left out."""
     rates = "" if rate is None else f" rRate={rate:,.0f}"
     ids = "" if remembered_ids is None else f" rDupIds={remembered_ids:,}"
     return (
-        f"JMS Status: r=1 rx={rx:,}{rates} rRedel={redelivered:,}"
-        f" rMaxDeliverySecs={max_delivery_secs:,.1f} rDupsDet={duplicates:,}{ids}"
+        f"JMS Status: r=1 rx={counts.receipts:,}{rates} rRedel={counts.redelivered:,}"
+        f" rMaxDeliverySecs={counts.max_delivery_us / _US_PER_SEC:,.1f} rDupsDet={counts.duplicates:,}{ids}"
     )
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a batch adds to the figures; also the sum of it over a receiver's batches."""
+class Tally(Counts):
+    """The counters of one batch, and what else is known of it at its end; also the sum of a receiver's batches."""
 
-    receipts: int = 0
-    unchecked: int = 0
-    duplicates: int = 0
-    time_tier_duplicates: int = 0
-    """Those that only the time tier still knew."""
-    reused_ids: int = 0
-    """Duplicates that came with another body."""
-    redelivered: int = 0
-    clock_clamped: int = 0
-    max_delivery_us: int = 0
-    """The longest way from JMSTimestamp to receipt, of receipts flagged JMSRedelivered."""
     batch_secs: float = 0.0
     """From asking for the domain to the end of the commit or, in a transaction of the caller's, of recording."""
     commit_secs: float | None = None
@@ -263,6 +279,8 @@ class Tally:
     events: list[Duplicate] = field(default_factory=list)
     full_receipts: list[tuple[int, Receipt]] = field(default_factory=list)
     """The receipts that have more than their row, or have no row, by their index in the batch: for a recorder."""
+    recorded: RecordedRow | None = None
+    """What the batch leaves in the store for a recording."""
 
     def note_redelivered(self, received_at_us: int, jms_timestamp_ms: int | None) -> None:
         """Count a receipt flagged JMSRedelivered."""
@@ -277,7 +295,7 @@ class Tally:
         without_row = 0
         full = set()
         for index, receipt in self.full_receipts:
-            if receipt.unique_message_id:
+            if receipt.unique_message_id:  # else it has no row, and the rows behind it stand one place further ahead
                 full.add(index - without_row)
             else:
                 without_row += 1
@@ -286,34 +304,23 @@ class Tally:
     def note_duplicate(self, event: Duplicate) -> None:
         self.duplicates += 1
         if event.tier is Tier.TIME:
-            self.time_tier_duplicates += 1
+            self.time_tier_dups += 1
         if event.body_differs:
             self.reused_ids += 1
         self.events.append(event)
 
     def added_to(self, state: DomainState, **changes: Any) -> DomainState:
         """The state with the batch counted, and other fields changed as given."""
-        return state._replace(
-            receipts=state.receipts + self.receipts,
-            unchecked=state.unchecked + self.unchecked,
-            duplicates=state.duplicates + self.duplicates,
-            reused_ids=state.reused_ids + self.reused_ids,
-            redelivered=state.redelivered + self.redelivered,
-            clock_clamped=state.clock_clamped + self.clock_clamped,
-            max_delivery_us=max(state.max_delivery_us, self.max_delivery_us),
-            **changes,
-        )
+        for name in _KEPT:
+            if number := getattr(self, name):  # most are 0 in most batches
+                changes[name] = _JOINS[name](getattr(state, name), number)
+        return state._replace(**changes)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: Counts) -> None:
         """Add the counters of a committed batch."""
-        self.receipts += other.receipts
-        self.unchecked += other.unchecked
-        self.duplicates += other.duplicates
-        self.time_tier_duplicates += other.time_tier_duplicates
-        self.reused_ids += other.reused_ids
-        self.redelivered += other.redelivered
-        self.clock_clamped += other.clock_clamped
-        self.max_delivery_us = max(self.max_delivery_us, other.max_delivery_us)
+        for name, join in _JOINS.items():
+            if number := getattr(other, name):
+                setattr(self, name, join(getattr(self, name), number))
 
 
 class Rate:
@@ -334,10 +341,12 @@ class Rate:
 
 
 class Counters:
-    """What one receiver has counted since it was opened."""
+    """The figures that one receiver has counted since it was opened."""
 
     def __init__(self) -> None:
         self._total = Tally()
+        self.unreported: deque[Duplicate] = deque()
+        """The duplicates of committed batches that nobody was told of yet."""
         self._headroom = _HeadroomCounter()
         self._batch_secs, self._commit_secs = HistogramCounter(_SECS_BOUNDS), HistogramCounter(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
@@ -349,6 +358,7 @@ class Counters:
         self._committed += 1
         self._total.add(tally)
         if tally.events:
+            self.unreported += tally.events
             self._headroom.add(event.headroom for event in tally.events)
         self._batch_secs.add(tally.batch_secs)
         if tally.commit_secs is not None:
@@ -367,26 +377,18 @@ class Counters:
         return self._rate.of(self._total.receipts)
 
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
-        total = self._total
         window, expiry_us = cache.sizes
         return Status(
+            **{name: getattr(self._total, name) for name in _JOINS},
             domain=domain,
             policy=str(cache.policy),
             window=window,
-            expiry_secs=expiry_us / 1_000_000,
-            rx=total.receipts,
+            expiry_secs=expiry_us / _US_PER_SEC,
             rRate=rate,
-            unchecked=total.unchecked,
-            rRedel=total.redelivered,
-            rMaxDeliverySecs=total.max_delivery_us / 1_000_000,
-            rDupsDet=total.duplicates,
             rDupIds=cache.remembered_ids,
             sources=cache.sources,
             silent_sources=cache.silent_sources,
             retired_sources=cache.retired_sources,
-            time_tier_dups=total.time_tier_duplicates,
-            reused_ids=total.reused_ids,
-            clock_clamped=total.clock_clamped,
             headroom=self._headroom.value(),
             need=over_last_day(cache.needs, cache.latest_us),
             batches_committed=self._committed,

@@ -1,18 +1,26 @@
-"""A batch's transaction: lock the domain, catch up, record, commit, and know what became of it.
+"""A batch's transaction, from asking for the domain to its outcome.
 
-Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log
-where the connection was lost during the commit. That of a caller's transaction is looked up when the domain is next used.
+    asked     `begin` waits for the domain: for this process's other threads, then for the database's lock
+    held      it has the domain, and has caught up with what others recorded; receipts are decided in memory
+    recorded  `record` has put into the transaction what was decided, and commits a transaction of our own
+    ended     committed, given up by `abandon` or, in a caller's transaction, left to the caller, who commits
+
+Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log where
+the connection was lost during the commit. That of a caller's transaction is looked up when the domain is next used.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from time import perf_counter_ns, sleep
+import threading
+from collections.abc import Hashable, Sequence
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from receiver.durable.cache import making_sense
-from receiver.durable.holds import Hold, hold
+from sqlalchemy import Connection
+
+from receiver.durable.cache import corrupt_if_nonsense
+from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import new_number
 from receiver.durable.retirement import as_retired
 from receiver.durable.status import Tally
@@ -20,33 +28,36 @@ from receiver.errors import StoreError
 from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.store.engine import store_error, translated
-from receiver.store.log import Changes, DomainLog, NotCommittedError
+from receiver.store.log import Changes, DomainLog
 from receiver.store.sql_log import JoinedLog
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from receiver.durable.session import DomainSession
 
-__all__ = ["Transaction"]
-
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
 
 
 class Transaction:
-    """A batch's transaction, from the domain's lock to its outcome."""
+    """A batch's transaction: `begin`, then `record` or `abandon`."""
 
-    def __init__(self, session: DomainSession, log: DomainLog, held: Hold, began_ns: int) -> None:
-        self.log = log
+    def __init__(self, session: DomainSession, connection: Connection | None, task: Hashable = None) -> None:
+        """`connection` is the caller's whose transaction is joined, `task` that of an event loop if there is one."""
         self.cache = session.cache
         self._session = session
-        self._held = held
-        self._began_ns = began_ns
+        self._began_ns = perf_counter_ns()
         """When the domain was asked for."""
-        self._had_ns = began_ns
-        """When it was had."""
+        session.check_usable()
+        patience_secs = session.patience_secs
+        self.log: DomainLog = session.log if connection is None else session.log.join(connection, patience_secs)
+        self._held = Hold(session.lock, lambda: self.log.holder, task or threading.get_ident(), domain=session.store_id)
         self._state: DomainState
+        """As the transaction found it."""
         self._has_read_on = False
+        self.is_concurrent = False
+        """The domain's kind, which the transaction may change."""
+        self.last_writer = new_number()
 
     @property
     def latest_us(self) -> int:
@@ -54,36 +65,37 @@ class Transaction:
         return self._state.latest_us
 
     def begin(self) -> None:
-        session = self._session
-        given = self.log.connection.engine.url if isinstance(self.log, JoinedLog) else None
-        with translated(given or session.address):
-            state = self._state = session.own(self._have_the_domain(), given)
-            self._had_ns = perf_counter_ns()
-            session.settle(self.log)
-            self._has_read_on = session.cache.follow(self.log, state)
-
-    def _have_the_domain(self) -> DomainState:
-        session, log = self._session, self.log
-        nap_secs = session.turns.nap_secs(self._began_ns) if log.naps else 0
-        state = log.begin_if_free() if nap_secs else log.begin()
-        if state is None:
-            sleep(nap_secs)
-            session.read_ahead()
-            state = log.begin()
-        return state
+        """Have the domain to ourselves, and catch up with it."""
+        session, log, held = self._session, self.log, self._held
+        try:
+            hold(held)
+            session.take(held.owner)
+        except BaseException:
+            release(held)
+            raise
+        try:
+            given = log.connection.engine.url if isinstance(log, JoinedLog) else None
+            with translated(given or session.address):
+                self._state = session.own(log.begin(), given)
+                self.is_concurrent = self._state.is_concurrent
+                session.settle(log)
+                self._has_read_on = session.cache.follow(log, self._state)
+        except BaseException:
+            log.rollback()
+            self._leave()
+            raise
 
     def abandon(self, error: BaseException | None = None) -> None:
         """Record nothing, and forget what was decided."""
         if self._session.is_forked_off:
             return
-        cache = self.cache
-        policy = cache.policy
+        policy = self.cache.policy
         has_decided = (policy.serial, policy.clock_us) != (self._state.last_seq, self._state.clock_us)
         may_be_half_done = error is not None and not isinstance(error, Exception)
         # What was read on in a transaction of the caller's may be rolled back with it.
         may_vanish = self._has_read_on and isinstance(self.log, JoinedLog)
         if has_decided or may_be_half_done or may_vanish:
-            cache.drop()
+            self.cache.drop()
         self.log.rollback()
         self._end()
 
@@ -92,17 +104,9 @@ class Transaction:
         session, log, cache = self._session, self.log, self.cache
         try:
             session.check_usable()  # it may have been forked off inside the batch
-            with making_sense(self._state):
-                retired = cache.retire_due()
-                state = self._new_state(tally, len(retired))
-            self._check_whole(rows, state)
-            batch_number = session.outcomes.prepare(log, rows, tally)
+            rows, state, changes = self._changes(rows, tally)
             with translated(session.address):
-                rows, gone = cache.take_deletable(rows)
-                rows, policy_states = as_retired(rows, retired)
-                log.record(
-                    state, Changes(gone, policy_states, rows=rows, batch_number=batch_number), before=self._state
-                )
+                log.record(state, changes, before=self._state)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -112,11 +116,7 @@ class Transaction:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
                 session.outcomes.expect(tally)
             else:
-                committing_ns = perf_counter_ns()
-                self._commit(state)
-                committed_ns = perf_counter_ns()
-                tally.batch_secs = (committed_ns - self._began_ns) / 1e9
-                tally.commit_secs = (committed_ns - committing_ns) / 1e9
+                self._commit(state, tally)
                 session.outcomes.count(tally)
             cache.advance(state, rows)
             log.give_back_space()
@@ -127,9 +127,21 @@ class Transaction:
         finally:
             self._end()
 
-    def _check_whole(self, rows: Sequence[ReceiptValues], state: DomainState) -> None:
+    def _changes(
+        self, rows: Sequence[ReceiptValues], tally: Tally
+    ) -> tuple[Sequence[ReceiptValues], DomainState, Changes]:
+        """The rows that are worth appending, the domain's new state, and all that is to be recorded."""
+        cache = self.cache
+        with corrupt_if_nonsense(self._state):
+            retired = cache.retire_due()
+            state = self._new_state(tally, len(retired))
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
+        outcomes = self._session.outcomes
+        batch_number, recorded = outcomes.prepare(self.log), outcomes.recorded(rows, tally)
+        rows, gone = cache.take_deletable(rows)
+        rows, policy_states = as_retired(rows, retired)
+        return rows, state, Changes(gone, policy_states, rows=rows, batch_number=batch_number, recorded=recorded)
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
@@ -140,46 +152,55 @@ class Transaction:
             self._state,
             last_seq=policy.serial,
             # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
-            last_writer=new_number(),
+            last_writer=self.last_writer,
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
             retired_sources=self._state.retired_sources + retired,
             needs_by_hour=needs_by_hour,
+            is_concurrent=self.is_concurrent,
         )
 
-    def _commit(self, state: DomainState) -> None:
+    def _commit(self, state: DomainState, tally: Tally) -> None:
+        address = self._session.address
+        committing_ns = perf_counter_ns()
         try:
             self.log.commit()
-        except NotCommittedError as error:
-            with translated(self._session.address):
-                raise error.reason from None
         except Exception as error:
-            failure = store_error(error, self._session.address)
+            failure = store_error(error, address)
             self.log.discard()
             if not self._was_committed(state, failure):
                 raise failure from error
             _LOGGER.warning(
                 "the connection was lost while committing; the batch turns out to be committed: %s", failure
             )
+        committed_ns = perf_counter_ns()
+        tally.batch_secs = (committed_ns - self._began_ns) / 1e9
+        tally.commit_secs = (committed_ns - committing_ns) / 1e9
 
     def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
         """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
 
         Raises StoreError if that stays unknown.
         """
-        patience_secs = self._session.patience_secs
+        unknown = StoreError(
+            f"{failure.message}; it isn't known whether the batch was committed",
+            hint="send it again: what was recorded after all is judged a duplicate",
+        )
         try:
             state_now = until_done(
-                self._begun, is_passing=lambda _: True, backoff=_BACKOFF, patience_secs=patience_secs
+                self._state_now,
+                is_passing=lambda _: True,
+                backoff=_BACKOFF,
+                patience_secs=self._session.patience_secs,
             )
         except Exception as error:
-            raise _unknown(failure) from error
+            raise unknown from error
         self.log.rollback()
         if state_now not in {state, self._state}:  # others have been here since
-            raise _unknown(failure) from None
+            raise unknown from None
         return state_now == state
 
-    def _begun(self) -> DomainState:
+    def _state_now(self) -> DomainState:
         try:
             return self.log.begin()
         except Exception:
@@ -187,15 +208,11 @@ class Transaction:
             raise
 
     def _end(self) -> None:
+        self._leave()
         log = self.log
-        self._session.turns.note(self._had_ns, perf_counter_ns())
-        self._session.leave(self._held)
-        if isinstance(log, JoinedLog):
+        if isinstance(log, JoinedLog):  # the domain stays locked until the caller's transaction ends
             hold(Hold(self._held.lock, lambda: log.holder, self._held.owner, is_over=log.is_over))
 
-
-def _unknown(failure: StoreError) -> StoreError:
-    return StoreError(
-        f"{failure.message}; it isn't known whether the batch was committed",
-        hint="send it again: what was recorded after all is judged a duplicate",
-    )
+    def _leave(self) -> None:
+        self._session.give_back()
+        release(self._held)

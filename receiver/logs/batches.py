@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import get_args
-from zoneinfo import ZoneInfo
 
-from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import LogBatch, checked_map, optional_columns
+from receiver.errors import LogFormatError
+from receiver.logs.columns import LogBatch, optional_columns
 from receiver.logs.files import LogFile, find_files, open_log
 from receiver.logs.merging import Waiting, merge
+from receiver.logs.options import ReadOptions, checked_options
 from receiver.logs.parquet import group_sizes
-from receiver.logs.source import OnError, ReadOptions
-from receiver.logs.times import UNITS
-
-__all__ = ["LogBatches", "checked_options", "no_receipt", "read_logs"]
 
 _NAMES_SHOWN = 3
 
@@ -47,7 +42,10 @@ class LogBatches(Iterator[LogBatch]):
         self._files = files
         self._options = options
         logs = _whole_logs(files)
-        self._batches = self._rows_of(logs[0]) if len(logs) == 1 else self._merged(logs)
+        if len(logs) == 1:
+            self._batches = self._rows_of(logs[0])
+        else:
+            self._batches = merge([self._waiting(log, index) for index, log in enumerate(logs)])
 
     def __next__(self) -> LogBatch:
         batch = next(self._batches, None)
@@ -72,9 +70,6 @@ class LogBatches(Iterator[LogBatch]):
         for file in log:
             with open_log(file, self._options, self._count if counted else None) as (source, reader):
                 yield from reader(source, self._options)
-
-    def _merged(self, logs: Sequence[Sequence[LogFile]]) -> Iterator[LogBatch]:
-        return merge([self._waiting(log, index) for index, log in enumerate(logs)])
 
     def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
         """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
@@ -109,18 +104,3 @@ def no_receipt(names: Sequence[str]) -> LogFormatError:
     """The error for files that together hold no receipt."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
-
-
-def checked_options(options: ReadOptions) -> ReadOptions:
-    """The same options in the form that readers expect; `SettingsError` for invalid ones."""
-    if options.time_unit is not None and options.time_unit not in UNITS:
-        raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
-    if options.on_error not in get_args(OnError):
-        raise SettingsError(f"unknown treatment of unreadable rows: {options.on_error!r}", hint="stop or skip")
-    try:
-        ZoneInfo(options.time_zone)
-    except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-        raise SettingsError(
-            f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
-        ) from error
-    return checked_map(options)

@@ -6,8 +6,7 @@ optional column is another field of `LogBatch`, and the code that uses it.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -16,38 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.source import ReadOptions
 from receiver.message import LATEST_US
-
-__all__ = [
-    "BATCH_ROWS",
-    "COLUMNS",
-    "MAP_IN_PYTHON",
-    "SCHEMA",
-    "Column",
-    "Kind",
-    "LogBatch",
-    "StatusLine",
-    "TimeUnit",
-    "bytes_of",
-    "check_present",
-    "checked_map",
-    "fields_of",
-    "log_rows",
-    "map_options",
-    "optional_columns",
-    "spellings",
-]
 
 BATCH_ROWS = 1 << 16
 """Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
-_NAMES_SHOWN = 20
-MAP_IN_PYTHON = "(in Python: column_map)"
-"""Ends a hint at `--map`, for whoever calls a function."""
 
 
-class Kind(Enum):
+class ValueKind(Enum):
     """What the values of a column are."""
 
     TEXT = ("text or a whole number", pa.string(), (str, int))
@@ -84,7 +58,7 @@ class Kind(Enum):
 class Column:
     """The facts about one column."""
 
-    kind: Kind
+    kind: ValueKind
     meaning: str
     """For readers of the documents: what it holds, and which options need it."""
     jms_name: str | None = None
@@ -103,7 +77,7 @@ class Column:
     @property
     def arrow(self) -> pa.DataType:
         """Its type in logs that we write."""
-        is_dictionary = self.has_few_values and self.kind is Kind.TEXT
+        is_dictionary = self.has_few_values and self.kind is ValueKind.TEXT
         return pa.dictionary(pa.int32(), self.kind.arrow) if is_dictionary else self.kind.arrow
 
 
@@ -139,26 +113,31 @@ class LogBatch:
     """
 
     received_at_us: npt.NDArray[np.int64] = field(
-        metadata=_declared(Kind.TIME, "required: ISO 8601, or seconds, milliseconds or microseconds", is_required=True)
+        metadata=_declared(
+            ValueKind.TIME, "required: ISO 8601, or seconds, milliseconds or microseconds", is_required=True
+        )
     )
     """As read, neither clamped nor sorted; never negative."""
     unique_message_id: pa.Array = field(
-        metadata=_declared(Kind.TEXT, "required, may be empty; exact text", "uniqueMessageId", is_required=True)
+        metadata=_declared(ValueKind.TEXT, "required, may be empty; exact text", "uniqueMessageId", is_required=True)
     )
     message_source_id: pa.Array | None = field(
         default=None,
-        metadata=_declared(Kind.TEXT, "the upstream sender", "messageSourceId", has_few_values=True),
+        metadata=_declared(ValueKind.TEXT, "the upstream sender", "messageSourceId", has_few_values=True),
     )
     connection_id: pa.Array | None = field(
         default=None,
         metadata=_declared(
-            Kind.TEXT, "needed by `--domain default`, `connection`, `receiver`", "connectionId", has_few_values=True
+            ValueKind.TEXT,
+            "needed by `--domain default`, `connection`, `receiver`",
+            "connectionId",
+            has_few_values=True,
         ),
     )
     destination: pa.Array | None = field(
         default=None,
         metadata=_declared(
-            Kind.TEXT,
+            ValueKind.TEXT,
             "`queue://orders`, `topic://prices`; a bare name is a queue; needed by `--domain default`, `destination`",
             "JMSDestination",
             has_few_values=True,
@@ -166,22 +145,22 @@ class LogBatch:
     )
     receiver_id: pa.Array | None = field(
         default=None,
-        metadata=_declared(Kind.TEXT, "needed by `--domain receiver`", "receiverId", has_few_values=True),
+        metadata=_declared(ValueKind.TEXT, "needed by `--domain receiver`", "receiverId", has_few_values=True),
     )
     jms_redelivered: npt.NDArray[np.bool_] | None = field(
         default=None,
         metadata=_declared(
-            Kind.FLAG, "whether the broker says that it has sent it before", "JMSRedelivered", has_few_values=True
+            ValueKind.FLAG, "whether the broker says that it has sent it before", "JMSRedelivered", has_few_values=True
         ),
     )
     jms_timestamp_ms: npt.NDArray[np.int64] | None = field(
         default=None,
-        metadata=_declared(Kind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
+        metadata=_declared(ValueKind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
     )
     """0 where missing."""
     body_digest: pa.Array | None = field(
         default=None,
-        metadata=_declared(Kind.TEXT, "shows whether a repeated id came with the same body"),
+        metadata=_declared(ValueKind.TEXT, "shows whether a repeated id came with the same body"),
     )
     skipped: int = 0
     """Unreadable rows left out since the batch before (`--on-error skip`)."""
@@ -225,90 +204,3 @@ def optional_columns(batch: LogBatch) -> set[str]:
         for name, column in COLUMNS.items()
         if not column.is_required and getattr(batch, column.attribute) is not None
     }
-
-
-def checked_map(options: ReadOptions) -> ReadOptions:
-    """The same options with every mapped column under its canonical name; `SettingsError` for an unknown one."""
-    canonical = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
-    canonical |= {name: name for name in COLUMNS}
-    mapped: dict[str, str] = {}
-    for name, source_field in options.column_map.items():
-        if name not in canonical:
-            near = difflib.get_close_matches(name, canonical, 1)
-            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
-            raise SettingsError(f"there is no column {name!r} to map", hint=hint)
-        if not source_field or mapped.get(canonical[name], source_field) != source_field:
-            raise SettingsError(
-                f"the column {name!r} must be mapped to one field", hint=f"write --map COLUMN=FIELD {MAP_IN_PYTHON}"
-            )
-        mapped[canonical[name]] = source_field
-    return replace(options, column_map=mapped)
-
-
-def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
-    """The fields that may hold a column: the mapped one alone, or its own name and that of JMS or Apama."""
-    mapped = options.column_map.get(column)
-    if mapped is not None:
-        return (mapped,)
-    jms_name = COLUMNS[column].jms_name
-    return (column, jms_name) if jms_name else (column,)
-
-
-def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[str, int]:
-    """The index of each column among the `names`; `LogFormatError` where a column is missing or there twice.
-
-    `source` is what the error names.
-    """
-    indices: dict[str, int] = {}
-    for column in COLUMNS:
-        known = spellings(column, options)
-        matches = [index for index, name in enumerate(names) if name in known]
-        if len(matches) > 1:
-            twice = " and ".join(repr(names[index]) for index in matches)
-            raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
-        if matches:
-            indices[column] = matches[0]
-    check_present(indices, names, options, source)
-    return indices
-
-
-def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
-    """`LogFormatError` where required or mapped columns aren't `present`.
-
-    The error names all of them, what is there instead, and the nearest name for each.
-    """
-    lacking = [
-        column
-        for column, declared in COLUMNS.items()
-        if column not in present and (declared.is_required or column in options.column_map)
-    ]
-    if lacking:
-        shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-        wanted = " or ".join(
-            f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
-            for column in lacking
-        )
-        raise LogFormatError(source, f"no column {wanted}; there is: {shown}", hint=_hint(lacking, names, options))
-
-
-def map_options(fields_by_column: Mapping[str, str]) -> str:
-    """The options of the command that read columns from these fields."""
-    return " ".join(f"--map {column}={name}" for column, name in fields_by_column.items())
-
-
-def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) -> str:
-    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
-        if len(names) == 1 and separator in names[0]:
-            return f"the header looks separated by {name}; separate by commas"
-    near = {column: nearest for column in lacking if (nearest := _nearest(spellings(column, options), names))}
-    begin = f"did you mean {' and '.join(map(repr, near.values()))}?" if near else "say where it is:"
-    return f"{begin} {map_options({column: near.get(column, 'FIELD') for column in lacking})} {MAP_IN_PYTHON}"
-
-
-def _nearest(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    folded = {name.casefold().replace("_", "").strip(): name for name in names}
-    for spelling in wanted:
-        near = difflib.get_close_matches(spelling.casefold().replace("_", ""), folded, 1)
-        if near:
-            return folded[near[0]]
-    return None

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path, PurePosixPath
@@ -32,31 +32,10 @@ from msgspec import structs
 
 from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs.columns import SCHEMA, LogBatch, StatusLine
+from receiver.logs.options import ReadOptions
 from receiver.logs.remote import UrlPath, is_url, local_path
-from receiver.logs.source import LogSource, ReadOptions, blocks_of
+from receiver.logs.source import LogSource, blocks_of
 from receiver.logs.writer import UNFINISHED, appearing, naming
-
-__all__ = [
-    "BAD_ROWS",
-    "COMPACT_AGAIN",
-    "MANIFEST",
-    "STATUS_LINES",
-    "STATUS_LINES_BEGIN",
-    "Adding",
-    "DomainFiles",
-    "Folder",
-    "Manifest",
-    "PartFile",
-    "adding",
-    "committing",
-    "folder_at",
-    "is_part_path",
-    "manifest_of",
-    "new_folder",
-    "part_path",
-    "read_status_lines",
-    "status_lines_text",
-]
 
 STATUS_LINES = "_status_lines.jsonl"
 BAD_ROWS = "_bad_rows.jsonl"
@@ -156,12 +135,16 @@ def adding(folder: Folder, before: Manifest | None) -> Iterator[Adding]:
     `OutputError` where the folder can't be written, or another run has written to it meanwhile.
     """
     files = Adding(folder, before)
+    written = files.written
     with naming(str(folder)):
-        files.written.mkdir()
+        written.mkdir()
     try:
         yield files
     finally:
-        files.end()
+        if isinstance(written, Path):
+            shutil.rmtree(written, ignore_errors=True)
+        elif not files.stay:
+            written.rmtree()
 
 
 class Adding:
@@ -171,38 +154,47 @@ class Adding:
         self._folder = folder
         self._before = before
         self._name = f"_data-{secrets.token_hex(8)}"
-        self._stays = False
         self._renamed: list[Path] = []
+        self.stay = False
+        """Whether files in `written` may be named by the manifest."""
         self.written = folder / self._name
         """A new folder below the log's for Parquet, as `domain=NUMBER/day=DAY/NAME`. Readers pass over such a name."""
 
     def commit(self, new: Manifest, status_lines: bytes, bad_rows: Iterable[bytes] | None) -> Manifest:
         """Move the files from `written` into the log, and write its new manifest, which is returned.
 
-        `new` describes the new files alone, by their paths below `written`.
+        `new` describes the new files alone, by their paths below `written`. `OutputError` where another run has replaced
+        the manifest meanwhile; while this works, other runs wait.
         """
-        numbers = count(sum(len(each.files) for each in self._before.domains) if self._before else 0)
-        with naming(str(self._folder)), committing(self._folder, self._before) as put:
+        folder, before = self._folder, self._before
+        numbers = count(sum(len(each.files) for each in before.domains) if before else 0)
+        with naming(str(folder)), _alone(folder):
+            if manifest_of(folder) != before:
+                raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
             if bad_rows is not None:
-                with (self._folder / BAD_ROWS).open("ab") as joined:
+                with (folder / BAD_ROWS).open("ab") as joined:
                     joined.writelines(bad_rows)
             try:
                 domains = [
                     DomainFiles(each.domain, [self._moved(each.domain, part, next(numbers)) for part in each.files])
                     for each in new.domains
                 ]
-                return put(_joined(self._before, structs.replace(new, domains=domains)), status_lines)
+                status_lines_file = _kept_status_lines(folder, before, status_lines)
+                added = structs.replace(new, domains=domains, status_lines_file=status_lines_file)
+                manifest = _joined(before, added)
+                _replace(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
             except OSError:  # so the manifest is as it was
                 for path in self._renamed:
                     path.unlink(missing_ok=True)
                 raise
+        return manifest
 
     def _moved(self, domain: str, part: PartFile, number: int) -> PartFile:
         written, folder = self.written, self._folder
         if isinstance(written, UrlPath) or isinstance(folder, UrlPath):
             # The files stay, for at a URL a rename is a copy. Nor are they removed after an error: the manifest may have
             # been written all the same, and then names them.
-            self._stays = True
+            self.stay = True
             path = PurePosixPath(self._name, part.path)
         else:
             day = PurePosixPath(part.path).parent.name.removeprefix("day=")
@@ -211,20 +203,27 @@ class Adding:
             self._renamed.append((written / part.path).rename(folder / path))
         return structs.replace(part, path=str(path))
 
-    def end(self) -> None:
-        """Remove what no manifest names."""
-        if isinstance(self.written, Path):
-            shutil.rmtree(self.written, ignore_errors=True)
-        elif not self._stays:
-            self.written.rmtree()
+
+def _kept_status_lines(folder: Folder, before: Manifest | None, new: bytes) -> str:
+    """Write new status lines behind those before. -> the name of their file; a new one, as the manifest still names the old."""
+    if before is None:
+        name, known = STATUS_LINES, b""
+    elif not new:
+        return before.status_lines_file
+    else:
+        name = f"_status_lines-{secrets.token_hex(8)}.jsonl"
+        known = (folder / before.status_lines_file).read_bytes() if before.status_lines else b""
+    if new:
+        (folder / name).write_bytes(known + new)
+    return name
 
 
 def _joined(before: Manifest | None, new: Manifest) -> Manifest:
     if before is None:
         return new
     files = {each.domain: each.files for each in before.domains}
-    for domain, added in ((each.domain, each.files) for each in new.domains):
-        files[domain] = files.get(domain, []) + added
+    for each in new.domains:
+        files[each.domain] = files.get(each.domain, []) + each.files
     return structs.replace(
         new,
         domains=[DomainFiles(domain, files[domain]) for domain in sorted(files)],
@@ -234,34 +233,6 @@ def _joined(before: Manifest | None, new: Manifest) -> Manifest:
         status_lines=before.status_lines + new.status_lines,
         splits_a_queue=before.splits_a_queue or new.splits_a_queue,
     )
-
-
-@contextmanager
-def committing(folder: Folder, before: Manifest | None) -> Iterator[Callable[[Manifest, bytes], Manifest]]:
-    """Write the manifest of a new log, or of one that replaces the manifest read before.
-
-    Yields a function that takes the manifest and the text of new status lines, writes both, and returns the manifest,
-    which then names the file of status lines. `OutputError` where another run has replaced the manifest meanwhile; during
-    the block, other runs wait.
-    """
-    path = folder / MANIFEST
-    with _alone(folder):
-        if manifest_of(folder) != before:
-            raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
-
-        def commit(manifest: Manifest, status_lines: bytes) -> Manifest:
-            # The old file of status lines stays; the new one has another name, which the manifest gives.
-            known = b""
-            if before is not None:
-                known = (folder / before.status_lines_file).read_bytes() if before.status_lines else b""
-                name = f"_status_lines-{secrets.token_hex(8)}.jsonl" if status_lines else before.status_lines_file
-                manifest = structs.replace(manifest, status_lines_file=name)
-            if status_lines:
-                (folder / manifest.status_lines_file).write_bytes(known + status_lines)
-            _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            return manifest
-
-        yield commit
 
 
 def _replace(path: Folder, content: bytes) -> None:
@@ -328,13 +299,10 @@ def _check(folder: Folder, name: str) -> None:
         raise LogFormatError(str(folder / path), "the file is missing from a compacted log", hint=COMPACT_AGAIN)
 
 
-def status_lines_text(lines: Iterable[StatusLine]) -> bytes:
-    """The content of `STATUS_LINES`."""
-    return msgspec.json.Encoder().encode_lines(_Status(line.logged_at_us, _finite(line.values)) for line in lines)
-
-
-def _finite(values: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if math.isfinite(value)}  # JSON has no others
+def status_lines_text(lines: Sequence[StatusLine]) -> bytes:
+    """The content of `STATUS_LINES`. JSON has no infinite values, so these are left out."""
+    finite = ({name: value for name, value in line.values.items() if math.isfinite(value)} for line in lines)
+    return msgspec.json.Encoder().encode_lines(map(_Status, (line.logged_at_us for line in lines), finite))
 
 
 def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:  # noqa: ARG001

@@ -18,11 +18,10 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from receiver.errors import LogFormatError
-from receiver.logs.columns import COLUMNS, LogBatch, fields_of
+from receiver.logs.columns import COLUMNS, LogBatch
+from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
-from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
-
-__all__ = ["read_csv"]
+from receiver.logs.source import Block, LogSource, blocks_of
 
 _MAX_ROW_BYTES = 64 << 20
 """A longer row is taken for a quote that was never closed; reading on would bury the rest of the log in it."""

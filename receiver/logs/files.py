@@ -22,19 +22,25 @@ from typing import Protocol
 import zstandard
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
-from receiver.logs.columns import COLUMNS, LogBatch, spellings
+from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
 from receiver.logs.correlator import read_correlator
-from receiver.logs.correlator_grammar import LOG_LINE
+from receiver.logs.correlator_blocks import LOG_LINE
 from receiver.logs.csv_log import read_csv
-from receiver.logs.journal import JOURNAL_BEGINS, read_journal
+from receiver.logs.journal import (
+    JOURNAL_BEGINS,
+    finished_from,
+    is_journal,
+    journals_in,
+    journals_of,
+    read_journal,
+)
 from receiver.logs.jsonl import read_jsonl
+from receiver.logs.options import ReadOptions, spellings
 from receiver.logs.parquet import MAGIC, read_parquet
 from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
-from receiver.logs.rotating import finished_from, is_journal, journals_in, segment_names
-from receiver.logs.source import BOM, LogSource, ReadOptions
-
-__all__ = ["LogFile", "LogReader", "find_files", "is_compacted", "open_content", "open_log", "spooled"]
+from receiver.logs.rotating import segment_names
+from receiver.logs.source import BOM, LogSource
 
 
 class LogReader(Protocol):
@@ -93,8 +99,8 @@ class LogFile:
 def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     """The files that paths, folders, globs, URLs and `-` stand for, in order; a folder's and a glob's by name.
 
-    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, the journals of what is
-    still being recorded are among the files. A journal is replaced by a finished file in the end, so a caller that
+    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, the journals of receivers of
+    earlier versions are among the files. A journal is replaced by a finished file in the end, so a caller that
     remembers files leaves journals out. The folder of a compacted log stands for the files that its manifest names.
     """
     if not paths:
@@ -178,7 +184,7 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
     """The files of a rotating log that the path names."""
     names = segment_names(text)
     try:
-        finished, journals = (names.finished(), names.unfinished()) if names else ([], [])
+        finished, journals = (names.finished(), journals_of(names)) if names else ([], [])
     except (OSError, ValueError):
         return []
     files = [_log_file(path) for path in finished] + (_growing(journals, finished) if growing else [])
@@ -247,7 +253,7 @@ def open_log(
 
 
 def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSource, LogReader]:
-    """As `open_log`, for a file whose bytes are in memory."""
+    """Open a file whose bytes are in memory, otherwise as `open_log`."""
     return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
 
 

@@ -18,11 +18,10 @@ import pyarrow as pa
 from msgspec import UNSET, Struct, UnsetType
 
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.columns import COLUMNS, LogBatch, check_present, spellings
+from receiver.logs.columns import COLUMNS, LogBatch
+from receiver.logs.options import ReadOptions, check_present, spellings
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
-from receiver.logs.source import Block, LogSource, ReadOptions, blocks_of
-
-__all__ = ["read_jsonl"]
+from receiver.logs.source import Block, LogSource, blocks_of
 
 _ABSENT = frozenset({NoneType, UnsetType})
 _TYPE_NAMES = {
@@ -130,27 +129,18 @@ class _JsonRows:
 
     def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
         """The values of each column that the file is known to have, and their types."""
-        self._note_new(rows)
         columns = {}
-        for column, field in self._spelling_of.items():
-            values = list(map(attrgetter(self._attributes[field]), rows))
-            columns[column] = values, set(map(type, values))
-        return columns
-
-    def _note_new(self, rows: list[Struct]) -> None:
-        unseen = [field for field in self._attributes if field not in self._spelling_of.values()]
-        if not unseen:
-            return
-        get = attrgetter(*(self._attributes[field] for field in unseen))
-        if list(map(get, rows)).count(get(self._row_type())) == len(rows):
-            return
-        new = {field for field in unseen for row in rows if getattr(row, self._attributes[field]) is not UNSET}
         for column, known in self._spellings.items():
             for field in known:
-                if field in new:
+                values = list(map(attrgetter(self._attributes[field]), rows))
+                if values.count(UNSET) < len(values):
                     self._note(column, field)
+                if self._spelling_of.get(column) == field:
+                    columns[column] = values, set(map(type, values))
+        return columns
 
     def _note(self, column: str, field: str) -> None:
+        """`LogFormatError` where the file has the column by another field too."""
         other = self._spelling_of.setdefault(column, field)
         if other != field:
             raise LogFormatError(

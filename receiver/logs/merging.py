@@ -18,8 +18,6 @@ import pyarrow as pa
 
 from receiver.logs.columns import COLUMNS, LogBatch
 
-__all__ = ["Waiting", "merge"]
-
 _ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
 
 

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from receiver.errors import LogFormatError
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch
+from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
-from receiver.logs.source import LogSource, ReadOptions
-
-__all__ = ["MAGIC", "RowGroups", "group_sizes", "read_parquet"]
+from receiver.logs.source import LogSource
 
 MAGIC = b"PAR1"
 """What a Parquet file begins with."""

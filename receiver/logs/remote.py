@@ -13,8 +13,6 @@ from urllib.request import url2pathname
 
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
 
-__all__ = ["UrlPath", "UrlStream", "is_url", "local_path", "urls_at"]
-
 
 def local_path(log: str) -> str:
     """A `file:` URL as the path it is; anything else as it stands."""

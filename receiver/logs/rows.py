@@ -7,8 +7,9 @@ whole always stops.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -18,10 +19,8 @@ import pyarrow.compute as pc
 
 from receiver.errors import LogFormatError
 from receiver.logs import times
-from receiver.logs.columns import COLUMNS, Kind, LogBatch, StatusLine, TimeUnit, bytes_of
-from receiver.logs.source import ReadOptions
-
-__all__ = ["BatchMaker", "RawRows", "Unreadable", "not_utf8", "two_units"]
+from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, TimeUnit, ValueKind, bytes_of
+from receiver.logs.options import ReadOptions
 
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
 _VALUE_SHOWN = 80
@@ -80,7 +79,8 @@ class BatchMaker:
     def batch(self, raw: RawRows) -> LogBatch:
         """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
         arrived = raw.columns["received_at"]
-        read = times.read_times(_as_text(arrived, or_else=arrived), self._options.time_unit, self._zone)
+        text = _as_text(arrived)
+        read = times.read_times(arrived if text is None else text, self._options.time_unit, self._zone)
         if read is None:
             raise self._wrong_type("received_at", arrived, "a time")
         checked = {"received_at": _Checked(read.us, _flagged(read.us < 0))}
@@ -91,82 +91,48 @@ class BatchMaker:
         for column_checked in checked.values():
             if column_checked.bad is not None:
                 bad |= column_checked.bad
-        stop = self._first_unreadable(raw, checked, bad) if self._options.on_error == "stop" else None
+        stop = None
+        if self._options.on_error == "stop":
+            stop = next(iter(self._unreadable(raw, checked, np.flatnonzero(bad)[:1])), None)
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
             raise LogFormatError(f"{self._name}:{stop.line}", stop.problem)
         if self._options.on_skipped is not None:
-            bad_values = [self._unreadable(raw, checked, row) for row in np.flatnonzero(bad).tolist()]
-            for skipped in sorted([*raw.unreadable, *bad_values]):
+            for skipped in self._unreadable(raw, checked, np.flatnonzero(bad)):
                 self._options.on_skipped(self._name, skipped.line, skipped.problem)
         return _batch_of(checked, bad, raw, self._unit)
 
     def _checked(self, column: str, values: pa.Array) -> _Checked:
-        kind = COLUMNS[column].kind
-        match kind:
-            case Kind.TEXT:
-                text = _text_of(values)
-                if text is None:
-                    raise self._wrong_type(column, values, "text or whole numbers")
-                text = _without_nulls(text)
-                return _Checked(text, _invalid_utf8(text))
-            case Kind.FLAG:
-                numbers, expected = _flags(values), kind.expected
-            case Kind.MILLISECONDS:
-                numbers, expected = self._milliseconds(values), f"{kind.expected} since the epoch"
-            case Kind.TIME:
-                raise NotImplementedError(f"{column}: no column but received_at has times")
-            case never:
-                assert_never(never)
-        if numbers is None:
-            raise self._wrong_type(column, values, expected)
-        return _Checked(numbers, _flagged(numbers < 0))
+        form = _FORMS[COLUMNS[column].kind]
+        read = form.read(values, self._zone)
+        if read is None:
+            raise self._wrong_type(column, values, form.of_column)
+        return _Checked(read, _invalid_utf8(read) if isinstance(read, pa.Array) else _flagged(read < 0))
 
     def _wrong_type(self, column: str, values: pa.Array, expected: str) -> LogFormatError:
         return LogFormatError(self._name, f"the column {column} is of type {values.type}, expected {expected}")
 
-    def _milliseconds(self, values: pa.Array) -> npt.NDArray[np.int64] | None:
-        if pa.types.is_timestamp(values.type):
-            read = times.read_times(values, None, self._zone)
-            assert read is not None  # noqa: S101 - timestamps are always read
-            missing = values.is_null().to_numpy(zero_copy_only=False)
-            return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
-        return _whole_numbers(values, Kind.MILLISECONDS.largest)
-
-    def _first_unreadable(
-        self, raw: RawRows, checked: dict[str, _Checked], bad: npt.NDArray[np.bool_]
-    ) -> Unreadable | None:
-        candidates = raw.unreadable[:1]
-        if bad.any():
-            candidates.append(self._unreadable(raw, checked, int(bad.argmax())))
-        return min(candidates, default=None)
-
-    def _unreadable(self, raw: RawRows, checked: dict[str, _Checked], row: int) -> Unreadable:
-        column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
-        return Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row]))
+    def _unreadable(
+        self, raw: RawRows, checked: dict[str, _Checked], bad_rows: npt.NDArray[np.int64]
+    ) -> list[Unreadable]:
+        """The rows that the format couldn't read and these ones, in order of their lines."""
+        unreadable = list(raw.unreadable)
+        for row in bad_rows.tolist():
+            column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
+            unreadable.append(Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row])))
+        return sorted(unreadable)
 
     def _problem(self, column: str, scalar: pa.Scalar) -> str:
-        kind = COLUMNS[column].kind
-        if kind is Kind.TEXT:
-            return f"{column} is not UTF-8, expected text in UTF-8"
-        value = _python(scalar)
-        match kind:
-            case Kind.FLAG:
-                return f"{column} is {_shown(value)}, expected true, false, 1, 0 or nothing"
-            case Kind.MILLISECONDS:
-                return f"{column} is {_shown(value)}, expected {kind.expected} since the epoch, or nothing"
-            case Kind.TIME:
-                return self._no_time(value)
-            case never:
-                assert_never(never)
-
-    def _no_time(self, value: object) -> str:
-        try:
-            text = "" if value is None else value if isinstance(value, str) else repr(value)
-            times.exact(text, self._options.time_unit, self._zone)
-        except ValueError as error:
-            return f"received_at: {error}"
-        return f"received_at is {_shown(value)}, expected a time from the epoch to the year 9999"
+        kind, value = COLUMNS[column].kind, _python(scalar)
+        if kind is ValueKind.TIME:
+            try:
+                text = "" if value is None else value if isinstance(value, str) else repr(value)
+                times.exact(text, self._options.time_unit, self._zone)
+            except ValueError as error:
+                return f"{column}: {error}"
+            return f"{column} is {_shown(value)}, expected a time from the epoch to the year 9999"
+        shown = "not UTF-8" if kind is ValueKind.TEXT else _shown(value)
+        return f"{column} is {shown}, expected {_FORMS[kind].of_value}"
 
     def _check_unit(
         self,
@@ -209,16 +175,16 @@ def _shown(value: object) -> str:
 
 def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
     """The number of each text; `number_of` is called once per different text."""
-    encoded = text if pa.types.is_dictionary(text.type) else text.dictionary_encode()
+    encoded = text.dictionary_encode()
     numbers = np.array([number_of(word) for word in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
     return np.asarray(numbers[encoded.indices.to_numpy()])
 
 
-def _as_text(values: pa.Array, or_else: pa.Array | None = None) -> pa.Array | None:
+def _as_text(values: pa.Array) -> pa.Array | None:
     """A column of text or bytes as `string` without nulls; bytes that aren't UTF-8 become "?", which no column takes."""
     text = None if pa.types.is_integer(values.type) else _text_of(values)
     if text is None:
-        return or_else
+        return None
     text = _without_nulls(text)
     invalid = _invalid_utf8(text)
     if invalid is not None:
@@ -226,7 +192,7 @@ def _as_text(values: pa.Array, or_else: pa.Array | None = None) -> pa.Array | No
     return text.cast(pa.string())
 
 
-def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
+def _flags(values: pa.Array, _zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
     """1, 0, or -1 where the value is neither; None for a type that holds no truth."""
     kind = values.type
     if pa.types.is_boolean(kind):
@@ -238,9 +204,14 @@ def _flags(values: pa.Array) -> npt.NDArray[np.int64] | None:
     return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
 
 
-def _whole_numbers(values: pa.Array, largest: int) -> npt.NDArray[np.int64] | None:
-    """Whole numbers, 0 where missing, -1 where the value isn't one up to the largest; None for a type of no numbers."""
-    kind = values.type
+def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
+    """Whole milliseconds, 0 where missing, -1 where the value isn't that; None for a type of no numbers."""
+    kind, largest = values.type, ValueKind.MILLISECONDS.largest
+    if pa.types.is_timestamp(kind):
+        read = times.read_times(values, None, zone)
+        assert read is not None  # noqa: S101 - timestamps are always read
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()
         # Doubles are whole numbers that a tool couldn't write as such beside missing ones.
@@ -249,25 +220,17 @@ def _whole_numbers(values: pa.Array, largest: int) -> npt.NDArray[np.int64] | No
     text = _as_text(values)
     if text is None:
         return None
-    if (
-        pa.types.is_string(text.type)
-        and times.all_digits(text)
-        and pa.compute.min(pa.compute.binary_length(text)).as_py()
-    ):
-        try:
+    if times.all_digits(text) and pc.min(pc.binary_length(text)).as_py():
+        with suppress(pa.ArrowInvalid):  # more digits than 64 bits hold
             numbers = text.cast(pa.int64()).to_numpy()
-        except pa.ArrowInvalid:  # more digits than 64 bits hold
-            pass
-        else:
             return np.where(numbers <= largest, numbers, -1)
-    return _each_value(text, lambda word: _whole_number(word, largest))
 
+    def number_of(word: str) -> int:
+        is_whole = word.isascii() and word.isdigit() and len(word) <= 20  # noqa: PLR2004 - 64 bits
+        number = int(word) if is_whole else -1 if word else 0
+        return number if number <= largest else -1
 
-def _whole_number(text: str, largest: int) -> int:
-    if not text:
-        return 0
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1  # noqa: PLR2004 - 64 bits
-    return number if number <= largest else -1
+    return _each_value(text, number_of)
 
 
 def _batch_of(
@@ -282,7 +245,7 @@ def _batch_of(
             for column, array in values.items()
         }
     columns: dict[str, Any] = {
-        COLUMNS[column].attribute: array.astype(bool) if COLUMNS[column].kind is Kind.FLAG else array
+        COLUMNS[column].attribute: array.astype(bool) if COLUMNS[column].kind is ValueKind.FLAG else array
         for column, array in values.items()
     }
     return LogBatch(**columns, skipped=skipped, status_lines=raw.status_lines, time_unit=time_unit)
@@ -303,6 +266,11 @@ def _text_of(values: pa.Array) -> pa.Array | None:
     if any(is_kind(kind) for is_kind in _CAST):
         return values.cast(pa.string())
     return None
+
+
+def _exact_text(values: pa.Array, _zone: ZoneInfo) -> pa.Array | None:
+    text = _text_of(values)
+    return None if text is None else _without_nulls(text)
 
 
 def _without_nulls(text: pa.Array) -> pa.Array:
@@ -339,3 +307,25 @@ def _decodes(value: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+class _Form(NamedTuple):
+    """How values of a kind are written and read."""
+
+    read: Callable[[pa.Array, ZoneInfo], pa.Array | npt.NDArray[np.int64] | None]
+    """Gives text, or numbers that are -1 where a value can't be read; None for a type that holds no such values."""
+    of_column: str
+    """How errors describe a column of them."""
+    of_value: str
+
+
+_FORMS = {
+    ValueKind.TEXT: _Form(_exact_text, "text or whole numbers", "text in UTF-8"),
+    ValueKind.FLAG: _Form(_flags, ValueKind.FLAG.expected, "true, false, 1, 0 or nothing"),
+    ValueKind.MILLISECONDS: _Form(
+        _milliseconds,
+        f"{ValueKind.MILLISECONDS.expected} since the epoch",
+        f"{ValueKind.MILLISECONDS.expected} since the epoch, or nothing",
+    ),
+}
+"""By kind. Only `received_at` has times, which come with their unit."""

@@ -1,17 +1,15 @@
-"""What a reader is given: how to read, and the bytes of one log, also in blocks of whole lines."""
+"""The bytes of one log, as a reader is given them: in pieces of any size, or in blocks of whole lines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from receiver.errors import LogFormatError
-
-__all__ = ["BOM", "Block", "LogSource", "OnError", "ReadOptions", "blocks_of"]
 
 BLOCK_BYTES = 2 << 20
 """Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
@@ -21,23 +19,6 @@ MAX_LINE_BYTES = 256 << 20
 """A longer line is no row of any log; holding it would only fill the memory."""
 _LINE_FEED = ord("\n")
 BOM = b"\xef\xbb\xbf"
-
-OnError = Literal["stop", "skip"]
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How to read, whatever the format."""
-
-    time_unit: Literal["s", "ms", "us"] | None = None
-    """The unit of times that are numbers; None takes it from each value's magnitude."""
-    time_zone: str = "UTC"
-    """The zone of times that have none, by its IANA name."""
-    on_error: OnError = "stop"
-    column_map: dict[str, str] = field(default_factory=dict)
-    """Canonical column name -> the field to read it from (`--map`)."""
-    on_skipped: Callable[[str, int, str], None] | None = None
-    """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ import pyarrow.compute as pc
 from receiver.logs.columns import bytes_of
 from receiver.message import LATEST_US
 
-__all__ = ["UNITS", "Times", "all_digits", "exact", "read_times", "utc_of_local"]
-
 UNITS = ("s", "ms", "us")
 _SCALES = np.array([1_000_000, 1_000, 1], dtype=np.int64)
 _LIMITS = np.array([10**11, 10**14], dtype=np.int64)

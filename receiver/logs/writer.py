@@ -34,18 +34,6 @@ from receiver.logs.columns import bytes_of
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, StrPath
 
-__all__ = [
-    "UNFINISHED",
-    "TableWriter",
-    "appearing",
-    "in_pieces",
-    "json_lines",
-    "naming",
-    "open_table",
-    "replacing",
-    "table_to_begin",
-]
-
 UNFINISHED = ".receiver-"
 """The beginning of the name that a file or folder has until it is complete."""
 
@@ -110,22 +98,17 @@ def _csv_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 @contextmanager
-def _json_lines(sink: IO[bytes], _schema: pa.Schema) -> Iterator[_Write]:
+def _json_lines(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
+    keys = [json.dumps(name, ensure_ascii=False) + ":" for name in schema.names]
+
     def write(batch: pa.RecordBatch) -> None:
-        for lines in json_lines(batch):
-            sink.write(lines)
+        for piece in in_pieces(batch):
+            parts: list[pa.Array | str] = ["{"]
+            for key, column in zip(keys, piece.columns, strict=True):
+                parts += [key, *_json_values(column), ","]
+            sink.write(bytes_of(_joined([*parts[:-1], "}\n"], piece.num_rows)).data)
 
     yield write
-
-
-def json_lines(batch: pa.RecordBatch) -> Iterator[memoryview]:
-    """A batch, of columns that `open_table` takes, written as JSON Lines: pieces of whole lines."""
-    keys = [json.dumps(name, ensure_ascii=False) + ":" for name in batch.schema.names]
-    for piece in in_pieces(batch):
-        parts: list[pa.Array | str] = ["{"]
-        for key, column in zip(keys, piece.columns, strict=True):
-            parts += [key, *_json_values(column), ","]
-        yield bytes_of(_joined([*parts[:-1], "}\n"], piece.num_rows)).data
 
 
 def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:

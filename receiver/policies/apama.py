@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Self
 
 from receiver.detector import TwoTierDetector, serial_of
 from receiver.policies.interface import (
@@ -17,10 +16,7 @@ from receiver.policies.interface import (
     check_size,
     registered,
 )
-from receiver.quantities import exact_secs
 from receiver.settings import ReceiverSettings
-
-__all__ = ["ApamaTwoTier"]
 
 
 @registered(
@@ -60,16 +56,9 @@ class ApamaTwoTier(TwoTierDetector, Declared):
     def __init__(self, window: int, expiry_us: int) -> None:
         super().__init__(window, check_size("expiry_us", expiry_us) / 1_000_000)
 
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        return cls(window, expiry_us)
-
     @property
-    def sizes(self) -> tuple[int, int]:
+    def values(self) -> tuple[int, ...]:
         return self._window, self._expiry_us
-
-    def __str__(self) -> str:
-        return f"{self.name}:window={self._window},expiry={exact_secs(self._expiry_us)}"
 
     @property
     def clock_us(self) -> int | None:

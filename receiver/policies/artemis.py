@@ -18,11 +18,8 @@ from receiver.policies.interface import (
     Parameter,
     Setting,
     Vendor,
-    check_size,
     registered,
 )
-
-__all__ = ["ArtemisIdCache"]
 
 _DEFAULT_SIZE = 20_000
 
@@ -74,8 +71,8 @@ class ArtemisIdCache(FirstReceipts):
     """
 
     def __init__(self, id_cache_size: int = _DEFAULT_SIZE) -> None:
-        super().__init__()
-        self._size = check_size("id_cache_size", id_cache_size)
+        super().__init__(id_cache_size)
+        self._size = id_cache_size
         self._ring: deque[tuple[int, int, str, int]] = deque()  # slots, oldest first; of each number, id and time
         # Of each id that is remembered, number, time and slot of its latest receipt; slots count from 1.
         self._kept: dict[str, tuple[int, int, int]] = {}
@@ -86,18 +83,6 @@ class ArtemisIdCache(FirstReceipts):
         # A slot that was overwritten while a later one held the same id left that one dead. Without its row a replay
         # would bring the id to life, so it stays as long as the dead one: by the number of that, its number.
         self._killers: dict[int, int] = {}
-
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        del expiry_us
-        return cls(window)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        return self._size, 0
-
-    def __str__(self) -> str:
-        return f"{self.name}:id_cache_size={self._size}"
 
     @property
     def remembered_ids(self) -> int:

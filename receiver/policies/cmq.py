@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Self
 
 from receiver.errors import SettingsError
 from receiver.message import ReceiptValues
@@ -20,14 +19,9 @@ from receiver.policies.interface import (
     Setting,
     Use,
     Vendor,
-    check_size,
     registered,
 )
-from receiver.policies.ttl import TimeToLive
-from receiver.quantities import exact_secs
-
-__all__ = ["CmqKeyCache", "CmqMinimumTimeCache"]
-
+from receiver.policies.ttl import KeptForATime, TimeToLive
 
 _FOR_THE_LIBRARY = (
     "that formula is for programs of your own, which call advance(); take cmq:retention=...,retry=...,network=..."
@@ -61,7 +55,7 @@ _FOR_THE_LIBRARY = (
         ),
     )
 )
-class CmqKeyCache(TimeToLive):
+class CmqKeyCache(KeptForATime):
     """A key is kept from its delivery on for the longest retention, retries and way through the network together.
 
     Source: "Message Deduplication" in the documentation of TDMQ for CMQ, which the declaration names: the key expires at current_time + max_retention +
@@ -70,18 +64,7 @@ class CmqKeyCache(TimeToLive):
     """
 
     def __init__(self, retention_us: int, retry_us: int, network_us: int) -> None:
-        shares = {"retention_us": retention_us, "retry_us": retry_us, "network_us": network_us}
-        self._shares_us = [check_size(name, share) for name, share in shares.items()]
-        super().__init__(sum(self._shares_us))
-
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        del window
-        return cls(expiry_us, 0, 0)
-
-    def __str__(self) -> str:
-        retention, retry, network = map(exact_secs, self._shares_us)
-        return f"{self.name}:retention={retention},retry={retry},network={network}"
+        super().__init__(retention_us, retry_us, network_us)
 
 
 @registered(
@@ -117,24 +100,10 @@ class CmqMinimumTimeCache(KeptIds):
     """
 
     def __init__(self, retry_us: int, network_us: int) -> None:
-        super().__init__()
-        self._shares_us = check_size("retry_us", retry_us), check_size("network_us", network_us)
-        self._limit_us = sum(self._shares_us)
+        super().__init__(retry_us, network_us)
+        self._limit_us = retry_us + network_us
         self._minimum_us: int | None = None
         self._by_send_time: list[tuple[int, int, str]] = []  # a heap of send time, number and id
-
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        del window
-        return cls(expiry_us, 0)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        return 0, self._limit_us
-
-    def __str__(self) -> str:
-        retry, network = map(exact_secs, self._shares_us)
-        return f"{self.name}:retry={retry},network={network}"
 
     @property
     def clock_us(self) -> int | None:

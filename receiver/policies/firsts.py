@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
-from typing import Self
 
 from receiver.detector import ForgottenId
 from receiver.errors import SettingsError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Verdict, check_receipt
-from receiver.policies.interface import Declared
-
-__all__ = ["Entry", "FirstReceipts", "KeptIds"]
+from receiver.policies.interface import Declared, check_size
 
 Entry = tuple[int, ...]
 """A receipt that is remembered: its number, when it was received, and what else a policy keeps of it."""
 
 
-class FirstReceipts(Declared, ABC):
+class FirstReceipts(Declared):
     """A policy for which duplicates change nothing, so that only receipts judged new are entries."""
 
-    def __init__(self) -> None:
+    def __init__(self, *values: int) -> None:
+        self._values = tuple(
+            check_size(parameter.argument, value) for parameter, value in zip(self.parameters, values, strict=True)
+        )
         self.latest_us = 0
         self.clock_clamped = 0
         self.peak_ids = 0
@@ -29,17 +29,9 @@ class FirstReceipts(Declared, ABC):
         self.policy_state: int | None = None
         self._forgotten: deque[int] = deque(maxlen=0)
 
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        del window, expiry_us
-        return cls()
-
-    def __str__(self) -> str:
-        return self.name
-
     @property
-    def sizes(self) -> tuple[int, int]:
-        return 0, 0
+    def values(self) -> tuple[int, ...]:
+        return self._values
 
     @property
     def clock_us(self) -> int | None:
@@ -150,8 +142,8 @@ class FirstReceipts(Declared, ABC):
 class KeptIds(FirstReceipts):
     """A policy for which duplicates change nothing, and which remembers each id by itself."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *values: int) -> None:
+        super().__init__(*values)
         self._kept: dict[str, Entry] = {}
 
     @property

@@ -6,7 +6,8 @@ declaration, and none of them knows a policy by name. What it leaves out fails a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from enum import Enum, StrEnum, auto
 from inspect import signature
@@ -14,25 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, ReceiptValues
-
-__all__ = [
-    "LONGEST_KIND",
-    "Cause",
-    "Clock",
-    "Declaration",
-    "Declared",
-    "Limit",
-    "Misses",
-    "Parameter",
-    "Policy",
-    "Refusal",
-    "Setting",
-    "Use",
-    "Vendor",
-    "check_size",
-    "registered",
-    "registered_policies",
-]
+from receiver.quantities import exact_secs
 
 LONGEST_KIND = 16
 """Letters that a store's column has for it."""
@@ -225,8 +208,8 @@ class Declaration:
 _registered: list[type[Policy]] = []
 
 
-class Declared:
-    """What `registered` gives a class: its declaration, and those facts of it that are needed everywhere."""
+class Declared(ABC):
+    """What a class has by its declaration: its facts, and how its parameters are written and counted."""
 
     __slots__ = ()
 
@@ -237,6 +220,32 @@ class Declared:
     records_duplicates: ClassVar[bool]
     keeps_ids: ClassVar[bool]
     goes_by_send_time: ClassVar[bool]
+
+    @property
+    @abstractmethod
+    def values(self) -> tuple[int, ...]:
+        """The values of its parameters, in their order."""
+
+    @classmethod
+    def of_sizes(cls, window: int, expiry_us: int) -> Self:
+        """A policy with these sizes. Of several times, the first is all of the expiry."""
+        sizes = {True: expiry_us, False: window}
+        return cls(*(sizes.pop(parameter.is_time, 0) for parameter in cls.parameters))
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        window, expiry_us = (
+            sum(value for parameter, value in self._valued() if parameter.is_time is is_time)
+            for is_time in (False, True)
+        )
+        return window, expiry_us
+
+    def __str__(self) -> str:
+        valued = [f"{each.name}={exact_secs(value) if each.is_time else value}" for each, value in self._valued()]
+        return f"{self.name}:{','.join(valued)}" if valued else self.name
+
+    def _valued(self) -> Iterator[tuple[Parameter, int]]:
+        return zip(self.parameters, self.values, strict=True)
 
 
 _AT_HAND = tuple(fact for fact in Declared.__annotations__ if fact != "declaration")
@@ -331,33 +340,33 @@ class Policy(Protocol):
         """
 
 
-_Kind = TypeVar("_Kind", bound=Policy)
+_Rule = TypeVar("_Rule", bound=Policy)
 
 
-def registered(declaration: Declaration) -> Callable[[type[_Kind]], type[_Kind]]:
+def registered(declaration: Declaration) -> Callable[[type[_Rule]], type[_Rule]]:
     """Register a class as a policy; TypeError if its kind or order is taken, or its parameters aren't those declared."""
 
-    def register(kind: type[_Kind]) -> type[_Kind]:
+    def register(rule: type[_Rule]) -> type[_Rule]:
         declared = ", ".join(parameter.argument for parameter in declaration.parameters)
-        taken = ", ".join(signature(kind).parameters)
+        taken = ", ".join(signature(rule).parameters)
         if declared != taken:
             raise TypeError(f"policy {declaration.name} has the parameters {declared}, but its class takes {taken}")
         for other in _registered:
             for fact in ("kind", "order"):
                 if getattr(other.declaration, fact) == getattr(declaration, fact):
                     raise TypeError(f"policy {declaration.name} has the {fact} that {other.name} has")
-        kind.declaration = declaration
+        rule.declaration = declaration
         for fact in _AT_HAND:
-            setattr(kind, fact, getattr(declaration, fact))
-        _registered.append(kind)
-        return kind
+            setattr(rule, fact, getattr(declaration, fact))
+        _registered.append(rule)
+        return rule
 
     return register
 
 
 def registered_policies() -> tuple[type[Policy], ...]:
     """All that were imported so far, in their order."""
-    return tuple(sorted(_registered, key=lambda kind: kind.declaration.order))
+    return tuple(sorted(_registered, key=lambda rule: rule.declaration.order))
 
 
 def check_size(name: str, value: Any) -> int:

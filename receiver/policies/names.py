@@ -15,33 +15,17 @@ from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Limit, Parameter, Policy, Setting, Use, Vendor, registered_policies
 
-__all__ = [
-    "POLICIES",
-    "SizedSystem",
-    "examples",
-    "fitted_policies",
-    "form_of",
-    "policy",
-    "policy_of_kind",
-    "refuse_unfit",
-    "sized_systems",
-    "stated_policies",
-    "stated_policy",
-    "two_tier",
-    "unasked",
-]
-
 
 def _all_policies() -> tuple[type[Policy], ...]:
     """The policies of every file in this folder; TypeError if the `same_rule_as` of one names no policy."""
     for module in iter_modules(sys.modules[__package__].__path__):
         import_module(f"{__package__}.{module.name}")
     policies = registered_policies()
-    names = {None, *(kind.name for kind in policies)}
-    for kind in policies:
-        if kind.declaration.same_rule_as not in names:
+    names = {None, *(rule.name for rule in policies)}
+    for rule in policies:
+        if rule.declaration.same_rule_as not in names:
             raise TypeError(
-                f"policy {kind.name} declares the rule of {kind.declaration.same_rule_as!r}, which isn't there"
+                f"policy {rule.name} declares the rule of {rule.declaration.same_rule_as!r}, which isn't there"
             )
     return policies
 
@@ -52,7 +36,7 @@ _WHOLE = re.compile("[0-9]+")
 _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
 """The most ids, or seconds, that a text may give."""
-_LONGEST_US = max(sum(p.is_time for p in kind.parameters) for kind in POLICIES) * _MOST * 1_000_000
+_LONGEST_US = max(sum(p.is_time for p in rule.parameters) for rule in POLICIES) * _MOST * 1_000_000
 """A policy's sizes hold the sum of its times."""
 
 
@@ -66,20 +50,20 @@ def policy(text: str) -> Policy:
     Raises:
         SettingsError: A name is unknown, or a value is missing or invalid.
     """
-    kind, values = _read(text)
-    for parameter in kind.parameters:
+    rule, values = _read(text)
+    for parameter in rule.parameters:
         if parameter.name not in values:
             if parameter.default is None:
-                raise SettingsError(f"policy {text!r:.80} lacks {parameter.name}=", hint=f"write {_forms(kind.name)}")
+                raise SettingsError(f"policy {text!r:.80} lacks {parameter.name}=", hint=f"write {_forms(rule.name)}")
             values[parameter.name] = parameter.default()
-    return kind(**{p.argument: values[p.name] for p in kind.parameters})
+    return rule(**{p.argument: values[p.name] for p in rule.parameters})
 
 
 def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
     """The class that a text names, and the policy; None where the text gives no sizes, so that the domain's own hold."""
-    kind, _ = _read(text)
-    is_bare = ":" not in text and bool(kind.parameters)
-    return kind, None if is_bare else policy(text)
+    rule, _ = _read(text)
+    is_bare = ":" not in text and bool(rule.parameters)
+    return rule, None if is_bare else policy(text)
 
 
 def stated_policies(texts: Sequence[str]) -> list[Policy]:
@@ -107,9 +91,9 @@ def two_tier(window: int, expiry_us: int) -> Policy:
     return ApamaTwoTier(window, expiry_us)
 
 
-def refuse_unfit(kind: type[Policy], use: Use, text: str) -> None:
+def refuse_unfit(rule: type[Policy], use: Use, text: str) -> None:
     """SettingsError where the policy that a text names isn't for that use."""
-    for refusal in kind.declaration.refusals:
+    for refusal in rule.declaration.refusals:
         if refusal.use is use:
             raise SettingsError(f"policy {text!r:.80} can't be {use}, because {refusal.reason}", hint=refusal.hint)
 
@@ -120,12 +104,12 @@ def unasked() -> dict[str, str]:
     Empty where its name says so. Other names of the rule come first.
     """
     return {
-        str(policy(_text_of(kind, vendor.sizes))): ""
-        if kind.declaration.names_its_system
-        else ", ".join([*_other_names(kind), str(vendor)])
-        for kind in POLICIES
-        if kind.declaration.compiled_policy is not None and kind.declaration.same_rule_as is None
-        for vendor in kind.declaration.vendors
+        str(policy(_text_of(rule, vendor.sizes))): ""
+        if rule.declaration.names_its_system
+        else ", ".join([*_other_names(rule), str(vendor)])
+        for rule in POLICIES
+        if rule.declaration.compiled_policy is not None and rule.declaration.same_rule_as is None
+        for vendor in rule.declaration.vendors
         if vendor.sizes is not None
     }
 
@@ -136,9 +120,9 @@ def fitted_policies(ids: int, expiry_us: int) -> list[Policy]:
     Where several times add up, another policy has the same rule with one.
     """
     return [
-        kind.of_sizes(ids, expiry_us)
-        for kind in POLICIES
-        if len(kind.parameters) == 1 and kind.declaration.misses and kind.declaration.misses.limit
+        rule.of_sizes(ids, expiry_us)
+        for rule in POLICIES
+        if len(rule.parameters) == 1 and rule.declaration.misses and rule.declaration.misses.limit
     ]
 
 
@@ -155,56 +139,53 @@ class SizedSystem(NamedTuple):
 def sized_systems() -> list[SizedSystem]:
     """The systems whose setting a log can tell, in the order of their policies."""
     return [
-        SizedSystem(system, vendor.setting, misses.limit, _default_of(kind, vendor, misses.limit))
-        for kind in POLICIES
-        if (misses := kind.declaration.misses) and misses.limit
-        for vendor in kind.declaration.vendors
+        SizedSystem(system, vendor.setting, misses.limit, _default_of(rule, vendor, misses.limit))
+        for rule in POLICIES
+        if (misses := rule.declaration.misses) and misses.limit
+        for vendor in rule.declaration.vendors
         if vendor.setting is not None
         for system in vendor.systems
     ]
 
 
-def _default_of(kind: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
+def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
     if vendor.sizes is None or vendor.sizes_are_ours:
         return None
-    ids, expiry_us = policy(_text_of(kind, vendor.sizes)).sizes
+    ids, expiry_us = policy(_text_of(rule, vendor.sizes)).sizes
     return ids if limit is Limit.ACCEPTED else expiry_us
 
 
-def _other_names(kind: type[Policy]) -> list[str]:
-    return [other.name for other in POLICIES if other.declaration.same_rule_as == kind.name]
+def _other_names(rule: type[Policy]) -> list[str]:
+    return [other.name for other in POLICIES if other.declaration.same_rule_as == rule.name]
 
 
 def examples() -> list[str]:
     """The policies' texts with the sizes that vendors state."""
     return [
-        _text_of(kind, vendor.sizes)
-        for kind in POLICIES
-        for vendor in kind.declaration.vendors
+        _text_of(rule, vendor.sizes)
+        for rule in POLICIES
+        for vendor in rule.declaration.vendors
         if vendor.sizes and not vendor.sizes_are_ours
     ]
 
 
-def form_of(kind: type[Policy], value: str = "") -> str:
+def form_of(rule: type[Policy], value: str = "") -> str:
     """How to write the policy, with this for each of its values."""
-    return _text_of(kind, ",".join(f"{p.name}={value}" for p in kind.parameters))
+    return _text_of(rule, ",".join(f"{p.name}={value}" for p in rule.parameters))
 
 
-def _text_of(kind: type[Policy], sizes: str) -> str:
-    return f"{kind.name}:{sizes}" if sizes else kind.name
+def _text_of(rule: type[Policy], sizes: str) -> str:
+    return f"{rule.name}:{sizes}" if sizes else rule.name
 
 
 def _rules_of_system(alias: str) -> str:
     """The texts of the policies that a system goes by, joined by "or"; empty for an unknown system."""
-    rules = [
-        _rule_of(kind, vendor) for kind in POLICIES for vendor in kind.declaration.vendors if alias in vendor.aliases
-    ]
-    return " or ".join(rules)
-
-
-def _rule_of(kind: type[Policy], vendor: Vendor) -> str:
-    is_stated = vendor.sizes is not None and not vendor.sizes_are_ours
-    return _text_of(kind, vendor.sizes or "") if is_stated else form_of(kind, "...")
+    return " or ".join(
+        form_of(rule, "...") if vendor.sizes is None or vendor.sizes_are_ours else _text_of(rule, vendor.sizes)
+        for rule in POLICIES
+        for vendor in rule.declaration.vendors
+        if alias in vendor.aliases
+    )
 
 
 def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
@@ -212,22 +193,24 @@ def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
     if not isinstance(text, str):
         raise SettingsError(f"policy must be text, not {text!r:.80}")
     name, colon, rest = text.partition(":")
-    kinds = [kind for kind in POLICIES if kind.name == name]
-    if not kinds:
-        names = list(dict.fromkeys(kind.name for kind in POLICIES))
-        rules = _rules_of_system(name.strip().lower())
+    rules = [rule for rule in POLICIES if rule.name == name]
+    if not rules:
+        names = list(dict.fromkeys(rule.name for rule in POLICIES))
+        meant = _rules_of_system(name.strip().lower())
         raise SettingsError(
-            f"there is no policy {name!r:.40}", hint=f"write {rules}" if rules else _nearest(name, names)
+            f"there is no policy {name!r:.40}", hint=f"write {meant}" if meant else _nearest(name, names)
         )
     given = _items(text, name, rest) if colon else {}
     # Of the two formulas that share a name, the one whose parameters are given.
-    kind = next((k for k in kinds if k.parameters and set(given) == {p.name for p in k.parameters}), kinds[0])
-    known = {p.name: p for p in kind.parameters}
+    rule = next(
+        (each for each in rules if each.parameters and set(given) == {p.name for p in each.parameters}), rules[0]
+    )
+    known = {p.name: p for p in rule.parameters}
     for key in given:
         if key not in known:
             hint = _nearest(key, list(known)) if known else f"{name} takes none"
             raise SettingsError(f"policy {name} has no parameter {key!r:.40}", hint=hint)
-    return kind, {key: _value(name, known[key], value) for key, value in given.items()}
+    return rule, {key: _value(name, known[key], value) for key, value in given.items()}
 
 
 def _items(text: str, name: str, rest: str) -> dict[str, str]:
@@ -245,8 +228,8 @@ def _items(text: str, name: str, rest: str) -> dict[str, str]:
 
 
 def _forms(name: str) -> str:
-    kinds = [kind for kind in POLICIES if kind.name == name]
-    return " or ".join(form_of(kind, "...") for kind in kinds)
+    rules = [rule for rule in POLICIES if rule.name == name]
+    return " or ".join(form_of(rule, "...") for rule in rules)
 
 
 def _nearest(name: str, names: list[str]) -> str:

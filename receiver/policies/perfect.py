@@ -7,8 +7,6 @@ from dataclasses import replace
 from receiver.policies.firsts import KeptIds
 from receiver.policies.interface import Declaration, Vendor, registered
 
-__all__ = ["Perfect", "SolaceLookup"]
-
 
 @registered(
     Declaration(
@@ -32,6 +30,9 @@ __all__ = ["Perfect", "SolaceLookup"]
 )
 class Perfect(KeptIds):
     """Never forgets, so it misses nothing and calls nothing wrongly a duplicate; its memory grows without bound."""
+
+    def __init__(self) -> None:
+        super().__init__()
 
 
 @registered(

@@ -6,8 +6,6 @@ from receiver.errors import IdFormatError
 from receiver.policies.firsts import Entry, FirstReceipts
 from receiver.policies.interface import Cause, Declaration, Vendor, registered
 
-__all__ = ["MOST_DIGITS", "HighestSequence", "parse_sequence"]
-
 MOST_DIGITS = 1_000
 """Python refuses to read much longer numbers, and no producer counts as far."""
 

@@ -13,9 +13,7 @@ from receiver.errors import IdFormatError, NotComparableError
 from receiver.policies.firsts import Entry, FirstReceipts
 from receiver.policies.interface import Cause, Declaration, Misses, Vendor, registered
 
-__all__ = ["ReplicationGroupMessageId", "SolaceLast"]
-
-_FORM = re.compile("rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})")
+RGMID_FORM = "rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})"
 _NUMBER_BITS = 64
 
 
@@ -40,7 +38,7 @@ class ReplicationGroupMessageId:
     @classmethod
     def parse(cls, text: str) -> Self:
         """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
-        match = _FORM.fullmatch(text) if isinstance(text, str) else None
+        match = re.fullmatch(RGMID_FORM, text) if isinstance(text, str) else None
         if match is None:
             raise IdFormatError(
                 f"{text!r:.80} isn't a replication group message id",

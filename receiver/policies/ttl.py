@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Self
 
 from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import (
@@ -14,15 +13,36 @@ from receiver.policies.interface import (
     Parameter,
     Setting,
     Vendor,
-    check_size,
     registered,
 )
-from receiver.quantities import exact_secs
-
-__all__ = ["TimeToLive"]
 
 _AWS = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide"
 _SPARK = "https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api"
+
+
+class KeptForATime(KeptIds):
+    """A policy that remembers an id for the sum of its times from the id's first receipt."""
+
+    def __init__(self, *times_us: int) -> None:
+        super().__init__(*times_us)
+        _, self._expiry_us = self.sizes
+        self._ids: deque[str] = deque()  # those kept, oldest first
+
+    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
+        return 0, self._expiry_us - (self.latest_us - entry[1])
+
+    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
+        super()._remember(id_, now_us, policy_state)
+        self._ids.append(id_)
+
+    def _forget(self, now_us: int) -> None:
+        ids, kept = self._ids, self._kept
+        while ids:
+            serial, received_at_us, *_ = kept[ids[0]]
+            if now_us - received_at_us <= self._expiry_us:
+                break
+            del kept[ids.popleft()]
+            self._forgotten.append(serial)
 
 
 @registered(
@@ -84,7 +104,7 @@ _SPARK = "https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/
         refusals=(),
     )
 )
-class TimeToLive(KeptIds):
+class TimeToLive(KeptForATime):
     """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
 
     Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
@@ -101,34 +121,4 @@ class TimeToLive(KeptIds):
     """
 
     def __init__(self, expiry_us: int) -> None:
-        super().__init__()
-        self._expiry_us = check_size("expiry_us", expiry_us)
-        self._ids: deque[str] = deque()  # those kept, oldest first
-
-    @classmethod
-    def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        del window
-        return cls(expiry_us)
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        return 0, self._expiry_us
-
-    def __str__(self) -> str:
-        return f"{self.name}:expiry={exact_secs(self._expiry_us)}"
-
-    def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
-        return 0, self._expiry_us - (self.latest_us - entry[1])
-
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        super()._remember(id_, now_us, policy_state)
-        self._ids.append(id_)
-
-    def _forget(self, now_us: int) -> None:
-        ids, kept = self._ids, self._kept
-        while ids:
-            serial, received_at_us, *_ = kept[ids[0]]
-            if now_us - received_at_us <= self._expiry_us:
-                break
-            del kept[ids.popleft()]
-            self._forgotten.append(serial)
+        super().__init__(expiry_us)

@@ -2,11 +2,12 @@
 
 | file | what is in it |
 |---|---|
-| `tables.py`, `terminal.py` | both reports on a terminal; the lines that all commands print there |
-| `pages.py`, `html.py`, `charts.py` | both reports as pages: what stands on them, the file that holds one, its charts |
+| `document.py` | a report as a list of texts, lists, tables and charts |
+| `sizing.py`, `advice.py`, `elsewhere.py` | the report of an analysis: its blocks, the advice in words, what other systems would need |
+| `comparing.py` | the report of a comparison |
+| `terminal.py` | reports on a terminal; the lines that all commands print there |
+| `html.py`, `charts.py` | reports as pages: the file that holds one, its charts |
 | `json_object.py` | an analysis or a comparison as one JSON object |
-| `sizing.py`, `advice.py`, `elsewhere.py` | what table and page share of an analysis: grid and sentences, the advice, what other systems would need |
-| `comparing.py` | what table and page share of a comparison |
 | `store.py`, `probing.py` | what is in a store, and what a probe has seen of a broker |
 | `words.py` | figures, times and hostile text as a person reads them |
 """

@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 from receiver.quantities import count, duration, exact_secs, seconds
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
 from receiver.simulate.recommend import FAIR_BURSTS
-
-__all__ = [
-    "MEANINGS",
-    "SETTING_COLUMNS",
-    "SettingRow",
-    "change",
-    "cost",
-    "decision",
-    "guarantees",
-    "named_kinds",
-    "present_is_default",
-    "present_of",
-    "price_setters",
-    "properties",
-    "reasons",
-    "setting_rows",
-    "shortfall",
-    "sized_of",
-    "sureness",
-    "weakness",
-]
 
 MEANINGS = {
     Kind.BOTH: "either tier alone catches what the log holds",
@@ -40,7 +16,6 @@ MEANINGS = {
     Kind.PRESENT: "what is set at present",
 }
 _LONGEST_NAME = 60
-SETTING_COLUMNS = ("W", "E", "missed\nhere", "missed\nunseen", "most ids", "memory")
 
 
 def _named(setting: SettingFigures) -> str:
@@ -56,12 +31,6 @@ def decision(analysis: Analysis) -> str:
     """What to set."""
     setting = analysis.recommendation.setting
     return f"Set W = {count(setting.window, 'id')} per source and E = {seconds(setting.expiry_us)}."
-
-
-def sureness(analysis: Analysis) -> tuple[Grade, str]:
-    """How sure that is."""
-    grade = analysis.evidence.grade
-    return grade, f"Evidence: {grade}."
 
 
 def weakness(analysis: Analysis) -> str:
@@ -112,49 +81,6 @@ def cost(analysis: Analysis) -> str:
     return (
         f"It keeps at most {count(sized.setting.peak_ids, 'id')}: {size(sized.memory_bytes)} of memory, "
         f"{size(sized.database_bytes)} in the database."
-    )
-
-
-class SettingRow(NamedTuple):
-    """One kind of setting, in the `SETTING_COLUMNS`."""
-
-    sized: SizedSetting
-    is_recommended: bool
-    cells: tuple[str, ...]
-
-
-def setting_rows(analysis: Analysis) -> list[SettingRow]:
-    """One row of each kind; `present` only where it isn't the same as `default`."""
-    recommended = analysis.recommendation.sized
-    return [
-        SettingRow(sized, sized == recommended, _cells(sized))
-        for sized in analysis.kinds
-        if sized.kind is not Kind.PRESENT or not _is_in_row_of_default(analysis)
-    ]
-
-
-def named_kinds(analysis: Analysis, names: Mapping[Kind, str]) -> dict[Kind, str]:
-    """The name of each kind; where `present` has no row, that of `default` says that it is the user's too."""
-    named = dict(names)
-    if _is_in_row_of_default(analysis):
-        named[Kind.DEFAULT] += f", {names[Kind.PRESENT]}"
-    return named
-
-
-def _is_in_row_of_default(analysis: Analysis) -> bool:
-    """Whether what is set at present is what `default` chooses, which may be more than Apama's defaults."""
-    return present_of(analysis).setting == sized_of(analysis, Kind.DEFAULT).setting
-
-
-def _cells(sized: SizedSetting) -> tuple[str, ...]:
-    setting, unseen = sized.setting, sized.unseen
-    return (
-        count(setting.window),
-        seconds(setting.expiry_us),
-        count(setting.missed),
-        "-" if unseen is None else count(unseen.missed),
-        count(setting.peak_ids),
-        size(sized.memory_bytes),
     )
 
 

@@ -19,19 +19,6 @@ from receiver.report.sizing import Grid
 from receiver.report.words import compact, count, duration, second, seconds, size
 from receiver.simulate.figures import SettingFigures, Steps, Timeline
 
-__all__ = [
-    "CONFIG",
-    "Mark",
-    "Spec",
-    "causes_chart",
-    "curve_chart",
-    "heat_map",
-    "is_numbered",
-    "marks_of",
-    "memory_chart",
-    "timeline_chart",
-]
-
 Spec = dict[str, Any]
 
 _GREEN, _AMBER, _RED, _BLUE = "#2f9e6e", "#d9a021", "#d1603d", "#4a86c8"
@@ -112,7 +99,7 @@ def _labels(values: Iterable[int], word: Callable[[int], str]) -> str:
 
 _NOTHING_MISSED = "#7fd1a6"
 _FEW_MISSED, _MANY_MISSED = "#fdebd8", "#c2410c"
-_MOST_NUMBERED_COLUMNS = 20
+_MOST_LEVEL_LABELS = 10
 _LABEL_SHARE = 0.06
 """The share of the chart's width that a label takes."""
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
@@ -148,11 +135,6 @@ _SETTING_TOOLTIP = [
 ]
 
 
-def is_numbered(grid: Grid) -> bool:
-    """Whether the cells of the heat map are wide enough for their figures."""
-    return len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS
-
-
 def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, bytes_per_id: int) -> Spec:
     """Duplicates missed by window and expiry; the recommended setting has a frame, and the present one a dashed one."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
@@ -165,10 +147,10 @@ def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, b
         }
         for setting in grid.cells.values()
     ]
-    numbered = is_numbered(grid)
+    numbered = grid.is_numbered
     base = _chart(rows).encode(
         x=alt.X("E:O", sort=[seconds(us) for us in grid.expiries_us], title="expiry E")
-        .axis(labelAngle=0 if len(grid.expiries_us) <= _MOST_NUMBERED_COLUMNS // 2 else -45, labelOverlap=True)
+        .axis(labelAngle=0 if len(grid.expiries_us) <= _MOST_LEVEL_LABELS else -45, labelOverlap=True)
         .scale(paddingInner=0.04),
         y=alt.Y("W:O", sort=[count(window) for window in reversed(grid.windows)], title="window W")
         .axis(labelOverlap=True)
@@ -248,16 +230,14 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
 
 def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:
     # The larger a value, the higher its label, which stands left of its line: so none is written over another's.
-    return [
-        layer
-        for row, mark in enumerate(marks)
-        for base in [_chart([{"size": mark.value, "label": mark.label}]).encode(x=x)]
-        for top in [alt.value(-6 - _MARK_ROW_PX * row)]
-        for layer in (
-            base.mark_rule(color=mark.color, strokeWidth=1.5).encode(y=top, y2=alt.value("height")),
-            base.mark_text(color=_INK, align="right", baseline="top", dx=-4, fontSize=11).encode(y=top, text="label:N"),
-        )
-    ]
+    layers = []
+    for row, mark in enumerate(marks):
+        base = _chart([{"size": mark.value, "label": mark.label}]).encode(x=x)
+        top = alt.value(-6 - _MARK_ROW_PX * row)
+        rule = base.mark_rule(color=mark.color, strokeWidth=1.5)
+        label = base.mark_text(color=_INK, align="right", baseline="top", dx=-4, fontSize=11)
+        layers += [rule.encode(y=top, y2=alt.value("height")), label.encode(y=top, text="label:N")]
+    return layers
 
 
 def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Spec:

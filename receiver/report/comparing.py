@@ -1,31 +1,178 @@
-"""What is shown of a comparison, on a terminal as on a page: its sentences, and which policies stand out."""
+"""The report of `receiver compare`: which policies stand out, what each costs, where they disagree and why."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
 
 from receiver.compare import Cause, Comparison, Dispute, PolicyFigures
 from receiver.domains import DOMAIN_KEYS
 from receiver.policies.names import POLICIES, two_tier, unasked
-from receiver.report.words import count, listed, of_duplicates, sanitised
+from receiver.quantities import count, duration, seconds
+from receiver.report.document import Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
+from receiver.report.words import (
+    listed,
+    named_domain,
+    named_source,
+    of_duplicates,
+    or_dash,
+    reading,
+    remarks,
+    sanitised,
+    second,
+    size,
+)
 
-__all__ = [
-    "best_of",
-    "counted_causes",
-    "disagreement",
-    "fitted_words",
-    "meanings",
-    "named_policy",
-    "notes",
-    "recommended_policy",
-    "sides",
-    "standing_out",
-    "system_of",
-    "whose",
-    "with_number",
-]
-
+_SECTIONS = {
+    "answer": "Whose rules should I take?",
+    "policies": "",
+    "findings": "What stands out",
+    "costs": "",
+    "causes": "",
+    "disputes": "",
+}
+_WORDS = {
+    "missed": "a duplicate that the policy would have let through as new",
+    "false": "a receipt that the policy would have dropped as a duplicate, though its id never came before in the domain: a "
+    "lost message",
+    "memory": "what a receiver of this library takes for that many ids",
+}
+_FEW_POLICIES = 3
 _LONGEST_NAME = 120
 _LONGEST_LABEL = 48
+_LONGEST_PARAGRAPH = 2_000
 _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
+
+
+def comparison_document(comparison: Comparison) -> Document:
+    """The report of a comparison."""
+    log, key, policies = comparison.log, comparison.key, comparison.policies
+    answer, *findings = standing_out(comparison)
+    best = [policies[index].policy for index in sorted(best_of(comparison))[:_FEW_POLICIES]]
+    leads = [Lead(f"{system_of(policy) or 'no system'}: {named_policy(policy)}") for policy in best]
+    meanings = _meanings(comparison)
+    notes = (_disagreement(comparison) if not comparison.disputes else "", *_notes(comparison))
+    shown = [
+        *blocks("", Text(reading(log), Style.PLAIN), only=Only.TERMINAL),
+        *blocks("", *(Text(remark, Style.NOTE) for remark in remarks(log, key)), only=Only.TERMINAL),
+        *blocks("answer", *leads, only=Only.PAGE),
+        *blocks("answer", Text(answer, Style.PLAIN)),
+        *blocks("answer", _recommended_words(comparison), only=Only.PAGE),
+        *blocks("policies", _policies(comparison)),
+        *blocks("", Text(_whose(comparison), Style.NOTE), only=Only.TERMINAL),
+        *blocks("findings", Items(_SECTIONS["findings"], findings) if findings else None),
+        *blocks("", *(Text(f"{cause}: {meaning}", Style.NOTE) for cause, meaning in meanings), only=Only.TERMINAL),
+        *blocks("costs", _costs_chart(policies)),
+        *blocks("causes", *_causes_charts(policies)),
+        *blocks("disputes", _disputes(comparison) if comparison.disputes else None),
+        *blocks("findings", *(Text(note, Style.PLAIN) for note in notes if note)),
+    ]
+    return Document("compare", "Whose rules fit this log?", log, key, _SECTIONS, shown, {**_WORDS, **dict(meanings)})
+
+
+def _policies(comparison: Comparison) -> Table:
+    best = best_of(comparison)
+    signs = [
+        (">", best, "never wrong, with the fewest ids"),
+        ("*", {recommended_policy(comparison)} - {None}, "the two-tier setting recommended for this log"),
+        (
+            "+",
+            {index for index, figures in enumerate(comparison.policies) if figures.is_fitted},
+            _fitted_words(comparison),
+        ),
+    ]
+    rows = [
+        [
+            f"{''.join(sign for sign, indices, _ in signs if index in indices):<2}{index + 1:>3}",
+            named_policy(figures.policy),
+            system_of(figures.policy) or "-",
+            count(figures.caught),
+            count(figures.missed),
+            count(figures.false_duplicates),
+            count(figures.peak_ids),
+            size(figures.memory_bytes),
+        ]
+        for index, figures in enumerate(comparison.policies)
+    ]
+    columns = [
+        Column("", Cells.WORD),
+        Column("policy", Cells.POLICY),
+        Column("system", Cells.TEXT, Only.PAGE),
+        *map(Column, ("caught", "missed", "false", "most ids\nkept")),
+        Column("memory", is_spare=True),
+    ]
+    notes = ["missed: duplicates let through; false: new messages dropped"]
+    notes += [f"{sign} {meaning}" for sign, indices, meaning in signs if indices]
+    return Table("The policies side by side", columns, rows, best, note="\n".join(notes))
+
+
+def _costs_chart(policies: Sequence[PolicyFigures]) -> Chart:
+    return Chart(
+        "memory-missed",
+        "What catching more costs",
+        "The most ids kept against the duplicates missed, by the policies' numbers. Of the green ones, which are never "
+        "wrong, those further left cost less.",
+        lambda charts: charts.memory_chart(policies),
+    )
+
+
+def _causes_charts(policies: Sequence[PolicyFigures]) -> Iterator[Chart]:
+    names = [with_number(index, figures) for index, figures in enumerate(policies)]
+    missed = zip(names, (figures.missed_causes for figures in policies), strict=True)
+    yield from _causes_chart("missed-causes", "Why duplicates are missed", missed)
+    false = zip(names, (figures.false_causes for figures in policies), strict=True)
+    yield from _causes_chart("false-causes", "Why new messages are taken for duplicates", false)
+
+
+def _causes_chart(id_: str, title: str, causes: Iterable[tuple[str, dict[Cause, int]]]) -> Iterator[Chart]:
+    """The chart, unless no policy is wrong in this way."""
+    wrong = [(name, counts) for name, counts in causes if any(counts.values())]
+    if wrong:
+        rows = [[name, count(sum(counts.values())), _counted(counts)] for name, counts in wrong]
+        columns = [Column("policy", Cells.TEXT), Column("receipts"), Column("by cause", Cells.TEXT)]
+        caption = "Receipts by policy and cause; the causes are explained below."
+        yield Chart(id_, title, caption, lambda charts: charts.causes_chart(wrong), Table(title, columns, rows))
+
+
+def _disputes(comparison: Comparison) -> Table:
+    columns = [
+        Column("row"),
+        Column("id", Cells.NAME),
+        Column("source", Cells.NAME, Only.PAGE),
+        Column("domain", Cells.NAME, Only.PAGE),
+        Column("age"),
+        Column("duplicate", Cells.TEXT),
+        Column("new", Cells.TEXT),
+        Column("received, UTC", Cells.TEXT, Only.PAGE),
+    ]
+    rows = [
+        [
+            str(dispute.row),
+            sanitised(dispute.unique_message_id, _LONGEST_NAME),
+            named_source(dispute.message_source_id, _LONGEST_NAME),
+            named_domain(dispute.domain, _LONGEST_NAME),
+            or_dash(dispute.age_us, duration),
+            *(side or "-" for side in sides(dispute)),
+            second(dispute.received_at_us),
+        ]
+        for dispute in comparison.disputes
+    ]
+    note = (
+        "row: the receipt's number in the log, from 0; age: time since the id last came; duplicate and new: the policies "
+        "that say so, by their numbers above, and why the wrong ones are wrong."
+    )
+    return Table(_disagreement(comparison), columns, rows, note=note)
+
+
+def _recommended_words(comparison: Comparison) -> str:
+    index = recommended_policy(comparison)
+    if index is None or comparison.recommendation is None:
+        return ""
+    setting = comparison.recommendation.setting
+    why = sanitised(comparison.recommendation.why, _LONGEST_PARAGRAPH)
+    return (
+        f"Policy {index + 1} is the two-tier setting recommended for this log, W = {count(setting.window)} with "
+        f"E = {seconds(setting.expiry_us)}. {why}"
+    )
 
 
 def named_policy(policy: str) -> str:
@@ -59,7 +206,7 @@ def recommended_policy(comparison: Comparison) -> int | None:
     return next((index for index, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
 
 
-def fitted_words(comparison: Comparison) -> str:
+def _fitted_words(comparison: Comparison) -> str:
     """What a policy fitted to the log is, and by which margin; empty where there is none."""
     if comparison.recommendation is None or not any(figures.is_fitted for figures in comparison.policies):
         return ""
@@ -74,7 +221,7 @@ def system_of(policy: str) -> str:
     return unasked().get(policy, "")
 
 
-def whose(comparison: Comparison) -> str:
+def _whose(comparison: Comparison) -> str:
     """`5: SQS FIFO; 8: Pulsar, RabbitMQ streams`: the systems behind policies that aren't named after them."""
     systems = [unasked().get(figures.policy) for figures in comparison.policies]
     return "; ".join(f"{number}: {system}" for number, system in enumerate(systems, 1) if system)
@@ -93,16 +240,15 @@ def _praise(comparison: Comparison) -> str:
     if not right:
         return "No policy catches every duplicate without taking a new message for one."
     if len(right) == 1:
-        _, only = right[0]
-        return (
-            f"{'Only ' * (len(comparison.policies) > 1)}{named_policy(only.policy)} catches every duplicate and takes no new message for one. It keeps at most "
-            f"{count(only.peak_ids, 'id')}."
-        )
-    best = [figures for index, figures in right if index in best_of(comparison)]
-    names = [named_policy(figures.policy) for figures in best]
+        _, best = right[0]
+        who = named_policy(best.policy) if len(comparison.policies) == 1 else f"Only {named_policy(best.policy)}"
+        return f"{who} catches every duplicate and takes no new message for one. It keeps at most {count(best.peak_ids, 'id')}."
+    names = [named_policy(figures.policy) for index, figures in right if index in best_of(comparison)]
+    least = min(figures.peak_ids for _, figures in right)
+    keep = "keeps" if len(names) == 1 else "keep"
     return (
         f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
-        f"one. Of these, {listed(names)} keep{'s' * (len(names) == 1)} the fewest ids: {count(best[0].peak_ids)}."
+        f"one. Of these, {listed(names)} {keep} the fewest ids: {count(least)}."
     )
 
 
@@ -110,11 +256,11 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
     said = []
     if figures.missed:
         missed = of_duplicates(figures.missed, comparison.log.duplicates)
-        said.append(f"misses {missed}: {counted_causes(figures.missed_causes)}")
+        said.append(f"misses {missed}: {_counted(figures.missed_causes)}")
     if figures.false_duplicates:
         said.append(
             f"takes {count(figures.false_duplicates, 'new message')} for duplicates, which loses them: "
-            f"{counted_causes(figures.false_causes)}"
+            f"{_counted(figures.false_causes)}"
         )
     return f"{named_policy(figures.policy)} {'; it '.join(said)}." if said else ""
 
@@ -136,13 +282,13 @@ def _untried(comparison: Comparison) -> str:
     )
 
 
-def counted_causes(causes: dict[Cause, int]) -> str:
+def _counted(causes: dict[Cause, int]) -> str:
     """The causes with their counts, most frequent first: `25 not refreshed, 12 evicted`."""
     most_first = sorted(causes.items(), key=lambda item: -item[1])
     return ", ".join(f"{count(number)} {cause}" for cause, number in most_first if number)
 
 
-def meanings(comparison: Comparison) -> list[tuple[str, str]]:
+def _meanings(comparison: Comparison) -> list[tuple[str, str]]:
     """The causes that occur in the comparison, each with its meaning."""
     met = {
         cause
@@ -154,7 +300,7 @@ def meanings(comparison: Comparison) -> list[tuple[str, str]]:
     return [(str(cause), cause.meaning) for cause in Cause if cause in met]
 
 
-def disagreement(comparison: Comparison) -> str:
+def _disagreement(comparison: Comparison) -> str:
     """How many receipts the policies disagree on, and how many of these are shown; empty where there is one policy."""
     if len(comparison.policies) == 1:
         return ""
@@ -185,7 +331,7 @@ def _numbered(policies: list[tuple[int, Cause | None]]) -> str:
     return ", ".join(f"{number} {cause}" if cause else number for number, cause in numbers)
 
 
-def notes(comparison: Comparison) -> list[str]:
+def _notes(comparison: Comparison) -> list[str]:
     """What the figures leave out: duplicates across domains, and policies that can't judge the log."""
     said = []
     if comparison.crossed_domains:

@@ -1,25 +1,19 @@
-"""What other systems would need to miss none of a log's duplicates, in the words that terminal, page and documents share."""
+"""What other systems would need to miss none of a log's duplicates, as reports and documents say it."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from rich.text import Text
-
 from receiver.policies.interface import Limit
 from receiver.policies.names import sized_systems
-from receiver.report.terminal import add_figure_columns, add_row, heading, paragraph, plain_table
+from receiver.report.document import Cells, Column, Items, Table
 from receiver.report.words import count, duration, or_dash, seconds
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from receiver.policies.names import SizedSystem
     from receiver.simulate.figures import Analysis
-
-__all__ = ["Enough", "SystemNeed", "print_systems", "systems_of"]
 
 
 class Enough(StrEnum):
@@ -75,7 +69,7 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
         if needs == stated:  # to so few digits
             needs = seconds(need) if enough is not Enough.NO else f"more than {stated}"
     needed = f"this log needs {needs}, with the margin {with_margin}"
-    sentences = [_verdict(system, stated + " ids" * counts_ids, enough, needed)]
+    sentences = [_verdict(system, f"{stated} ids" if counts_ids else stated, enough, needed)]
     if enough is not Enough.YES and setting.name:
         sentences.append(_advice(system, least, wanted, with_margin))
     return SystemNeed(
@@ -109,27 +103,27 @@ def _advice(system: SizedSystem, least: int, wanted: int, with_margin: str) -> s
     return " ".join(filter(None, (f"Set {setting.name} to {with_margin}.", setting.remark)))
 
 
-def print_systems(analysis: Analysis, console: Console) -> None:
-    """A table of the systems, and a sentence about each whose default is not enough."""
+def contents(analysis: Analysis) -> list[Table | Items]:
+    """A table of the systems, and a sentence about each whose default is not enough; nothing without duplicates."""
     systems = systems_of(analysis)
     if not systems:
-        return
-    heading(console, "What other systems would need")
-    table = plain_table()
-    table.add_column(Text("system, and its setting"), overflow="fold")
-    add_figure_columns(table, "needs", "with\nmargin", "default")
-    table.add_column(Text("enough?"), no_wrap=True)
-    for each in systems:
-        name = "\n  ".join(filter(None, (each.system, each.setting)))
-        add_row(table, (name, each.needs, each.with_margin, each.default, str(each.enough)))
-    console.print(table)
-    paragraph(
-        console,
-        "The largest need of any domain. A broker that compares messages as they are sent sees other times than this "
+        return []
+    name, *figures, enough = "system, and its setting", "needs", "with\nmargin", "default", "enough?"
+    rows = [
+        [
+            "\n  ".join(filter(None, (each.system, each.setting))),
+            each.needs,
+            each.with_margin,
+            each.default,
+            str(each.enough),
+        ]
+        for each in systems
+    ]
+    table = Table(
+        "What other systems would need",
+        [Column(name, Cells.TEXT), *map(Column, figures), Column(enough, Cells.WORD)],
+        rows,
+        note="The largest need of any domain. A broker that compares messages as they are sent sees other times than this "
         "log's, and none of its own redeliveries.",
-        style="dim",
-        first="",
     )
-    for each in systems:
-        if each.enough is not Enough.YES:
-            paragraph(console, each.sentence, first="- ")
+    return [table, Items("", [each.sentence for each in systems if each.enough is not Enough.YES])]

@@ -22,8 +22,6 @@ from receiver.simulate.figures import (
     SizedSetting,
 )
 
-__all__ = ["analysis_json", "analysis_object", "comparison_json", "dumped"]
-
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")

@@ -10,11 +10,10 @@ from rich.console import Console
 
 from receiver.bridge.probed_consumer import Ending
 from receiver.bridge.probing import Probe, Redelivery, Selectors
-from receiver.report.terminal import add_figure_columns, add_row, heading, paragraph, plain_table
+from receiver.report.document import Cells, Column, Items, Lead, Table, Text
+from receiver.report.terminal import print_contents
 from receiver.report.words import count, duration, or_dash
 from receiver.settings import BridgeSettings
-
-__all__ = ["print_probe", "probe_object"]
 
 _NAMES = {
     Ending.CLOSED: "closed",
@@ -52,21 +51,21 @@ def _redelivery_object(redelivery: Redelivery) -> dict[str, Any]:
 
 def print_probe(probe: Probe, console: Console) -> None:
     """Print the settings that the probe asks for, then what was seen."""
-    paragraph(
-        console, f"Set W = {probe.window:,} and E = {probe.expiry_secs:,} s, or more.", style="bold green", first=""
+    figures = map(Column, ("held", "again", "from", "to", "flagged", "unordered"))
+    table = Table(
+        f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)",
+        [Column("it was", Cells.WORD), *figures],
+        [_cells(each) for each in probe.redeliveries],
     )
-    for text in _reasons(probe):
-        paragraph(console, text)
-    heading(console, f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)")
-    table = plain_table()
-    table.add_column("it was", no_wrap=True)
-    add_figure_columns(table, "held", "again", "from", "to", "flagged", "unordered")
-    for each in probe.redeliveries:
-        add_row(table, _cells(each))
-    console.print(table)
-    heading(console, "What to know of this broker")
-    for text in _remarks(probe):
-        paragraph(console, text, first="- ")
+    print_contents(
+        [
+            Lead(f"Set W = {probe.window:,} and E = {probe.expiry_secs:,} s, or more."),
+            *map(Text, _reasons(probe)),
+            table,
+            Items("What to know of this broker", list(_remarks(probe))),
+        ],
+        console,
+    )
 
 
 def _cells(each: Redelivery) -> tuple[str, ...]:

@@ -1,27 +1,210 @@
-"""What is shown of an analysis, on a terminal as on a page: the grid, thinned where it is large, the frontier, the sentences."""
+"""The report of `receiver simulate`: what to set, what that rests on, what it costs, and what to know of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from receiver.report.words import count, duration, of_duplicates, seconds
-from receiver.simulate.figures import Analysis, SettingFigures
-
-__all__ = [
-    "Grid",
-    "all_settings",
-    "frontier",
-    "frontier_of",
-    "grid_of",
-    "headroom_left",
-    "recommended_of",
-    "setting_asked_for",
-    "thinned",
-]
+from receiver.quantities import count, duration, seconds, three_digits
+from receiver.report import advice, elsewhere
+from receiver.report.document import MARK, Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
+from receiver.report.words import (
+    compact,
+    named_domain,
+    named_source,
+    of_duplicates,
+    or_dash,
+    reading,
+    remarks,
+    sanitised,
+    size,
+)
+from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, Steps
 
 T = TypeVar("T")
+
+_SECTIONS = {
+    "answer": "What should I set?",
+    "believe": "Why believe it?",
+    "cost": "What does it cost?",
+    "present": "What would my present setting have done?",
+    "price": "What sets the price?",
+    "findings": "What to know about this log",
+    "missed": "",
+    "time": "",
+    "sources": "",
+    "systems": "",
+    "domains": "",
+}
+_GRADES = {
+    Grade.STRONG: "Many disturbances, and each half of the log predicts the other.",
+    Grade.FAIR: "Enough disturbances to go by, and each half of the log predicts the other.",
+    Grade.WEAK: "This log is too short to go below Apama's defaults.",
+}
+_WORDS = {
+    "missed": "a duplicate that the setting would have let through as new, because it had forgotten the id",
+    "missed unseen": "chosen by one half of the log, missed in the other half; both ways, added up",
+    "window W": "how many of its newest ids each source keeps",
+    "expiry E": "how long an id pushed out of its source's queue is kept, counted against the newest such id",
+}
+_MOST_GRID_LINES = 40
+_MOST_CELLS_AS_TABLE = 400
+_MOST_FRONTIER_ROWS = 20
+_MOST_NUMBERED_COLUMNS = 20
+_MOST_DOMAINS = 50
+_MOST_SOURCES = 10
+_MOST_STEPS = 20
+_LONGEST_PARAGRAPH = 2_000
+_LONGEST_NAME = 120
+_NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
+
+
+def analysis_document(analysis: Analysis) -> Document:
+    """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so."""
+    recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
+    meaning = advice.MEANINGS[recommendation.sized.kind]
+    why = "" if recommendation.sized.kind is Kind.BOTH else sanitised(recommendation.why, _LONGEST_PARAGRAPH)
+    compare = "Compare with your own setting: --current W,E." if advice.present_is_default(analysis) else ""
+    findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
+    shown = [
+        *blocks("answer", Lead(advice.decision(analysis), grade)),
+        *blocks("answer", f"{_GRADES[grade]} {meaning[0].upper()}{meaning[1:]}.", only=Only.PAGE),
+        *blocks("answer", *advice.guarantees(analysis)),
+        *blocks("believe", advice.weakness(analysis), *advice.reasons(analysis)),
+        *blocks("believe", *_curves(analysis), only=Only.PAGE),
+        *blocks("cost", advice.cost(analysis)),
+        *blocks("", Text(reading(log), Style.PLAIN), only=Only.TERMINAL),
+        *blocks("cost", _kinds(analysis)),
+        *blocks("answer", why),
+        *blocks("present", _setting_asked_for(analysis), advice.change(analysis), advice.shortfall(analysis)),
+        *blocks("present", compare, _changes(analysis), only=Only.PAGE),
+        *blocks("answer", "In Apama's receiver bean:", Text("\n".join(advice.properties(analysis)), Style.CODE)),
+        *blocks("missed", _grid_chart(analysis) if analysis.settings else None),
+        *blocks("findings", Items(_SECTIONS["findings"], findings) if findings else None),
+        *blocks("price", advice.price_setters(analysis), _headroom_left(analysis), only=Only.PAGE),
+        *blocks("sources", _sources(analysis) if analysis.sources else None),
+        *blocks("systems", *elsewhere.contents(analysis)),
+        *blocks("time", *_timeline(analysis)),
+        *blocks("domains", _domains(analysis) if analysis.domains else None, only=Only.PAGE),
+        *blocks("", Items("How it was read", remarks(log, analysis.key)), only=Only.TERMINAL),
+    ]
+    words = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in advice.MEANINGS.items()}}
+    return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, words)
+
+
+def _kinds(analysis: Analysis) -> Table:
+    """One row of each kind of setting; `present` only where it isn't the same as `default`, whose row then says so."""
+    default, present = advice.sized_of(analysis, Kind.DEFAULT), advice.present_of(analysis)
+    is_one_row = present.setting == default.setting
+    kinds = [sized for sized in analysis.kinds if not (is_one_row and sized is present)]
+    names = _NAMES | {Kind.DEFAULT: "default, yours"} if is_one_row else _NAMES
+    recommended = analysis.recommendation.sized
+    rows = [
+        [
+            f"{MARK if sized == recommended else '  '}{names[sized.kind]}",
+            count(sized.setting.window),
+            seconds(sized.setting.expiry_us),
+            count(sized.setting.missed),
+            "-" if sized.unseen is None else count(sized.unseen.missed),
+            count(sized.setting.peak_ids),
+            size(sized.memory_bytes),
+            size(sized.database_bytes),
+        ]
+        for sized in kinds
+    ]
+    figures = map(Column, ("W", "E", "missed\nhere", "missed\nunseen", "most ids", "memory"))
+    columns = [Column("", Cells.WORD), *figures, Column("database", is_spare=True)]
+    return Table(
+        "The settings to choose from", columns, rows, {kinds.index(sized) for sized in kinds if sized == recommended}
+    )
+
+
+def _setting_asked_for(analysis: Analysis) -> str:
+    """What the one setting that was tried would have done; empty where there were more to choose from."""
+    if len(analysis.settings) != 1:
+        return ""
+    (setting,) = analysis.settings
+    return (
+        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
+        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
+    )
+
+
+def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
+    """What each tier alone misses; nothing without duplicates."""
+    evidence = analysis.evidence
+    if not analysis.log.duplicates:
+        return
+    if evidence.expiry_need_us:
+        times = three_digits(evidence.span_us / evidence.expiry_need_us)
+        yield Text(f"The log is {times} times as long as its longest repeat, {duration(evidence.expiry_need_us)}.")
+    yield _curve(
+        analysis,
+        "by-window",
+        "W alone (E = 0)",
+        "window W",
+        need=evidence.window_need,
+        curve=analysis.missed_by_window,
+        size_of=lambda setting: setting.window,
+        word=count,
+        exact=count,
+    )
+    yield _curve(
+        analysis,
+        "by-expiry",
+        "E alone (W = 0)",
+        "expiry E",
+        need=evidence.expiry_need_us,
+        curve=analysis.missed_by_expiry_us,
+        size_of=lambda setting: setting.expiry_us,
+        word=duration,
+        exact=seconds,
+    )
+
+
+def _curve(
+    analysis: Analysis,
+    id_: str,
+    title: str,
+    axis: str,
+    *,
+    need: int,
+    curve: Steps,
+    size_of: Callable[[SettingFigures], int],
+    word: Callable[[int], str],
+    exact: Callable[[int], str],
+) -> Chart:
+    marks = {
+        "recommended": size_of(analysis.recommendation.setting),
+        "yours": size_of(advice.present_of(analysis).setting),
+        "default": size_of(advice.sized_of(analysis, Kind.DEFAULT).setting),
+    }
+    rows = [[word(value), count(missed)] for value, missed in curve[-_MOST_STEPS:]]
+    (_, last), (largest, _) = curve[-2:]
+    they = "The last one needs" if last == 1 else f"The last {count(last)} need up to"
+    return Chart(
+        id_,
+        title,
+        f"{they} {word(largest)}.",
+        lambda charts: charts.curve_chart(curve, charts.marks_of((need, word(need)), marks, exact), word, axis),
+        Table(f"Missed with {title}, near the largest needs", [Column(axis), Column("missed")], rows),
+    )
+
+
+def _changes(analysis: Analysis) -> Table:
+    present, recommended, evidence = advice.present_of(analysis), analysis.recommendation.sized, analysis.evidence
+    both, has_duplicates = (present.setting, recommended.setting), bool(analysis.log.duplicates)
+    window, expiry = count(evidence.window_need), duration(evidence.expiry_need_us)
+    rows = [
+        ["window W", *(count(setting.window) for setting in both), window if has_duplicates else "-"],
+        ["expiry E", *(seconds(setting.expiry_us) for setting in both), expiry if has_duplicates else "-"],
+        ["duplicates missed", *(count(setting.missed) for setting in both), ""],
+        ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],
+        ["memory", *(size(sized.memory_bytes) for sized in (present, recommended)), ""],
+    ]
+    columns = [Column("", Cells.WORD), Column("yours"), Column("recommended"), Column("the log needs")]
+    return Table("What changes", columns, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +217,16 @@ class Grid:
     left_out: int
     """How many settings of the analysis the grid doesn't show."""
 
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the cells of its chart are wide enough for figures."""
+        return len(self.expiries_us) <= _MOST_NUMBERED_COLUMNS
 
-def recommended_of(analysis: Analysis) -> SettingFigures:
-    """The recommended setting, on the grid or not."""
-    return analysis.recommendation.setting
 
-
-def all_settings(analysis: Analysis) -> list[SettingFigures]:
+def _all_settings(analysis: Analysis) -> list[SettingFigures]:
     """The settings tried, and the recommended one where it lies off the grid."""
-    recommended = recommended_of(analysis)
-    off_grid = recommended not in analysis.settings
-    return [*analysis.settings, *([recommended] if off_grid else [])]
+    recommended = analysis.recommendation.setting
+    return [*analysis.settings, *([] if recommended in analysis.settings else [recommended])]
 
 
 def grid_of(
@@ -54,8 +236,8 @@ def grid_of(
 
     The recommended setting is always there, on the grid or not, and so are those `beside` it.
     """
-    settings = {(setting.window, setting.expiry_us): setting for setting in (*all_settings(analysis), *beside)}
-    kept = (recommended_of(analysis), *beside)
+    settings = {(setting.window, setting.expiry_us): setting for setting in (*_all_settings(analysis), *beside)}
+    kept = (analysis.recommendation.setting, *beside)
     windows = _axis((window for window, _ in settings), most_windows, {setting.window for setting in kept})
     expiries = _axis((expiry for _, expiry in settings), most_expiries, {setting.expiry_us for setting in kept})
     cells = {
@@ -82,6 +264,45 @@ def thinned(items: Sequence[T], most: int) -> list[T]:
     return [items[round(index * last / (most - 1))] for index in range(most)]
 
 
+def _grid_chart(analysis: Analysis) -> Chart:
+    recommended, present = analysis.recommendation.setting, advice.present_of(analysis).setting
+    grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES, beside=[present])
+    caption = (
+        "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "
+        "the dashed one yours. Point at a cell to see its ids and memory."
+    )
+    if grid.left_out:
+        caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
+    whole = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES)
+    return Chart(
+        "missed",
+        "What each setting would have missed",
+        caption,
+        lambda charts: charts.heat_map(grid, recommended, present, analysis.bytes_per_id),
+        None if len(grid.cells) > _MOST_CELLS_AS_TABLE else _grid_table(whole, recommended),
+        instead=_frontier_table(analysis),
+        least_width_em=6 + (3 if grid.is_numbered else 1) * len(grid.expiries_us),
+    )
+
+
+def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
+    def cell(setting: SettingFigures | None) -> str:
+        if setting is None:
+            return "-"
+        missed = count(setting.missed) if setting != recommended else f"{MARK}{count(setting.missed)}"
+        return f"{missed}\n{compact(setting.peak_ids)}"
+
+    return Table(
+        "Duplicates missed, and below them the most ids kept, by window W and expiry E",
+        [Column("W \\ E"), *(Column(seconds(expiry_us)) for expiry_us in grid.expiries_us)],
+        [
+            [count(window), *(cell(grid.cells.get((window, expiry_us))) for expiry_us in grid.expiries_us)]
+            for window in grid.windows
+        ],
+        note=f"{MARK}recommended   - not tried",
+    )
+
+
 def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
     """The settings that no other beats in ids kept and in duplicates missed, by ids kept.
 
@@ -94,34 +315,118 @@ def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
     return best
 
 
-def frontier_of(analysis: Analysis) -> list[SettingFigures]:
-    """The frontier of all settings, the recommended one included."""
-    return frontier(all_settings(analysis))
-
-
-def setting_asked_for(analysis: Analysis) -> str:
-    """What the one setting that was tried would have done; empty where there were more to choose from."""
-    if len(analysis.settings) != 1:
-        return ""
-    (setting,) = analysis.settings
-    return (
-        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
-        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
+def _frontier_table(analysis: Analysis) -> Table:
+    recommended, best = analysis.recommendation.setting, frontier(_all_settings(analysis))
+    shown = thinned(best, _MOST_FRONTIER_ROWS)
+    hidden = len(best) - len(shown)
+    if recommended not in shown:
+        hidden -= recommended in best
+        shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))
+    return Table(
+        f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less",
+        [*map(Column, ("W", "E", "missed", "most ids kept", "memory"))],
+        [
+            [
+                count(setting.window) if setting != recommended else f"{MARK}{count(setting.window)}",
+                seconds(setting.expiry_us),
+                count(setting.missed),
+                count(setting.peak_ids),
+                size(setting.peak_ids * analysis.bytes_per_id),
+            ]
+            for setting in shown
+        ],
+        {shown.index(recommended)},
+        note=f"{MARK}recommended" + (f"\n{count(hidden)} more between these are left out." if hidden else ""),
     )
 
 
-def headroom_left(analysis: Analysis) -> str:
+def _timeline(analysis: Analysis) -> list[Chart]:
+    timeline = analysis.timeline
+    if timeline is None:
+        return []
+    caption = f"Per slice of {duration(timeline.slice_us)}, by the time received as the log has it, in UTC."
+
+    def chart(noun: str, counts: tuple[int, ...]) -> Chart:
+        title = f"{noun.capitalize()} over time"
+        return Chart(noun, title, caption, lambda charts: charts.timeline_chart(timeline, counts, noun))
+
+    return [chart("receipts", timeline.receipts), chart("duplicates", timeline.duplicates)]
+
+
+def _sources(analysis: Analysis) -> Table:
+    has_domains = len(analysis.domains) > 1
+    columns = [
+        Column("source", Cells.NAME),
+        *([Column("domain", Cells.NAME, is_spare=True)] if has_domains else []),
+        *map(Column, ("receipts", "duplicates", "needs W", "or E")),
+        Column("W to spare", is_spare=True),
+        Column("E to spare", is_spare=True),
+    ]
+    rows = [
+        [
+            named_source(source.source, _LONGEST_NAME),
+            *([named_domain(source.domain, _LONGEST_NAME)] if has_domains else []),
+            count(source.receipts),
+            count(source.duplicates),
+            count(source.window_need),
+            duration(source.expiry_need_us),
+            or_dash(source.window_left),
+            or_dash(source.expiry_left_us, duration),
+        ]
+        for source in analysis.sources[:_MOST_SOURCES]
+    ]
+    return Table("Sources that need most, and the W or E that would do for each alone", columns, rows)
+
+
+def _headroom_left(analysis: Analysis) -> str:
     """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
     headroom = analysis.headroom
     if headroom is None:
         return ""
     said = []
-    if headroom.caught_by_source:
-        text = f"{count(headroom.caught_by_source, 'duplicate')} caught by a source's own queue"
-        least = headroom.least_window_left
-        said.append(text if least is None else f"{text}, the closest with {count(least, 'id')} to spare")
-    if headroom.caught_by_time:
-        text = f"{count(headroom.caught_by_time, 'duplicate')} caught by the time queue alone"
-        least = headroom.least_expiry_left_us
-        said.append(text if least is None else f"{text}, the closest with {duration(least)} to spare")
+    for caught, by, least in (
+        (
+            headroom.caught_by_source,
+            "a source's own queue",
+            or_dash(headroom.least_window_left, lambda ids: count(ids, "id")),
+        ),
+        (headroom.caught_by_time, "the time queue alone", or_dash(headroom.least_expiry_left_us, duration)),
+    ):
+        if caught:
+            closest = "" if least == "-" else f", the closest with {least} to spare"
+            said.append(f"{count(caught, 'duplicate')} caught by {by}{closest}")
     return "; ".join(said) + "." if said else ""
+
+
+def _domains(analysis: Analysis) -> Table:
+    worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
+    more = len(worst) - _MOST_DOMAINS
+    recommended, shown = analysis.recommendation.setting, worst[:_MOST_DOMAINS]
+    columns = [
+        Column("domain", Cells.NAME),
+        *map(
+            Column, ("receipts", "sources", "duplicates", "needs W", "or E", "missed if recommended", "most ids kept")
+        ),
+    ]
+    rows = []
+    for domain in shown:
+        # A recommendation off the grid has no figures by domain.
+        setting = _same_setting(domain, recommended)
+        rows.append(
+            [
+                named_domain(domain.domain, _LONGEST_NAME),
+                count(domain.receipts),
+                count(domain.sources),
+                count(domain.duplicates),
+                count(domain.window_need),
+                duration(domain.expiry_need_us),
+                *([count(setting.missed), count(setting.peak_ids)] if setting else ["-", "-"]),
+            ]
+        )
+    title = "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else "")
+    return Table(title, columns, rows)
+
+
+def _same_setting(domain: DomainFigures, wanted: SettingFigures) -> SettingFigures | None:
+    pairs = ((setting, (setting.window, setting.expiry_us)) for setting in domain.settings)
+    return next((setting for setting, pair in pairs if pair == (wanted.window, wanted.expiry_us)), None)

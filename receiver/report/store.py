@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Container, Sequence
+from dataclasses import fields
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -13,6 +15,7 @@ from receiver.bridge.connectors.position_names import position_named
 from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
 from receiver.durable.forgetting import KnownId
 from receiver.durable.needs import Need
+from receiver.durable.status import Counts
 from receiver.report.terminal import line
 from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
@@ -20,23 +23,7 @@ from receiver.store.positions import PositionRow
 from receiver.store.tables import DomainState
 from receiver.store.upkeep import ParkedRow, TargetRow
 
-__all__ = [
-    "check_object",
-    "domains_object",
-    "inbox_object",
-    "known_id_line",
-    "known_ids_object",
-    "parked_object",
-    "print_check",
-    "print_domains",
-    "print_inbox",
-    "print_parked",
-    "print_status",
-    "shown_target",
-    "shown_waiting",
-    "status_object",
-]
-
+_US_PER_SEC = 1_000_000
 _LONGEST_TARGET = 200
 _LONGEST_LINE = 2000
 _LONGEST_ERROR = 500
@@ -77,7 +64,7 @@ def print_check(address: str, figures: StoreFigures, console: Console) -> None:
 
 def status_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver status --json`. Figures that weren't asked for or can't be had are null."""
-    return {**_store_object(address, figures), "domains": [_status_of(domain) for domain in figures.domains]}
+    return {**_store_object(address, figures), "domains": [_object(domain) for domain in figures.domains]}
 
 
 def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
@@ -85,7 +72,7 @@ def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     return {
         **_store_object(address, figures),
         "sound": not figures.findings,
-        "domains": [{**_identity(domain), **_rows_of(domain)} for domain in figures.domains],
+        "domains": [_object(domain, _CHECKED) for domain in figures.domains],
         "findings": [
             {
                 "kind": finding.kind,
@@ -121,33 +108,107 @@ def _rows(domain: StoredDomain) -> str:
     return f"{rows}, {count(domain.remembered_ids, 'id')} remembered, {count(domain.waiting_rows or 0, 'row')} to be deleted"
 
 
+class _Column(NamedTuple):
+    """A figure of a domain, for `receiver status` and all that lists domains."""
+
+    name: str
+    """Its key in JSON; empty: it isn't there."""
+    value: Callable[[StoredDomain], Any]
+    title: str = ""
+    """What the table calls it; empty: it isn't there."""
+    shown: Callable[[StoredDomain], str] | None = None
+    """How the table writes it; None: as a count."""
+
+    def row(self, domain: StoredDomain) -> tuple[str, str]:
+        return self.title, self.shown(domain) if self.shown else or_dash(self.value(domain))
+
+
+def _counter(name: str, title: str) -> _Column:
+    return _Column(name, lambda d: getattr(d.state, name), title)
+
+
+def _latest_receipt(domain: StoredDomain) -> str:
+    return second(domain.state.latest_us) if domain.state.last_seq else "-"
+
+
+def _sources(domain: StoredDomain) -> str:
+    silent = f", {count(domain.silent_sources)} silent for a day" if domain.silent_sources else ""
+    return or_dash(domain.sources) + silent
+
+
+_COLUMNS = (
+    _Column("domain", lambda d: d.state.domain_name),
+    _Column("key", lambda d: d.state.domain_key),
+    _Column("policy", lambda d: d.policy),
+    _Column("window", lambda d: d.state.window_size),
+    _Column("expiry_secs", lambda d: d.state.expiry_us / _US_PER_SEC),
+    _Column("resizes", lambda d: d.state.generation, "times changed"),
+    *(_counter(each.name, each.metadata["title"]) for each in fields(Counts) if each.metadata["title"]),
+    _Column(
+        "max_delivery_secs",
+        lambda d: d.state.max_delivery_us / _US_PER_SEC,
+        "longest delivery",
+        lambda d: duration(d.state.max_delivery_us),
+    ),
+    _Column("window_need", lambda d: d.need and d.need.window),
+    _Column("window_need_is_lower_bound", lambda d: d.need and d.need.is_lower_bound),
+    _Column("expiry_need_secs", lambda d: d.need and d.need.expiry_us / _US_PER_SEC),
+    _Column(
+        "latest_received_at",
+        lambda d: moment_or_none(d.state.latest_us) if d.state.last_seq else None,
+        "latest receipt, UTC",
+        _latest_receipt,
+    ),
+    _Column("", lambda d: d.remembered_ids, "ids remembered"),  # JSON has it beside the rows
+    _Column("sources", lambda d: d.sources, "sources", _sources),
+    _Column("silent_sources", lambda d: d.silent_sources),
+    _Column("retired_sources", lambda d: d.state.retired_sources, "sources retired"),
+    _Column("memory_limit_ids", lambda _: memory_limit_ids()),
+    _Column("secs_to_memory_limit", lambda d: d.secs_to_memory_limit),
+    _Column("rows", lambda d: d.rows, "rows"),
+    _Column("remembered_ids", lambda d: d.remembered_ids),
+    _Column("rows_to_be_deleted", lambda d: d.waiting_rows, "rows to be deleted"),
+    _Column("unfolded_receipts", lambda d: d.unfolded_receipts),
+    _Column("unfolded_secs", lambda d: d.unfolded_secs),
+    _Column("inbox", lambda d: d.inbox),
+    _Column("parked", lambda d: d.parked),
+    _Column("positions", lambda d: [row._asdict() | position_named(*row)._asdict() for row in _sorted_positions(d)]),
+    _Column("line", lambda d: d.line()),
+)
+_NAMES = {column.name for column in _COLUMNS if column.name}
+_CHECKED = {"domain", "key", "rows", "remembered_ids", "rows_to_be_deleted"}
+_LISTED = {
+    "domain",
+    "key",
+    "policy",
+    "window",
+    "expiry_secs",
+    "receipts",
+    "latest_received_at",
+    "rows",
+    "inbox",
+    "parked",
+}
+
+
+def _object(domain: StoredDomain, names: Container[str] = _NAMES) -> dict[str, Any]:
+    return {column.name: column.value(domain) for column in _COLUMNS if column.name in names}
+
+
 def _table(domain: StoredDomain) -> Table:
-    state = domain.state
-    figures = [
-        ("times changed", count(state.generation)),
-        ("receipts", count(state.receipts)),
-        ("duplicates", count(state.duplicates)),
-        ("without id", count(state.unchecked)),
-        ("with another body", count(state.reused_ids)),
-        ("time ran backwards", count(state.clock_clamped)),
-        ("redelivered", count(state.redelivered)),
-        ("longest delivery", duration(state.max_delivery_us)),
-        ("latest receipt, UTC", second(state.latest_us) if state.last_seq else "-"),
-        ("ids remembered", or_dash(domain.remembered_ids)),
-        ("sources", _sources(domain)),
-        ("sources retired", count(state.retired_sources)),
-        ("rows", count(domain.rows)),
-        ("rows to be deleted", or_dash(domain.waiting_rows)),
-    ]
+    rows = [column.row(domain) for column in _COLUMNS if column.title]
+    half = (len(rows) + 1) // 2
+    pairs = list(zip_longest(rows[:half], rows[half:], fillvalue=("", "")))
+    if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
+        pairs.append((("in the inbox", or_dash(domain.inbox)), ("parked", or_dash(domain.parked))))
+    if domain.state.is_concurrent:
+        oldest = "-" if domain.unfolded_secs is None else duration(round(domain.unfolded_secs * _US_PER_SEC))
+        pairs.append((("not folded in", or_dash(domain.unfolded_receipts)), ("the oldest, for", oldest)))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right"):
         table.add_column(justify=justify, no_wrap=True)
-    if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
-        figures.insert(len(figures) // 2, ("in the inbox", or_dash(domain.inbox)))
-        figures.append(("parked", or_dash(domain.parked)))
-    half = len(figures) // 2
-    for left, right in zip(figures[:half], figures[half:], strict=True):
-        table.add_row(*map(Text, (f"  {left[0]}", f"{left[1]}   ", *right)))
+    for (title, text), right in pairs:
+        table.add_row(*map(Text, (f"  {title}", f"{text}   ", *right)))
     return table
 
 
@@ -175,17 +236,6 @@ def _shown_position(row: PositionRow) -> str:
     return f"position of {row.source}, {row.name}: {row.position}"
 
 
-def _sources(domain: StoredDomain) -> str:
-    if domain.sources is None or not domain.silent_sources:
-        return or_dash(domain.sources)
-    return f"{count(domain.sources)}, {count(domain.silent_sources)} silent for a day"
-
-
-def _latest_receipt(domain: StoredDomain) -> str | None:
-    """The time of the domain's latest receipt; None without receipts, or if no calendar has the time."""
-    return moment_or_none(domain.state.latest_us) if domain.state.last_seq else None
-
-
 def _sentence(finding: StoreFinding) -> str:
     domain = f"{_shown_domain(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
@@ -194,46 +244,6 @@ def _sentence(finding: StoreFinding) -> str:
 
 def _store_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     return {"store": address, "version": figures.version, "size_bytes": figures.size_bytes}
-
-
-def _identity(domain: StoredDomain) -> dict[str, Any]:
-    return {"domain": domain.state.domain_name, "key": domain.state.domain_key}
-
-
-def _rows_of(domain: StoredDomain) -> dict[str, Any]:
-    return {"rows": domain.rows, "remembered_ids": domain.remembered_ids, "rows_to_be_deleted": domain.waiting_rows}
-
-
-def _status_of(domain: StoredDomain) -> dict[str, Any]:
-    state, need = domain.state, domain.need
-    return {
-        **_identity(domain),
-        "policy": domain.policy,
-        "window": state.window_size,
-        "expiry_secs": state.expiry_us / 1_000_000,
-        "resizes": state.generation,
-        "receipts": state.receipts,
-        "duplicates": state.duplicates,
-        "unchecked": state.unchecked,
-        "reused_ids": state.reused_ids,
-        "clock_clamped": state.clock_clamped,
-        "redelivered": state.redelivered,
-        "max_delivery_secs": state.max_delivery_us / 1_000_000,
-        "window_need": need and need.window,
-        "window_need_is_lower_bound": need and need.is_lower_bound,
-        "expiry_need_secs": need and need.expiry_us / 1_000_000,
-        "latest_received_at": _latest_receipt(domain),
-        "sources": domain.sources,
-        "silent_sources": domain.silent_sources,
-        "retired_sources": state.retired_sources,
-        "memory_limit_ids": memory_limit_ids(),
-        "secs_to_memory_limit": domain.secs_to_memory_limit,
-        **_rows_of(domain),
-        "inbox": domain.inbox,
-        "parked": domain.parked,
-        "positions": [row._asdict() | position_named(*row)._asdict() for row in _sorted_positions(domain)],
-        "line": domain.line(),
-    }
 
 
 def print_domains(address: str, figures: StoreFigures, console: Console) -> None:
@@ -252,24 +262,8 @@ def print_domains(address: str, figures: StoreFigures, console: Console) -> None
 
 def domains_object(address: str, figures: StoreFigures) -> dict[str, Any]:
     """The result of `receiver domain list --json`."""
-    return {**_store_object(address, figures), "domains": [_domain_object(domain) for domain in figures.domains]}
-
-
-def _domain_object(domain: StoredDomain) -> dict[str, Any]:
-    state = domain.state
-    return {
-        "number": state.domain_id,
-        "domain": state.domain_name,
-        "key": state.domain_key,
-        "policy": domain.policy,
-        "window": state.window_size,
-        "expiry_secs": state.expiry_us / 1_000_000,
-        "receipts": state.receipts,
-        "latest_received_at": _latest_receipt(domain),
-        "rows": domain.rows,
-        "inbox": domain.inbox,
-        "parked": domain.parked,
-    }
+    domains = [{"number": domain.state.domain_id, **_object(domain, _LISTED)} for domain in figures.domains]
+    return {**_store_object(address, figures), "domains": domains}
 
 
 def print_inbox(address: str, rows: Sequence[TargetRow], console: Console) -> None:

@@ -1,29 +1,78 @@
-"""What the tables of all commands share: plain lines that fit the terminal, and no text that it would take for commands."""
+"""Reports on a terminal, and the lines that all commands print there: nothing that the terminal would take for commands."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from rich.table import Table as RichTable
+from rich.text import Text as RichText
 
-from receiver.report.words import reading, remarks, sanitised
-from receiver.simulate.figures import LogFigures
+from receiver.report.document import (
+    MARK,
+    Cells,
+    Chart,
+    Column,
+    Content,
+    Document,
+    Items,
+    Lead,
+    Only,
+    Style,
+    Table,
+    Text,
+)
+from receiver.report.words import sanitised
+from receiver.simulate.figures import Grade
 
-__all__ = ["add_figure_columns", "add_row", "heading", "line", "paragraph", "plain_table", "print_log"]
-
+_HIGHLIGHT = "bold green"
+_GRADES = {Grade.STRONG: "green", Grade.FAIR: "yellow", Grade.WEAK: "red"}
+_STYLES = {Style.PLAIN: ("", ""), Style.NOTE: ("dim", ""), Style.SAID: ("", "  "), Style.CODE: ("", "  ")}
+"""A text's colour, and what its first line begins with."""
 _LONGEST_LINE = 1_000
+_MOST_CHART_ROWS = 24
+_LEAST_NAME_WIDTH = 12
+_MOST_NAME_WIDTH = 48
+_ANY_WIDTH = 100_000
 
-# Everything is printed as `Text`: rich would read `[red]` or `:smile:` in a plain string as markup.
+# Everything is printed as rich's `Text`: in a plain string it would read `[red]` or `:smile:` as markup.
 
 
-def print_log(log: LogFigures, key: str, console: Console) -> None:
-    """What was read of the log, and how it was read."""
-    paragraph(console, reading(log), first="")
-    for remark in remarks(log, key):
-        paragraph(console, remark, style="dim", first="")
+def print_document(document: Document, console: Console) -> None:
+    """Print a report for a person; without colours and within 80 columns where the console is no terminal."""
+    print_contents([block.content for block in document.blocks if block.only is not Only.PAGE], console)
+
+
+def print_contents(contents: Sequence[Content], console: Console) -> None:
+    for index, content in enumerate(contents):
+        if index and isinstance(content, Text) and content.style is Style.PLAIN:
+            console.print()
+        _print(content, console)
+
+
+def _print(content: Content, console: Console) -> None:
+    match content:
+        case Lead(text, grade):
+            sure = (f"Evidence: {grade}.", _GRADES[grade]) if grade else ""
+            paragraph(console, RichText.assemble((text, _HIGHLIGHT), " ", sure), first="")
+        case Text(text, style):
+            for each in text.splitlines():
+                paragraph(console, each, *_STYLES[style])
+        case Items(title, texts):
+            if title:
+                heading(console, title)
+            for each in texts:
+                paragraph(console, each, first="- ")
+        case Table():
+            _print_table(content, console)
+        case Chart(numbers=numbers, instead=Table() as instead):
+            rows, width = (0, 0) if numbers is None else (len(numbers.rows), _width(_rich(numbers), console))
+            _print_table(
+                numbers if numbers and rows <= _MOST_CHART_ROWS and width <= console.width else instead, console
+            )
 
 
 def heading(console: Console, text: str) -> None:
@@ -33,26 +82,80 @@ def heading(console: Console, text: str) -> None:
 
 def line(console: Console, text: str, style: str = "") -> None:
     """Print a text on one line, which the terminal may wrap; the text is sanitised."""
-    console.print(Text(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
+    console.print(RichText(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
-def paragraph(console: Console, text: str | Text, style: str = "", first: str = "  ") -> None:
-    styled = text if isinstance(text, Text) else Text(text, style=style)
+def paragraph(console: Console, text: str | RichText, style: str = "", first: str = "  ") -> None:
+    styled = text if isinstance(text, RichText) else RichText(text, style=style)
     # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
     for index, line in enumerate(styled.wrap(console, max(console.width - len(first), 20))):
         line.rstrip()
-        console.print(Text(" " * len(first) if index else first) + line)
+        console.print(RichText(" " * len(first) if index else first) + line)
 
 
-def plain_table() -> Table:
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+def _print_table(table: Table, console: Console) -> None:
+    """Print a table, and its title as a heading; spare columns and the ends of names give way where room is short."""
+    if table.title:
+        heading(console, table.title)
+    console.print(_rich(_fitted(table, console)))
+    for text in table.note.splitlines():
+        paragraph(console, text, style="dim", first="")
 
 
-def add_figure_columns(table: Table, *names: str) -> None:
-    """Add columns for figures, which are right-aligned and never wrapped."""
-    for name in names:
-        table.add_column(Text(name), justify="right", no_wrap=True)
+def _fitted(table: Table, console: Console) -> Table:
+    shown = [index for index, column in enumerate(table.columns) if column.only is not Only.PAGE]
+    while True:
+        columns = [table.columns[index] for index in shown]
+        rows = [[row[index] for index in shown] for row in table.rows]
+        taken = replace(table, columns=columns, rows=rows)
+        elastic = [index for index, column in enumerate(columns) if column.cells in {Cells.NAME, Cells.POLICY}]
+        bare = [["" if index in elastic else cell for index, cell in enumerate(row)] for row in rows]
+        room = console.width - _width(_rich(replace(taken, rows=bare)), console)
+        room += sum(max(map(len, columns[index].name.split("\n"))) for index in elastic)
+        spare = [index for index in shown if table.columns[index].is_spare]
+        if room >= _LEAST_NAME_WIDTH * len(elastic) or not spare:
+            break
+        shown.remove(spare[-1])
+    most = max(room // max(len(elastic), 1), _LEAST_NAME_WIDTH)
+    return replace(taken, rows=[[_shortened(*pair, most) for pair in zip(columns, row, strict=True)] for row in rows])
 
 
-def add_row(table: Table, cells: Iterable[str], style: str = "") -> None:
-    table.add_row(*map(Text, cells), style=style)
+def _shortened(column: Column, cell: str, most: int) -> str:
+    if column.cells is Cells.NAME:
+        return sanitised(cell, min(most, _MOST_NAME_WIDTH))
+    return _folded(cell, most) if column.cells is Cells.POLICY else cell
+
+
+def _folded(name: str, width: int) -> str:
+    """A policy's text on lines of that width, broken before a parameter where that is possible."""
+    lines = [""]
+    for part in re.split("(?<=[:,])", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _width(table: RichTable, console: Console) -> int:
+    # Measured with room to spare: rich cuts what it measures to the room it is given.
+    return console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
+
+
+def _rich(table: Table) -> RichTable:
+    made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name, cells, *_ in table.columns:
+        made.add_column(
+            RichText(name),
+            justify="right" if cells is Cells.FIGURE else "left",
+            no_wrap=cells in {Cells.FIGURE, Cells.WORD, Cells.NAME},
+            overflow="ellipsis" if cells is Cells.NAME else "fold",
+        )
+    for index, row in enumerate(table.rows):
+        made.add_row(*map(_cell, row), style=_HIGHLIGHT if index in table.marked else "")
+    return made
+
+
+def _cell(text: str) -> RichText:
+    first, *others = text.split("\n", 1)
+    style = _HIGHLIGHT if first.startswith(MARK) else ""
+    return RichText.assemble((first, style), *(("\n" + other, "") for other in others))

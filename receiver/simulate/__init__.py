@@ -3,11 +3,13 @@
 | file | what is in it |
 |---|---|
 | `ingest.py`, `numbering.py` | batches of a log become whole columns of numbers: ids, sources and channels are numbered |
-| `rows.py` | the receipts domain by domain, with the links that every replay needs |
+| `domain_rows.py` | the receipts domain by domain, with the links that every replay needs |
 | `kernel.py` | the sizing kernel: one replay of a domain for each window answers for every expiry |
 | `compiled.py` | functions compiled to machine code, and the limits of their numbers |
-| `headroom.py`, `repeats.py` | what duplicates need, and how close they came to being missed; bursts, and how busy sources are |
-| `replays.py`, `whole.py` | what an analysis asks of a log, and a log held whole that answers it |
+| `distances.py` | what each duplicate needs: its reuse distance |
+| `replays.py` | what an analysis gets to know of a log |
+| `shares.py`, `headroom.py` | what is counted of a domain or a chunk, and of its replay, and what that adds up to |
+| `whole.py` | a log held whole, domain by domain |
 | `grid.py` | the settings to try |
 | `analysis.py`, `recommend.py`, `findings.py` | all that the reports show: an analysis, the settings to choose from, the findings in words |
 | `figures.py` | the same as plain values, which reports format |

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from receiver.domains import domain_key
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.figures import Analysis, DomainFigures, SettingFigures, SourceFigures
+from receiver.simulate.figures import Analysis, SettingFigures
 from receiver.simulate.findings import Known, findings_of
 from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
 from receiver.simulate.recommend import sizing_of
 from receiver.simulate.replays import missed_between, missed_by
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from receiver.simulate.replays import Facts, PairOutcome, Replayed, Replays
-
-__all__ = ["Question", "analyse"]
+    from receiver.simulate.figures import SourceFigures
+    from receiver.simulate.headroom import Replays
+    from receiver.simulate.replays import Facts, PairOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an analysis is asked."""
+    """What an analysis is asked; `SettingsError` for what can't be answered."""
 
     key: str
     """The KEY of the domains."""
     windows: list[int] | None = None
-    """Those of the grid, as are the expiries; a list that is None is chosen from the log."""
+    """The windows of the grid. This list and that of the expiries are chosen from the log where they are None."""
     expiries_us: list[int] | None = None
     settings: SimulateSettings = field(default_factory=SimulateSettings)
     present: tuple[int, int] | None = None
     """The window and the expiry in microseconds that are set at present; None for Apama's defaults."""
 
+    def __post_init__(self) -> None:
+        domain_key(self.key)
+        if self.windows is not None and self.expiries_us is not None:
+            check_grid(self.windows, self.expiries_us)
+
 
 def analyse(replays: Replays, question: Question) -> Analysis:
     """Replay a log under every setting of a grid, recommend one, and say what stands out."""
-    # Here, because it loads Numba, and a caller that only needs `Question` is spared that.
-    from receiver.simulate.headroom import headroom_of
-
     settings = question.settings
     facts = replays.facts()
     sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
@@ -65,17 +68,20 @@ def analyse(replays: Replays, question: Question) -> Analysis:
             np.sum(replayed.peak_ids, axis=0),
             facts.log.duplicates,
         ),
-        domains=_domain_figures(facts, windows, expiries_us, replayed),
+        domains=tuple(
+            replace(domain, settings=_setting_figures(windows, expiries_us, caught, peak_ids, domain.duplicates))
+            for domain, caught, peak_ids in zip(facts.domains, replayed.caught, replayed.peak_ids, strict=True)
+        ),
         recommendation=recommendation,
         kinds=kinds,
         evidence=evidence,
         elsewhere=facts.elsewhere,
         peak_per_second=facts.peak_per_second,
         findings=findings_of(Known(facts, recommendation, kinds, evidence, settings.max_missed, question.key)),
-        sources=_source_figures(facts, outcome),
+        sources=tuple(_source_figures(facts, outcome)),
         missed_by_window=missed_by(facts.whole.windows),
         missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),
-        headroom=headroom_of(outcome.slack),
+        headroom=outcome.headroom(),
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,
     )
@@ -96,34 +102,8 @@ def _setting_figures(
     )
 
 
-def _domain_figures(
-    facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], replayed: Replayed
-) -> tuple[DomainFigures, ...]:
-    return tuple(
-        DomainFigures(
-            domain.name,
-            domain.receipts,
-            domain.duplicates,
-            domain.sources,
-            domain.window_need,
-            domain.expiry_need_us,
-            _setting_figures(windows, expiries_us, caught, peak_ids, domain.duplicates),
-        )
-        for domain, caught, peak_ids in zip(facts.domains, replayed.caught, replayed.peak_ids, strict=True)
-    )
-
-
-def _source_figures(facts: Facts, outcome: PairOutcome) -> tuple[SourceFigures, ...]:
-    return tuple(
-        SourceFigures(
-            domain=source.domain,
-            source=source.source,
-            receipts=source.receipts,
-            duplicates=source.duplicates,
-            window_need=source.window_need,
-            expiry_need_us=max(1, source.expiry_need_us),  # an expiry of 0 catches nothing
-            window_left=window_left,
-            expiry_left_us=expiry_left_us,
-        )
-        for source, (window_left, expiry_left_us) in zip(facts.sources, outcome.source_slack, strict=True)
-    )
+def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigures]:
+    for index, source in enumerate(facts.sources):
+        window_left, expiry_left_us = outcome.left(index)
+        need_us = max(1, source.expiry_need_us)  # an expiry of 0 catches nothing
+        yield replace(source, expiry_need_us=need_us, window_left=window_left, expiry_left_us=expiry_left_us)

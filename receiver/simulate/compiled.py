@@ -13,8 +13,6 @@ from numba.np.arrayobj import make_array
 
 from receiver.errors import LogFormatError
 
-__all__ = ["MOST_NUMBERED", "check_numbered", "compiled", "ones", "prefetch"]
-
 MOST_NUMBERED = 2**31 - 2
 """The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
 

@@ -9,27 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = [
-    "Analysis",
-    "DomainFigures",
-    "Elsewhere",
-    "Evidence",
-    "Finding",
-    "Grade",
-    "HeadroomFigures",
-    "Histogram",
-    "Kind",
-    "LogFigures",
-    "Recommendation",
-    "SettingFigures",
-    "SizedSetting",
-    "SourceFigures",
-    "Steps",
-    "Timeline",
-    "Unseen",
-]
-
-
 Steps = tuple[tuple[int, int], ...]
 """Settings, ascending, and how many duplicates each misses; a setting between two misses no more than the smaller of them does.
 
@@ -88,7 +67,7 @@ class DomainFigures:
     """The least W that, without the time tier, misses no more of its duplicates than allowed."""
     expiry_need_us: int
     """The least E that does so without a window."""
-    settings: tuple[SettingFigures, ...]
+    settings: tuple[SettingFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +83,9 @@ class SourceFigures:
     """The smallest W that catches all of its duplicates without the time tier."""
     expiry_need_us: int
     """The smallest E that catches all of its duplicates without the per-source tier."""
-    window_left: int | None
+    window_left: int | None = None
     """The least headroom in W of its duplicates that the recommended setting catches by the source's queue."""
-    expiry_left_us: int | None
+    expiry_left_us: int | None = None
     """The least headroom in E of its duplicates that the recommended setting catches by the time queue alone."""
 
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Evidence, Recommendation, SizedSetting
     from receiver.simulate.replays import Facts
 
-__all__ = ["Known", "findings_of"]
-
 _FAR_ABOVE = 10
+"""How many times as much as others a source must need to be named."""
 _LEAST_ENDED_PERCENT = 1
+"""The share of the remembered ids, below which it isn't worth a word that their sources have ended."""
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 
@@ -175,6 +175,7 @@ def _few_bursts(known: Known) -> Finding | None:
     bursts = known.evidence.bursts
     if not 0 < bursts < STRONG_BURSTS:
         return None
+    # Of n + 1 bursts that are alike, the last is the largest as often as any other.
     largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
     return Finding(
         "few-bursts",
@@ -199,6 +200,7 @@ def _halves_disagree(known: Known) -> Finding | None:
 def _short_window(known: Known) -> Finding | None:
     facts, setting = known.facts, known.recommendation.setting
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
+    # Too short: at the peak rate the window is full sooner than the longest redelivery takes. Cross-multiplied, to be exact.
     if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
         return None
     window = f"W to at least {-(-delivery_us * peak // _US):,}"

@@ -10,21 +10,11 @@ import numpy as np
 from receiver.errors import SettingsError, detects_nothing
 from receiver.settings import ReceiverSettings
 
-__all__ = [
-    "MAX_SETTINGS",
-    "check_grid",
-    "chosen_expiries_us",
-    "chosen_windows",
-    "parse_budget_bytes",
-    "parse_expiries_us",
-    "parse_present",
-    "parse_windows",
-]
-
 MAX_SETTINGS = 10_000
 _LARGEST = 10**12
 _RANGE_PARTS = 3
 _CHOSEN = 8
+"""How many values are chosen at most where nobody lists any."""
 _LIST_HINT = "such as 2000, 0,100,2000 or 100:20000:16"
 _PRESENT_HINT = "write W,E, such as 2000,120"
 
@@ -104,14 +94,14 @@ def _range(option: str, text: str, significant_digits: int | None) -> list[Decim
     if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
         raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
     spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
-    spaced[0], spaced[-1] = first, last
+    spaced[0], spaced[-1] = first, last  # exactly as they were written, which a power of a float needn't be
     if significant_digits is not None:
         spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
     return spaced
 
 
 def check_grid(windows: list[int], expiries_us: list[int]) -> None:
-    """Refuse what can't be replayed. The pair 0, 0 inside a larger grid is left out by whoever replays."""
+    """Refuse a grid that can't be replayed. Inside a larger grid, whoever replays leaves out the pair 0, 0."""
     settings = len(windows) * len(expiries_us)
     if settings > MAX_SETTINGS:
         raise SettingsError(
@@ -133,6 +123,7 @@ def chosen_expiries_us(most_need_us: int) -> list[int]:
 
 
 def _ladder(most_need: int, default: int, *, least: int) -> list[int]:
+    """0, the default, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is twice the most needed."""
     most = 2 * max(least, most_need, default // 20)
     steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
     rungs = [step for step in steps if least <= step < most]

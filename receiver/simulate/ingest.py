@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from receiver.logs import LogBatch, LogBatches, StatusLine
 
-__all__ = ["Receipts", "ingest"]
-
 _PATIENCE_SECS = 0.5
 
 
@@ -147,7 +145,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
 
 
 def _read_ahead(batches: Iterator[LogBatch]) -> Generator[LogBatch, None, None]:
-    """The same batches, each read while the one before is worked on: Arrow and Numba both release Python's lock."""
+    """Batches, each read while the one before is worked on: Arrow and Numba both release Python's lock."""
     coming: SimpleQueue[LogBatch | BaseException | None] = SimpleQueue()
     wanted, stopped = Semaphore(), Event()
 

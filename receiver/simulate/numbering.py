@@ -17,28 +17,13 @@ import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.logs.columns import MAP_IN_PYTHON, map_options
+from receiver.logs.options import MAP_IN_PYTHON, map_options
 from receiver.simulate.compiled import check_numbered, compiled, prefetch
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.logs import LogBatch
-
-__all__ = [
-    "Channels",
-    "Names",
-    "TextNumbers",
-    "Texts",
-    "check_columns",
-    "digest_hashes",
-    "distinct",
-    "hash_texts",
-    "lacking_parts",
-    "longest_delivery_us",
-    "plain_text",
-    "text_buffers",
-]
 
 # An entry of the table: the upper half of a text's hash, and its number plus 1. The hash's uppermost bits are the slot to
 # begin at, so the entries of a table that has become too short say themselves where they belong in a longer one.

@@ -1,8 +1,8 @@
 """The settings to choose from, one of each `Kind`: how they are sized, what each costs, and which one to take.
 
-Two sentences follow from the rules: what comes again within E is caught, however busy it was; what comes again within the
-last W ids of its source is caught, however late. So `both` asks each tier alone to catch what the log holds, with the
-margin. It holds on days whose traffic or whose pauses differ, where a setting that one tier barely makes does not.
+Two sentences follow from the rules. An id that comes again within E is caught, however busy the source was. An id that
+comes again within the last W ids of its source is caught, however late it is. So `both` asks each tier alone to catch what
+the log holds, with the margin. Such a setting still holds on a day with more traffic or with longer pauses.
 
 `lean` is the setting with the fewest ids. Caught duplicates only grow with W and with E. So for each window w there is one
 smallest expiry e(w) that misses no more than allowed. The windows tried are 0 (the time queue alone), the largest need (the
@@ -15,6 +15,7 @@ those of the other.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -29,18 +30,8 @@ if TYPE_CHECKING:
 
     from receiver.settings import SimulateSettings
     from receiver.simulate.figures import Elsewhere
-    from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, Replays, ValueCounts
-
-__all__ = [
-    "FAIR_BURSTS",
-    "STRONG_BURSTS",
-    "STRONG_SPANS",
-    "Sizing",
-    "elsewhere_with_margin",
-    "sizing_of",
-    "widest_of",
-    "with_margin",
-]
+    from receiver.simulate.headroom import Replays
+    from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, ValueCounts
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -65,9 +56,9 @@ Pair = tuple[int, int]
 
 def _rounded_up(value: Fraction | int) -> int:
     """To two significant digits, upwards: settings are read by people."""
-    whole = -(-value // 1)
+    whole = math.ceil(value)
     unit: int = 10 ** max(0, len(str(whole)) - 2)
-    return int(-(-value // unit)) * unit
+    return -(-whole // unit) * unit
 
 
 def _times(margin: float, need: int) -> Fraction:
@@ -82,32 +73,36 @@ def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
 
 
 def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Pair:
-    """What other systems' memories are to be set to: a number of ids, and a time that is always longer than its need.
+    """The settings of other systems' memories: a number of ids, and a time that is always longer than its need.
 
-    For an id exactly as old as that is forgotten in some systems, and others don't say.
+    Some systems forget an id that is exactly as old as their time, and others don't say.
     """
     ids, ttl_us = with_margin(needs.artemis_id_cache_size, max(1, needs.ttl_us), margin)
     return ids, max(ttl_us, _rounded_up(needs.ttl_us + 1))
 
 
 def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
+    """The windows to try for `lean`: 0, the largest need that counts, and quantiles in between."""
     if not needs.total:
         return []
     last = needs.total - 1
+    # The largest needs may be missed, as many as `max_missed`. The next one is then the largest that counts.
     ranks = (max(0, last - max_missed), *(int(q * last) for q in _QUANTILES))
     return sorted({0, *(needs.at(rank) for rank in ranks)})
 
 
 class _Asked(NamedTuple):
-    """What a log, or half of it, asks for: by each kind a pair, and those from which `lean` takes the cheapest."""
+    """The pairs that a log, or half of it, asks for: one of each kind."""
 
     both: Pair
     window: Pair
     lean: Sequence[Pair]
+    """Several: which of them remembers the fewest ids is known once they are replayed."""
 
 
 def _asked(part: PartNeeds, lean: Sequence[tuple[int, int]], delivery_us: int, settings: SimulateSettings) -> _Asked:
     window = _rounded_up(_times(settings.margin, part.window(settings.max_missed)))
+    # However little the duplicates need, the expiry covers a redelivery.
     least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))
     enlarged = {with_margin(*need, settings.margin) for need in lean if need != (0, 0)}
     return _Asked(
@@ -142,7 +137,8 @@ class Sizing:
         kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
         by_kind = {sized.kind: sized for sized in kinds}
         evidence = self._evidence(by_kind[Kind.BOTH])
-        order = [by_kind[kind] for kind in (Kind.DEFAULT,) * (evidence.grade is Grade.WEAK) + _BY_THE_LOG]
+        safest_first = (Kind.DEFAULT, *_BY_THE_LOG) if evidence.grade is Grade.WEAK else _BY_THE_LOG
+        order = [by_kind[kind] for kind in safest_first]
         affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
         sized = next(affordable, order[-1])
         why = self._why(sized, evidence, is_first=sized is order[0])
@@ -175,6 +171,7 @@ class Sizing:
     def _unseen(self, kind: Kind, outcomes: Mapping[Pair, PairOutcome]) -> Unseen:
         by_first, by_second = (outcomes[self._pair_of(kind, half, outcomes)] for half in self.asked[1:])
         in_first, in_second = (half.windows.total for half in self.facts.halves)
+        # What one half chose is held against the other: its duplicates, less those of them that were caught.
         missed = in_second - (by_first.caught - by_first.caught_in_first_half)
         missed += in_first - by_second.caught_in_first_half
         return Unseen(in_first + in_second, missed)
@@ -210,23 +207,29 @@ class Sizing:
         return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
 
 
-def widest_of(facts: Facts, tried: PerPart[Sequence[int]], settings: SimulateSettings, present: Pair) -> Pair:
-    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows `tried` need."""
+def _tried(facts: Facts, settings: SimulateSettings) -> PerPart[list[int]]:
+    """The windows to try for each part."""
+    first, second, third = (_windows(part.windows, settings.max_missed) for part in facts.parts)
+    return first, second, third
+
+
+def widest_of(facts: Facts, settings: SimulateSettings, present: Pair) -> Pair:
+    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows tried need."""
     # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
     whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
-    lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
+    most = max(chain(*_tried(facts, settings)), default=0)
+    lean = with_margin(most, facts.whole.expiry_us, settings.margin)
     windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
     return max(windows), max(expiries_us)
 
 
 def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:
-    """What to replay in order to size each kind."""
+    """The pairs to replay in order to size each kind."""
     facts = replays.facts()
-    parts = (facts.whole, *facts.halves)
-    first, second, third = (_windows(part.windows, settings.max_missed) for part in parts)
-    needs_us = replays.expiry_needs_us((first, second, third), settings.max_missed)
+    tried = _tried(facts, settings)
+    needs_us = replays.expiry_needs_us(tried, settings.max_missed)
     whole, *halves = (
         _asked(part, list(zip(windows, expiries_us, strict=True)), facts.log.delivery_us, settings)
-        for part, windows, expiries_us in zip(parts, (first, second, third), needs_us, strict=True)
+        for part, windows, expiries_us in zip(facts.parts, tried, needs_us, strict=True)
     )
     return Sizing(facts, settings, present, (whole, halves[0], halves[1]))

@@ -1,6 +1,6 @@
-"""What an analysis asks of a log, whoever replays it: one process that holds it whole, or many that hold a chunk each.
+"""What an analysis gets to know of a log: its facts, and the outcomes of its replay.
 
-Everything here adds up over parts of a log. So an engine has to count, and what turns counts into facts is written once.
+Whoever replays it, one process that holds it whole or many that hold a chunk each, counts by `shares` and `headroom`.
 """
 
 from __future__ import annotations
@@ -10,45 +10,26 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from receiver.domains import Channel, destination_name
-from receiver.simulate.figures import Elsewhere, Histogram, LogFigures, Timeline
+from receiver.simulate.figures import (
+    DomainFigures,
+    Elsewhere,
+    HeadroomFigures,
+    Histogram,
+    LogFigures,
+    SourceFigures,
+    Timeline,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.logs import StatusLine
     from receiver.simulate.figures import Steps
-
-__all__ = [
-    "STEPS",
-    "WORST_SOURCES",
-    "CrossDomainDuplicates",
-    "DomainCounts",
-    "Facts",
-    "PairOutcome",
-    "PartNeeds",
-    "PerPart",
-    "Replayed",
-    "Replays",
-    "Slack",
-    "SourceNeeds",
-    "ValueCounts",
-    "counts_of",
-    "cross_domain_counts",
-    "histogram_of",
-    "in_order",
-    "maybe_worst",
-    "missed_between",
-    "missed_by",
-    "parted_queues",
-    "queues_of",
-    "slices_of",
-    "worst",
-]
 
 _T = TypeVar("_T")
 PerPart = tuple[_T, _T, _T]
@@ -93,16 +74,6 @@ class ValueCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class DomainCounts:
-    name: str
-    receipts: int
-    duplicates: int
-    sources: int
-    window_need: int
-    expiry_need_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class PartNeeds:
     """What the duplicates of a log, or of one half of it, need."""
 
@@ -114,19 +85,6 @@ class PartNeeds:
     def window(self, max_missed: int) -> int:
         """The least W that, without the time tier, misses no more of them than allowed."""
         return self.windows.at(self.windows.total - 1 - max_missed) if self.windows.total > max_missed else 0
-
-
-@dataclass(frozen=True, slots=True)
-class SourceNeeds:
-    """One source of one domain that has duplicates."""
-
-    domain: str
-    source: str
-    receipts: int
-    """Receipts with an id."""
-    duplicates: int
-    window_need: int
-    expiry_need_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +101,24 @@ class Facts:
     """What is true of a log under a KEY, whatever the setting."""
 
     log: LogFigures
-    domains: tuple[DomainCounts, ...]
-    """Ordered by name."""
+    domains: tuple[DomainFigures, ...]
+    """Ordered by name, without settings."""
     firsts: int
     """Receipts with an id that is new in their domain."""
     whole: PartNeeds
     halves: tuple[PartNeeds, PartNeeds]
     """Of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
     bursts: int
-    """As `figures.Evidence` has them."""
+    """`figures.Evidence.bursts`"""
     elsewhere: Elsewhere | None
     peak_per_second: int
-    """As `figures.Analysis` has it."""
+    """`figures.Analysis.peak_per_second`"""
     from_other_sources: int
     """Duplicates whose id came last from another source."""
     expiry_needs: Histogram
     most_expiry_need_us: int
-    sources: tuple[SourceNeeds, ...]
-    """Those that need most, worst first: by window need, expiry need (both descending), domain, source."""
+    sources: tuple[SourceFigures, ...]
+    """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
     source_window_needs: ValueCounts
     """Per source with duplicates, the window that catches them all."""
     checked_sources: int
@@ -184,28 +142,51 @@ class Facts:
     status_lines: tuple[StatusLine, ...]
     """Ordered by the time they were logged at."""
 
+    @property
+    def parts(self) -> PerPart[PartNeeds]:
+        return self.whole, *self.halves
 
-@dataclass(frozen=True, slots=True)
-class Slack:
-    """The slack of all duplicates that a setting catches, by tier: how many these are, and the least slack."""
 
-    by_source: int
-    by_time: int
-    least_window: int | None
-    least_expiry_us: int | None
+NONE_CAUGHT = np.iinfo(np.int64).max
+"""The least slack of no duplicate."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairOutcome:
     """One pair (W, E) over the whole log."""
 
-    caught: int
+    by_source: int
+    """Duplicates whose id a source's queue still holds."""
+    by_time: int
+    """Duplicates whose id only the time queue still holds."""
     caught_in_first_half: int
     peak_ids: int
     """The sum of the domains' peaks."""
-    slack: Slack
-    source_slack: tuple[tuple[int | None, int | None], ...]
-    """Per source of `Facts.sources`, in their order: its least headroom in W, and in E (microseconds)."""
+    least_window: npt.NDArray[np.int64]
+    """The least slack in W of each source of `Facts.sources`, in their order, and last of all others together;
+    `NONE_CAUGHT` where nothing is caught.
+    """
+    least_expiry_us: npt.NDArray[np.int64]
+    """The least slack in microseconds of E, of the same sources."""
+
+    @property
+    def caught(self) -> int:
+        return self.by_source + self.by_time
+
+    def headroom(self) -> HeadroomFigures | None:
+        """None where the pair catches nothing."""
+        if not self.caught:
+            return None
+        least = _or_none(self.least_window.min()), _or_none(self.least_expiry_us.min())
+        return HeadroomFigures(self.by_source, self.by_time, *least)
+
+    def left(self, source: int) -> tuple[int | None, int | None]:
+        """The least headroom in W, and in E (microseconds), of a source of `Facts.sources`."""
+        return _or_none(self.least_window[source]), _or_none(self.least_expiry_us[source])
+
+
+def _or_none(least: np.int64) -> int | None:
+    return None if least == NONE_CAUGHT else int(least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,24 +197,6 @@ class Replayed:
     """Per domain of `Facts.domains`, in their order."""
     peak_ids: tuple[npt.NDArray[np.int64], ...]
     pairs: tuple[PairOutcome, ...]
-
-
-class Replays(Protocol):
-    """A log that can be replayed."""
-
-    def facts(self) -> Facts:
-        """Everything that doesn't depend on a setting."""
-        ...
-
-    def expiry_needs_us(self, tried: PerPart[Sequence[int]], max_missed: int) -> PerPart[list[int]]:
-        """Per window tried for each part, the smallest E that together with it misses no more than `max_missed` of the
-        part's duplicates; 0 where none is needed. `max_missed` is that of the facts.
-        """
-        ...
-
-    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
-        """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
-        ...
 
 
 def counts_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -259,8 +222,8 @@ def missed_by(values: ValueCounts) -> Steps:
 
 
 def missed_between(needs: Histogram, most: int) -> Steps:
-    """The same where the needs are known between steps alone, and the largest one: what needs a step itself counts as missed.
-    What needs 0 is caught from 1 on.
+    """What `missed_by` gives, from a histogram and the largest need. A duplicate whose need equals an edge counts as missed;
+    one that needs 0 is caught from 1 on.
     """
     if not needs.counts:
         return ()
@@ -275,13 +238,13 @@ def slices_of(first_us: int, last_us: int) -> tuple[int, int]:
     return slice_us, (last_us - first_us) // slice_us + 1
 
 
-def _by_need(source: SourceNeeds) -> tuple[int, int, str, str]:
+def _by_need(source: SourceFigures) -> tuple[int, int, str, str]:
     """A key to sort by, the source that needs most first."""
     return -source.window_need, -source.expiry_need_us, source.domain, source.source
 
 
-def worst(sources: Iterable[SourceNeeds]) -> tuple[SourceNeeds, ...]:
-    """Those that need most, worst first, and no more than `WORST_SOURCES`."""
+def worst(sources: Iterable[SourceFigures]) -> tuple[SourceFigures, ...]:
+    """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
     return tuple(heapq.nsmallest(WORST_SOURCES, sources, _by_need))
 
 

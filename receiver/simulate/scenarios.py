@@ -12,8 +12,6 @@ from datetime import UTC, datetime
 
 from receiver.errors import SettingsError
 
-__all__ = ["SCENARIOS", "ScenarioPlan"]
-
 SCENARIOS = {
     "steady": "Poisson arrivals over many sources, now and then a redelivery",
     "sender-crash": "sources crash and send again everything since their last checkpoint",
@@ -29,7 +27,7 @@ _MOST_SOURCES = 1_000_000
 _MOST_DUPLICATES = 0.9
 _DAY_SECS = 86_400.0
 _LAST_SECS = datetime(9999, 12, 31, tzinfo=UTC).timestamp() - 366 * _DAY_SECS
-"""The end of the years that can be written, less room for outages."""
+"""The latest end of a log: the last year that can be written, less a year of room for outages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

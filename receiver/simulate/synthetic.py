@@ -18,16 +18,14 @@ import pyarrow.compute as pc
 from receiver.logs import columns
 from receiver.simulate.scenarios import ScenarioPlan
 
-__all__ = ["SCENARIO_FUNCTIONS", "SCHEMA", "batches"]
-
 BLOCK_ROWS = 1 << 20
 """Rows made at a time, about: all the memory that a log of any length takes."""
 QUIET_SHARE = 0.001
 """The share of the messages that the last source sends, the quiet one."""
 _LEAST_BLOCKS = 8
-"""So that even a short log has room for every part of `mixed`."""
+"""How many blocks a log has at least, so that even a short one has room for every part of `mixed`."""
 _BURST_GAP_US = 10
-"""Between the receipts of a run that comes again."""
+"""The time between the receipts of a run that comes again."""
 _HOUR_US = 3_600_000_000
 _CONNECTIONS = pa.array(["bridge-1", "bridge-2"])
 _DESTINATIONS = pa.array(["queue://orders", "queue://payments"])
@@ -37,7 +35,7 @@ _DIGEST_LETTERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class ReceiptColumns:
+class MadeReceipts:
     """Rows in columns, still as numbers. All columns have the same length."""
 
     received_at_us: npt.NDArray[np.int64]
@@ -51,15 +49,15 @@ class ReceiptColumns:
     def __len__(self) -> int:
         return len(self.received_at_us)
 
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> ReceiptColumns:
-        return ReceiptColumns(*(getattr(self, column.name)[rows] for column in fields(self)))
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> MadeReceipts:
+        return MadeReceipts(*(getattr(self, column.name)[rows] for column in fields(self)))
 
     @staticmethod
-    def joined(parts: Sequence[ReceiptColumns]) -> ReceiptColumns:
-        columns = (column.name for column in fields(ReceiptColumns))
-        return ReceiptColumns(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
+    def joined(parts: Sequence[MadeReceipts]) -> MadeReceipts:
+        columns = (column.name for column in fields(MadeReceipts))
+        return MadeReceipts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
-    def in_order(self) -> ReceiptColumns:
+    def in_order(self) -> MadeReceipts:
         return self.take(np.argsort(self.received_at_us, kind="stable"))
 
 
@@ -75,7 +73,7 @@ class TrafficBlock:
     number: int
     plan: ScenarioPlan
     rng: np.random.Generator
-    firsts: ReceiptColumns
+    firsts: MadeReceipts
 
     @property
     def resends(self) -> float:
@@ -92,9 +90,9 @@ class TrafficBlock:
 class BlockOutcome:
     """A block after its scenario."""
 
-    firsts: ReceiptColumns
+    firsts: MadeReceipts
     """The block's rows in their order, a few of them received later or over another connection."""
-    resends: ReceiptColumns
+    resends: MadeReceipts
     """In any order; those received after the block are kept until their time has come."""
     silence_us: tuple[int, int] | None = None
     """The time from which everything comes later, and by how much."""
@@ -103,12 +101,12 @@ class BlockOutcome:
 Scenario = Callable[[TrafficBlock], BlockOutcome]
 
 
-def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS) -> Iterator[ReceiptColumns]:
+def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS) -> Iterator[MadeReceipts]:
     """The plan's receipts in order of time, a block at a time; `plan.receipts` of them in all."""
     rows = min(block_rows, max(1, plan.receipts // _LEAST_BLOCKS))
     senders = _Senders(plan)
     clock_us = round(plan.start.timestamp() * 1_000_000)
-    waiting: list[ReceiptColumns] = []
+    waiting: list[MadeReceipts] = []
     left = plan.receipts
     for number in itertools.count():
         # A stream of random numbers for each block, whatever the blocks before have drawn.
@@ -117,7 +115,7 @@ def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS
         outcome = scenario(TrafficBlock(number, plan, rng, firsts))
         if outcome.silence_us:
             waiting = [_later(part, *outcome.silence_us) for part in waiting]
-        merged = ReceiptColumns.joined([*waiting, outcome.firsts, outcome.resends]).in_order()
+        merged = MadeReceipts.joined([*waiting, outcome.firsts, outcome.resends]).in_order()
         clock_us = int(outcome.firsts.received_at_us.max())
         due = int(np.searchsorted(merged.received_at_us, clock_us, side="right"))
         yield merged.take(slice(0, min(due, left)))
@@ -127,7 +125,7 @@ def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS
         waiting = [merged.take(slice(due, None))]
 
 
-def _later(receipts: ReceiptColumns, start_us: int, by_us: int) -> ReceiptColumns:
+def _later(receipts: MadeReceipts, start_us: int, by_us: int) -> MadeReceipts:
     received = receipts.received_at_us
     return replace(receipts, received_at_us=np.where(received >= start_us, received + by_us, received))
 
@@ -143,14 +141,14 @@ class _Senders:
         self._ends = np.cumsum(shares) / shares.sum()
         self._sent = np.zeros(plan.sources, np.int64)
 
-    def firsts(self, rng: np.random.Generator, count: int, clock_us: int) -> ReceiptColumns:
+    def firsts(self, rng: np.random.Generator, count: int, clock_us: int) -> MadeReceipts:
         """The next `count` messages after `clock_us`, each at its first receipt."""
         received = clock_us + np.cumsum(rng.exponential(self._mean_gap_us, count)).astype(np.int64)
         picked = np.searchsorted(self._ends, rng.random(count), side="right")
         source = np.minimum(picked, len(self._sent) - 1).astype(np.int32)
         # One latency per source keeps its messages in the order of their sending.
         latency_us = 1_000 + source.astype(np.int64) * 7_919 % 8_000
-        return ReceiptColumns(
+        return MadeReceipts(
             received_at_us=received,
             source=source,
             seq_no=self._next_numbers(source),
@@ -243,7 +241,7 @@ def quiet_source(block: TrafficBlock) -> BlockOutcome:
     latest_us = min(plan.receipts / plan.rate * 1e6 * 0.6, 6.0 * _HOUR_US)
     delays = block.rng.uniform(latest_us / 3, latest_us, len(again)).astype(np.int64)
     late = replace(again, received_at_us=again.received_at_us + delays, sent_at_us=again.sent_at_us + delays)
-    return BlockOutcome(firsts, ReceiptColumns.joined([outcome.resends, late]))
+    return BlockOutcome(firsts, MadeReceipts.joined([outcome.resends, late]))
 
 
 def mixed(block: TrafficBlock) -> BlockOutcome:
@@ -252,8 +250,8 @@ def mixed(block: TrafficBlock) -> BlockOutcome:
     return others[block.number % len(others)](block)
 
 
-def _redelivered(receipts: ReceiptColumns, at_us: npt.NDArray[np.int64]) -> ReceiptColumns:
-    """The same messages, delivered again by the broker, which keeps the time they were sent."""
+def _redelivered(receipts: MadeReceipts, at_us: npt.NDArray[np.int64]) -> MadeReceipts:
+    """Messages delivered again by the broker, which keeps the time they were sent."""
     return replace(receipts, received_at_us=at_us, redelivered=np.ones(len(receipts), np.bool_))
 
 
@@ -265,7 +263,7 @@ class _Breaks:
     """Rows of the block, the last ones of a group before it broke off; a row may be there twice."""
     again_at_us: npt.NDArray[np.int64]
     carried_on_at_us: npt.NDArray[np.int64]
-    """When each row of the block is received if its group holds back, while broken, what comes meanwhile."""
+    """When each row of the block is received if a broken group delivers nothing until it is back."""
 
 
 def _breaks(block: TrafficBlock, group: npt.NDArray[np.int64], *, mean_run: int, secs: tuple[float, float]) -> _Breaks:
@@ -277,6 +275,7 @@ def _breaks(block: TrafficBlock, group: npt.NDArray[np.int64], *, mean_run: int,
     by_group = np.argsort(group, kind="stable")
     group = group[by_group]
     last = np.unique(rng.integers(0, rows, count))  # where in `by_group` the groups break off
+    # No run reaches back beyond the first row of its group, which `searchsorted` finds in the sorted groups.
     run = np.minimum(rng.integers(1, 2 * mean_run + 1, len(last)), last - np.searchsorted(group, group[last]) + 1)
 
     delays = rng.uniform(block.delay_us(secs[0]), block.delay_us(secs[1]), len(last)).astype(np.int64)
@@ -332,16 +331,16 @@ SCENARIO_FUNCTIONS: dict[str, Scenario] = {
 
 
 def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
-    """The plan's log in order, in batches of `SCHEMA` of about `block_rows` rows, which is all that is held of it."""
+    """The plan's log in order, in batches of `SYNTHETIC_SCHEMA` of about `block_rows` rows, which is all that is held of it."""
     scenario = SCENARIO_FUNCTIONS[plan.scenario]
     is_payments = queue_of(np.arange(plan.sources, dtype=np.int32))
     sources = pa.array([_source_name(index, bool(pays)) for index, pays in enumerate(is_payments)])
     return (_batch(receipts, sources) for receipts in traffic(plan, scenario, block_rows))
 
 
-def _batch(receipts: ReceiptColumns, sources: pa.Array) -> pa.RecordBatch:
+def _batch(receipts: MadeReceipts, sources: pa.Array) -> pa.RecordBatch:
     source = pa.DictionaryArray.from_arrays(receipts.source, sources)
-    return pa.record_batch([values(receipts, source) for values in _COLUMNS.values()], schema=SCHEMA)
+    return pa.record_batch([values(receipts, source) for values in _COLUMNS.values()], schema=SYNTHETIC_SCHEMA)
 
 
 def _source_name(index: int, pays: bool) -> str:  # noqa: FBT001 - private
@@ -353,7 +352,7 @@ def _words(index: npt.NDArray[np.integer], words: pa.Array) -> pa.DictionaryArra
     return pa.DictionaryArray.from_arrays(index.astype(np.int32), words)
 
 
-def _digests(receipts: ReceiptColumns) -> pa.Array:
+def _digests(receipts: MadeReceipts) -> pa.Array:
     """Eight hexadecimal digits per row that depend on its id alone: the same message has the same body."""
     # The finishing steps of splitmix64, which spread neighbouring numbers over all digits.
     mixed = receipts.seq_no.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ receipts.source.astype(np.uint64)
@@ -364,7 +363,7 @@ def _digests(receipts: ReceiptColumns) -> pa.Array:
     return pa.StringArray.from_buffers(len(receipts), pa.py_buffer(offsets), pa.py_buffer(digits))
 
 
-_COLUMNS: dict[str, Callable[[ReceiptColumns, pa.DictionaryArray], pa.Array]] = {
+_COLUMNS: dict[str, Callable[[MadeReceipts, pa.DictionaryArray], pa.Array]] = {
     "received_at": lambda receipts, _source: pa.array(receipts.received_at_us, pa.timestamp("us", "UTC")),
     # The default id of Apama's senders: seqNo:messageSourceId.
     "unique_message_id": lambda receipts, source: pc.binary_join_element_wise(
@@ -379,4 +378,4 @@ _COLUMNS: dict[str, Callable[[ReceiptColumns, pa.DictionaryArray], pa.Array]] = 
     "body_digest": lambda receipts, _source: _digests(receipts),
 }
 """How each column is made, of receipts and their sources' names. A log has no other column."""
-SCHEMA = pa.schema([columns.SCHEMA.field(name) for name in _COLUMNS])
+SYNTHETIC_SCHEMA = pa.schema([columns.SCHEMA.field(name) for name in _COLUMNS])

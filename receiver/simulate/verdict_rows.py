@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.message import Verdict
-from receiver.simulate.kernel import is_caught, replay_grid
-from receiver.simulate.rows import split_domains
+from receiver.simulate.domain_rows import split_domains
+from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.simulate.ingest import Receipts
-
-__all__ = [
-    "SCHEMA",
-    "VERDICTS",
-    "receipt_batches",
-    "stretches",
-    "verdict_batch",
-    "verdict_batches",
-    "verdict_schema",
-    "verdicts_of",
-]
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
 
@@ -38,7 +27,7 @@ def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
     return pa.schema(receipt | dict.fromkeys(columns, _FEW))
 
 
-SCHEMA = verdict_schema()
+VERDICT_SCHEMA = verdict_schema()
 VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
 """Columns of verdicts hold indexes of this."""
 _NAMES = pa.array([str(verdict) for verdict in VERDICTS], pa.string())
@@ -51,9 +40,9 @@ def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> npt.NDArray[
     verdicts = np.full(len(receipts.received_at_us), VERDICTS.index(Verdict.NEW), np.int32)
     verdicts[receipts.id_number == 0] = VERDICTS.index(Verdict.UNCHECKED)
     for domain in split_domains(receipts):
-        counts = replay_grid(domain.rows, np.array([window]), np.array([expiry_us]), with_needs=True)
+        (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
         duplicates = domain.log_rows[domain.rows.earlier >= 0]
-        verdicts[duplicates[is_caught(counts.needs_us[:, 0], expiry_us)]] = VERDICTS.index(Verdict.DUPLICATE)
+        verdicts[duplicates[is_caught(counts.needs_us, expiry_us)]] = VERDICTS.index(Verdict.DUPLICATE)
     return verdicts
 
 
@@ -79,7 +68,7 @@ def verdict_batch(
     domain: pa.DictionaryArray,
     source: pa.DictionaryArray,
     verdicts: Sequence[npt.NDArray[np.int32]],
-    schema: pa.Schema = SCHEMA,
+    schema: pa.Schema = VERDICT_SCHEMA,
 ) -> pa.RecordBatch:
     """Rows of `schema` that follow each other from `first_row` on, with the verdicts of each of its columns for them."""
     row = pa.array(np.arange(first_row, first_row + len(ids)))
@@ -108,6 +97,6 @@ def receipt_batches(
 
 
 def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
-    """Rows of `SCHEMA` under one setting (see `receipt_batches`)."""
+    """Rows of `VERDICT_SCHEMA` under one setting (see `receipt_batches`)."""
     verdicts = verdicts_of(receipts, window, expiry_us)
-    return receipt_batches(receipts, lambda rows: [verdicts[rows]], SCHEMA)
+    return receipt_batches(receipts, lambda rows: [verdicts[rows]], VERDICT_SCHEMA)

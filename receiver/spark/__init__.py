@@ -6,7 +6,7 @@
 | `sources.py` | logs at paths and URLs, tables and frames, as pieces for the steps |
 | `flow.py` | `SparkFlow`: the rows of steps as those of a DataFrame |
 | `verdicts.py`, `compacting.py` | the verdict on each receipt; a log sorted by domain and day |
-| `session.py`, `java.py`, `workers.py` | the session, the Java that it runs in, the parent of its Python workers |
+| `session.py`, `java.py` | the session and its Python workers; the Java that it runs in |
 | `failures.py` | what Spark raises, in words that name the remedy |
 """
 

@@ -18,14 +18,15 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as sql
 
 from receiver.errors import OutputError, SettingsError
-from receiver.logs.columns import COLUMNS, Kind
+from receiver.logs.columns import COLUMNS, ValueKind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
 from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
-from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
-from receiver.steps.read import Reading, pieces_of, read_unit, reports_of, status_lines_of, units_of
-from receiver.steps.rows import Row
+from receiver.steps.arrow_rows import Row
+from receiver.steps.plan import splits_a_queue
+from receiver.steps.read import Reading, pieces_of, read_unit, units_of
+from receiver.steps.reports import carry_us_of, names_of, reports_of, status_lines_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from receiver.logs.compacted import Folder
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
-
-__all__ = ["ROWS_PER_FILE", "BadRows", "compact"]
 
 ROWS_PER_FILE = 1_000_000
 _GROUP_ROWS = 1 << 17
@@ -63,12 +62,12 @@ class _UnitReceipts:
     domain: pa.Array
 
 
-_CELLS: dict[Kind, tuple[str, Callable[[], Any]]] = {
-    **dict.fromkeys(Kind, ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64))),
-    Kind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
-    Kind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
+_CELLS: dict[ValueKind, tuple[str, Callable[[], Any]]] = {
+    **dict.fromkeys(ValueKind, ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64))),
+    ValueKind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
+    ValueKind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
 }
-"""The type of a column's cells as `steps.rows` knows it, and none of them."""
+"""The type of a column's cells as `steps.arrow_rows` knows it, and none of them."""
 
 Receipts: type[_UnitReceipts] = make_dataclass(
     "Receipts",
@@ -78,7 +77,7 @@ Receipts: type[_UnitReceipts] = make_dataclass(
     frozen=True,
     slots=True,
 )
-"""The same with the columns of a log, times in microseconds. A column that the unit lacks is empty."""
+"""A unit's receipts with the columns of a log, times in microseconds. A column that the unit lacks is empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,6 @@ from pyspark.sql import SparkSession
 
 from receiver.errors import ReceiverError, SparkError
 
-__all__ = ["translated"]
-
 _LAST_MOMENTS_SECS = 1.0
 _LOOKS = 10
 _MORE_MEMORY = (

@@ -24,14 +24,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
 from receiver.errors import ReceiverError
-from receiver.steps.rows import Row, batches_of, failure_of, rows_of, schema_of
+from receiver.steps.arrow_rows import LEAD, Row, batches_of, failure_of, rows_of, schema_of
 from receiver.steps.schemas import Failure
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-__all__ = ["OnProgress", "SparkFlow", "costs", "ddl_of", "start", "task_output", "watched"]
 
 _SPARK_TYPES = {
     pa.int32(): "int",
@@ -41,7 +39,6 @@ _SPARK_TYPES = {
     pa.string(): "string",
     pa.binary(): "binary",
 }
-_LEAD = ("key", "value", "block", "blocks")
 
 _Map = Callable[[Iterator[Row]], Iterable[Row]]
 _OfKey = Callable[[int, Iterator[Row]], Iterable[Row]]
@@ -116,7 +113,7 @@ class SparkFlow:
     def only(self, *kinds: type[Any]) -> SparkFlow:
         names = [kind.__name__ for kind in (*kinds, Failure)]
         there = reduce(lambda one, other: one | other, (col(name).isNotNull() for name in names))
-        return replace(self, frame=self.frame.select(*_LEAD, *names).where(there), kinds=kinds)
+        return replace(self, frame=self.frame.select(*LEAD, *names).where(there), kinds=kinds)
 
     def plus(self, *others: SparkFlow) -> SparkFlow:
         frames = (other.frame for other in others)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -25,7 +25,7 @@ from pyspark.sql.functions import monotonically_increasing_id
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.logs import ReadOptions, checked_options
-from receiver.logs.columns import fields_of
+from receiver.logs.options import fields_of
 from receiver.report.json_object import analysis_object
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
@@ -41,8 +41,6 @@ from receiver.steps.read import Reading
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-
-__all__ = ["FrameAnalysis", "judge", "size_windows"]
 
 _ROW_ID = "_receiver_row_id"
 _ADDED = ("verdict", "tier")
@@ -95,17 +93,13 @@ def size_windows(
         SparkError: Spark failed.
     """
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
-    settings = replace(SimulateSettings(), **{name: value for name, value in given.items() if value is not None})
     question = Question(
         domain,
         None if windows is None else parse_windows(_list("windows", windows), "windows"),
         None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs), "expiries_secs"),
-        settings,
+        SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
         None if current is None else _present(current),
     )
-    if question.windows and question.expiries_us:
-        check_grid(question.windows, question.expiries_us)
-    domain_key(domain)
     with _at_work(frame):
         options = _options(column_map)
         log = _log(ordered(frame, options, order_by), options, question)
@@ -164,7 +158,7 @@ def judge(
         SparkError: Spark failed.
     """
     setting = _setting(window, expiry_secs)
-    domain_key(domain)
+    question = Question(domain, [setting[0]], [setting[1]])
     if taken := [name for name in _ADDED if name in frame.columns]:
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
     with _at_work(frame):
@@ -174,7 +168,6 @@ def judge(
         file_row = [] if order_by is not None else file_and_row(frame) or []
         base = frame.select("*", *file_row, monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        question = Question(domain, [setting[0]], [setting[1]])
         log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
         duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
         log.forget()

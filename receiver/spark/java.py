@@ -14,8 +14,6 @@ from pathlib import Path
 from receiver.errors import SparkError
 from receiver.java import require_java
 
-__all__ = ["archive_options", "check_java", "give_up_useless_archive", "keep_errors_apart", "submitted"]
-
 _STANDARD_ERROR = 2
 _MODULE = "jdk.incubator.vector"
 # Mapped where it was made for, or Java would have to mend all of it as it starts.

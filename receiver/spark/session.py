@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-__all__ = ["session", "tuned"]
-
 _STANDARD_ERROR = 2
 _HEAD_BYTES = 1 << 14
 _PROBE_SECS = 5.0
@@ -64,7 +62,7 @@ _LOCAL_DEFAULTS = {
     "spark.driver.host": "127.0.0.1",
 }
 _WORKER_DEFAULTS = {
-    "spark.python.daemon.module": "receiver.spark.workers",
+    "spark.python.daemon.module": "receiver.spark.session",
     # As it is for RDDs, so that both have the same workers.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
@@ -285,3 +283,21 @@ def _stop(context: SparkContext) -> None:
     # Where Java is gone, the step that lost it has reported it.
     with suppress(Exception), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         context.stop()
+
+
+def _fork_workers() -> None:
+    """Be the parent of Spark's Python workers on this machine, which are forked off it with all that steps need loaded."""
+    import gc
+
+    import pyarrow as pa
+    from pyspark.daemon import manager
+
+    from receiver.steps.digests import digests_of
+
+    digests_of(pa.array([""]), bytes(16))  # so Numba and pandas, which Arrow looks for, are loaded too
+    gc.freeze()  # workers collect garbage after each task
+    manager()
+
+
+if __name__ == "__main__":  # as `spark.python.daemon.module`
+    _fork_workers()

@@ -23,14 +23,16 @@ from pyspark.sql.functions import col, element_at, split
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
-from receiver.logs.columns import BATCH_ROWS, COLUMNS, fields_of
+from receiver.logs.columns import BATCH_ROWS, COLUMNS
 from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
+from receiver.logs.options import fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
-from receiver.steps.read import Reading, pieces_of, reading, renumbered, reports_of, units_of
-from receiver.steps.rows import Row, runs
+from receiver.steps.arrow_rows import Row, runs
+from receiver.steps.read import Reading, pieces_of, reading, renumbered, units_of
+from receiver.steps.reports import reports_of
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
@@ -41,17 +43,6 @@ if TYPE_CHECKING:
     from receiver.logs import LogBatch, ReadOptions
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
-
-__all__ = [
-    "Ordered",
-    "Read",
-    "file_and_row",
-    "named",
-    "ordered",
-    "read_elsewhere",
-    "read_files",
-    "read_frame",
-]
 
 _UNIT_ROWS = 1_000_000
 _TASKS_PER_CORE = 16
@@ -248,7 +239,7 @@ def file_and_row(frame: DataFrame) -> list[Column] | None:
 
 
 def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
-    """The same, with the microseconds that a receipt's time means as `_ORDER`."""
+    """Receipts, with the microseconds that a receipt's time means as `_ORDER`."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

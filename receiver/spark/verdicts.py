@@ -30,7 +30,7 @@ from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
-from receiver.simulate.verdict_rows import SCHEMA
+from receiver.simulate.verdict_rows import VERDICT_SCHEMA
 from receiver.spark.flow import SparkFlow
 from receiver.steps.plan import keys_us
 from receiver.steps.schemas import channel_of, channels_of
@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from receiver.spark.sources import Read
+    from receiver.steps.arrow_rows import Row
     from receiver.steps.log import ChunkedLog
-    from receiver.steps.rows import Row
     from receiver.steps.schemas import CutPlan
-
-__all__ = ["tiers", "verdict_of", "verdict_rows", "verdicts_file"]
 
 _ROWS_PER_PART = 1_000_000
 _RECEIPT = "number bigint, key_us bigint, domain string, unique_message_id string, message_source_id string"
@@ -74,7 +72,7 @@ def verdict_of(unique_message_id: Column) -> Column:
 
 
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
-    """The rows of `simulate.verdict_rows.SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
+    """The rows of `simulate.verdict_rows.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
     work, pieces = _receipts(log.plan), read.pieces
     receipts = pieces.to_frame(work, _RECEIPT)
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
@@ -130,12 +128,12 @@ def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
 
             yield write_parts
     else:
-        with open_table(path, SCHEMA) as table, _parts_beside(Path(path)) as folder:
+        with open_table(path, VERDICT_SCHEMA) as table, _parts_beside(Path(path)) as folder:
 
             def write(rows: DataFrame) -> None:
                 for part in _write_parts(rows, folder):
                     for batch in pq.ParquetFile(part).iter_batches(use_threads=False):
-                        table.write(batch.cast(SCHEMA))
+                        table.write(batch.cast(VERDICT_SCHEMA))
 
             yield write
 

@@ -2,12 +2,13 @@
 
 | file | what is in it |
 |---|---|
-| `log.py` | `ChunkedLog`: all steps in order, and what they add up to |
-| `rows.py`, `schemas.py` | `RowFlow` and its rows; what the steps hand to each other, a dataclass for each kind of row |
+| `log.py` | `ChunkedLog`: all steps in order, with an example that is followed through them |
+| `arrow_rows.py`, `schemas.py` | `RowFlow` and its rows; what the steps hand to each other, a dataclass for each kind of row |
 | `read.py`, `digests.py` | units are read and checked; ids become digests |
-| `plan.py` | where domains are cut into chunks, and which chunks are worked on together |
-| `link.py` | which receipts repeat an id, and which ones later chunks look back to |
-| `chunks.py` | each chunk put in order and counted |
-| `lookback.py`, `standings.py` | what each duplicate needs, also over chunks between; how far each source has come by each chunk |
-| `replaying.py` | each chunk replayed from its true starting state |
+| `reports.py` | what the units hold, added up |
+| `plan.py` | where domains are cut into chunks, and which chunks share a task |
+| `link.py` | which receipts repeat an id, and which ones later chunks refer to |
+| `chunks.py` | each chunk put in order |
+| `measuring.py`, `source_totals.py` | what each duplicate needs, also over chunks between; how many ids each source has sent by each chunk |
+| `tails.py`, `replaying.py` | what chunks hand to later ones; each chunk replayed from its true starting state |
 """

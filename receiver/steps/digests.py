@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-__all__ = ["digests_of", "numbered"]
-
 _FREE = -1
 
 

@@ -1,6 +1,8 @@
-"""Which receipts repeat an id of their domain, and which receipts of a chunk later chunks look back to for it.
+"""Which receipts repeat an id of their domain, and which receipts of a chunk later chunks refer to.
 
-Ids are dealt to parts by their hash, so a part has all receipts of its ids, of all domains and chunks.
+In: the `Ids` of one partition, which has all receipts of its ids, of all domains and chunks. Out: the `Links` of each
+chunk, and one `IdCounts`. A receipt is a duplicate exactly if its id came before in its domain. All receipts of the id are
+here, so that is seen here, and nowhere else.
 """
 
 from __future__ import annotations
@@ -12,23 +14,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.replays import cross_domain_counts, queues_of
+from receiver.simulate.shares import IdCounts
+from receiver.steps.arrow_rows import Row, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
-from receiver.steps.rows import Row, changes, column, in_one, joined, split_by, used, values_in
-from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
+from receiver.steps.schemas import NEVER, CutPlan, Ids, Latest, Links
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["linked"]
-
 
 class _Several(NamedTuple):
-    """Receipts of a part whose id comes more than once in it, in whatever domain: few in most logs, and all that links
-    have to look at.
-    """
+    """Receipts whose id comes more than once, in whatever domain: few in most logs, and all that links have to look at."""
 
     id: npt.NDArray[np.int32]
-    """Numbered in the part."""
+    """Numbered in the partition."""
     chunk: npt.NDArray[np.int32]
     key_us: npt.NDArray[np.int64]
     unit: npt.NDArray[np.int32]
@@ -40,35 +39,34 @@ class _Several(NamedTuple):
         return _Several._make(values[rows] for values in self)
 
 
-class _Linked(NamedTuple):
-    """The same, ordered by id, domain and receipt: those of one id and domain, a *run*, stand together."""
+class _Runs(NamedTuple):
+    """`_Several`, ordered by id, domain and receipt. Receipts of one id and domain, a *run*, stand together."""
 
     receipts: _Several
     first: npt.NDArray[np.bool_]
     """Whether its run begins here."""
     run: npt.NDArray[np.intp]
     by_source: npt.NDArray[np.intp]
-    """The same rows ordered by run, source, and receipt."""
+    """The rows ordered by run, source, and receipt."""
     same_source: npt.NDArray[np.bool_]
     """In that order: whether the one before is of the same run and source."""
     next_in: npt.NDArray[np.int32]
-    """In that order: as `Repeats.next_in`."""
+    """In that order: `Links.next_in`."""
 
 
 def linked(plan: CutPlan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.grouped`: all `Ids` of a part become `Repeats`, `Departures` and one `LinkCounts`; `Latest` is passed on."""
+    """For `RowFlow.grouped`: all `Ids` of a partition become `Links` and one `IdCounts`; `Latest` is passed on."""
     return partial(_link, plan)
 
 
-def _link(plan: CutPlan, part: int, rows: Iterator[Row]) -> Iterator[Row]:
+def _link(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterator[Row]:
     ids, latest = values_in(rows, Ids, Latest)
     yield from (Row(0, each) for each in latest)
     at, several = _several(ids)
-    links = _links(plan, several)
-    yield from _repeats(plan, part, links)
-    yield from _departures(plan, links)
+    runs = _runs(plan, several)
+    yield from _links(plan, partition, runs)
     cross_domain = _cross_domain(plan, ids, at, several) if plan.looks_across_domains else {}
-    yield Row(0, _counts(links, cross_domain))
+    yield Row(0, _counts(runs, cross_domain))
 
 
 def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
@@ -98,7 +96,7 @@ def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
     )
 
 
-def _links(plan: CutPlan, several: _Several) -> _Linked:
+def _runs(plan: CutPlan, several: _Several) -> _Runs:
     order = np.lexsort((several.unit_row, several.unit, several.key_us, several.chunk, several.id))
     receipts = several.taken(order)
     first = changes(receipts.id) | changes(plan.chunk_domain[receipts.chunk])
@@ -107,49 +105,49 @@ def _links(plan: CutPlan, several: _Several) -> _Linked:
     by_source = np.argsort(run_and_source, kind="stable")
     same_source = ~changes(run_and_source[by_source])
     next_in = np.where(np.roll(same_source, -1), np.roll(receipts.chunk[by_source], -1), np.int32(NEVER))
-    return _Linked(receipts, first, run, by_source, same_source, next_in)
+    return _Runs(receipts, first, run, by_source, same_source, next_in)
 
 
-def _repeats(plan: CutPlan, part: int, links: _Linked) -> Iterator[Row]:
-    receipts = links.receipts
+def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
+    receipts = runs.receipts
     replaces = np.empty(len(receipts.id), np.bool_)
-    replaces[links.by_source] = links.same_source
-    is_last = np.roll(links.first, -1)
+    replaces[runs.by_source] = runs.same_source
+    is_last = np.roll(runs.first, -1)
     next_in = np.empty(len(receipts.id), np.int32)
-    next_in[links.by_source] = links.next_in
-    rows = np.flatnonzero(np.bincount(links.run)[links.run] > 1) if len(links.run) else links.run
+    next_in[runs.by_source] = runs.next_in
+    rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1) if len(runs.run) else runs.run
+    ref_row, ref_to = _refs(runs)
+    refs_of = dict(split_by(receipts.chunk[ref_row]))
     for chunk, at in split_by(receipts.chunk[rows]):
-        here = rows[at]
-        repeats = Repeats(
+        here, refs = rows[at], refs_of.get(chunk, np.empty(0, np.int64))
+        links = Links(
             chunk=chunk,
             unit=receipts.unit[here],
             unit_row=receipts.unit_row[here],
-            label=links.run[here] * plan.partitions + part,
-            is_again=~links.first[here],
+            label=runs.run[here] * plan.partitions + partition,
+            is_again=~runs.first[here],
             replaces=replaces[here],
             is_last=is_last[here],
             next_in=next_in[here],
+            ref_at=np.searchsorted(here, ref_row[refs]).astype(np.int32),
+            ref_to=ref_to[refs],
         )
-        yield Row(int(plan.chunk_bundle[chunk]), repeats)
+        yield Row(int(plan.chunk_task[chunk]), links)
 
 
-def _departures(plan: CutPlan, links: _Linked) -> Iterator[Row]:
-    # A stop is a stretch of rows of one chunk. Where a run ends and the next begins in that chunk, they share it.
-    receipts, by_source = links.receipts, links.by_source
+def _refs(runs: _Runs) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+    """The receipts that later chunks refer to, once for each such chunk; and those chunks."""
+    # A stop is rows of one chunk that follow each other. Where a run ends and the next begins in that chunk, they share it.
+    receipts, by_source = runs.receipts, runs.by_source
     stops = changes(receipts.chunk)
     stop_chunk = receipts.chunk[stops]
     stop_number = np.cumsum(stops) - 1
-    last_stop = stop_number[np.roll(links.first, -1)]
+    last_stop = stop_number[np.roll(runs.first, -1)]
     stop = stop_number[by_source]
-    # All stops after its own look back to it, up to the one where its source sends the id again: maybe its own already.
-    looks = np.where(links.next_in < NEVER, np.roll(stop, -1), last_stop[links.run[by_source]]) - stop
-    leaves = np.repeat(np.arange(len(looks)), looks)
-    to_chunk = stop_chunk[stop[leaves] + _counted_up(looks)]
-    row = by_source[leaves]
-    for chunk, at in split_by(receipts.chunk[row]):
-        here = row[at]
-        departing = Departures(chunk, receipts.unit[here], receipts.unit_row[here], to_chunk[at])
-        yield Row(int(plan.chunk_bundle[chunk]), departing)
+    # All stops after its own refer to it, up to the one where its source sends the id again: maybe its own already.
+    refs = np.where(runs.next_in < NEVER, np.roll(stop, -1), last_stop[runs.run[by_source]]) - stop
+    each = np.repeat(np.arange(len(refs)), refs)
+    return by_source[each], stop_chunk[stop[each] + _counted_up(refs)]
 
 
 def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
@@ -158,17 +156,12 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
     return np.arange(1, 1 + int(lengths.sum())) - np.repeat(begins, lengths)
 
 
-def _counts(links: _Linked, cross_domain: dict[tuple[str, str], int]) -> LinkCounts:
-    is_again, source = ~links.first[1:], links.receipts.source
-    now, before = links.receipts.digest_hash[1:], links.receipts.digest_hash[:-1]
+def _counts(runs: _Runs, cross_domain: dict[tuple[str, str], int]) -> IdCounts:
+    is_again, source = ~runs.first[1:], runs.receipts.source
+    now, before = runs.receipts.digest_hash[1:], runs.receipts.digest_hash[:-1]
     reused = is_again & (now != before) & (now != 0) & (before != 0)
-    return LinkCounts(
-        reused=int(np.count_nonzero(reused)),
-        from_other_sources=int(np.count_nonzero(is_again & (source[1:] != source[:-1]))),
-        cross_from=[source for source, _ in cross_domain],
-        cross_to=[target for _, target in cross_domain],
-        cross_count=np.array(list(cross_domain.values()), np.int64),
-    )
+    from_other_sources = is_again & (source[1:] != source[:-1])
+    return IdCounts.of(int(np.count_nonzero(reused)), int(np.count_nonzero(from_other_sources)), cross_domain)
 
 
 def _cross_domain(

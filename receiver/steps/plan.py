@@ -1,28 +1,28 @@
-"""How a log is cut up: its domains, the receipts at which their chunks begin, and what is worked on together.
+"""How a log is cut up: its domains, the receipts at which their chunks begin, and which chunks share a task.
 
-By the plan, `cut_ids` and `cut_receipts` cut pieces of units: ids go to the part of their digest, all else to the bundle
-of its chunk.
+`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_ids` and `cut_receipts`: in, each
+`Piece`; out, its `Ids` for the partitions of their digests, and its `TaskReceipts` for the tasks of their chunks. A cut is a
+place in the order of the log. So each receipt is in exactly one chunk, however inexact the samples are: they only decide how
+large chunks come out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from receiver.domains import Channel, DomainKey, domain_key
 from receiver.simulate.numbering import distinct
-from receiver.simulate.replays import parted_queues, slices_of
-from receiver.steps.rows import Row, changes, order_unless_sorted, runs, used
-from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, Stretch, Unit, UnitReport, channel_of, channels_of
+from receiver.simulate.replays import parted_queues
+from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs, used
+from receiver.steps.reports import carry_us_of, names_of
+from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, TaskReceipts, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-__all__ = ["cut_ids", "cut_receipts", "keys_us", "names_of", "plan_of"]
 
 _BEFORE_EVERYTHING = -1
 
@@ -52,12 +52,12 @@ def plan_of(
     *,
     chunk_rows: int,
     partition_rows: int,
-    tasks: int = 1,
+    cores: int = 1,
     chunks_per_domain: int | None = None,
     keeps_rows: bool = False,
 ) -> CutPlan:
-    """Cut a log into chunks and bundles of about `chunk_rows` receipts, and its ids into parts of about
-    `partition_rows`, at least one for each of `tasks` that run at once.
+    """Cut a log into chunks, chunks into tasks of about `chunk_rows` receipts, and ids into partitions of about
+    `partition_rows`, at least one for each of the `cores`.
 
     `chunks_per_domain` forces their number, as far as samples allow; `keeps_rows` is for verdicts.
     """
@@ -73,7 +73,6 @@ def plan_of(
         for chunk in _cut(domain, samples, chunks_per_domain or -(-round(samples.receipts.sum()) // chunk_rows))
     ]
     chunk_domain = np.array([chunk.domain for chunk in chunks], np.int32)
-    start_us, slice_us, slices = time_of(reports)
     receipts = sum(report.receipts for report in reports)
     looks_across_domains = splits_a_queue(name_of)
     return CutPlan(
@@ -81,41 +80,16 @@ def plan_of(
         domains=domains,
         carry_us=carry_us,
         chunk_domain=chunk_domain,
-        chunk_bundle=bundles_of([chunk.receipts for chunk in chunks], chunk_rows),
+        chunk_task=tasks_of([chunk.receipts for chunk in chunks], chunk_rows),
         cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
         cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
         cut_row=np.array([chunk.row for chunk in chunks], np.int64),
-        partitions=max(tasks, -(-receipts // partition_rows)),
+        partitions=max(cores, -(-receipts // partition_rows)),
         unit_number=np.cumsum([0, *(report.receipts for report in reports)], dtype=np.int64),
         keeps_rows=keeps_rows,
         is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_across_domains),
-        start_us=start_us,
-        slice_us=slice_us,
-        slices=slices,
         looks_across_domains=looks_across_domains,
     )
-
-
-def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
-    """The domain of each channel."""
-    return {
-        channel: key.name(channel) for channel in {channel for report in reports for channel in channels_of(report)}
-    }
-
-
-def time_of(reports: Sequence[UnitReport]) -> tuple[int, int, int]:
-    """The timeline: its start, the length of a slice, and how many there are."""
-    start_us = min((report.first_us for report in reports if report.receipts), default=0)
-    return start_us, *slices_of(start_us, max(start_us, *(report.last_us for report in reports)))
-
-
-def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
-    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
-    carry_us = np.full(len(units), -1, np.int64)
-    for before, unit in pairwise(units):
-        if before.file == unit.file:
-            carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
-    return carry_us
 
 
 def splits_a_queue(name_of: dict[Channel, str]) -> bool:
@@ -175,29 +149,41 @@ def _cut(domain: int, samples: _Samples, wanted: int) -> list[_Chunk]:
     ]
 
 
-def bundles_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
+def tasks_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
     """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
-    bundles = np.zeros(len(sizes), np.int32)
-    bundle, held = 0, 0.0
+    task_of = np.zeros(len(sizes), np.int32)
+    task, held = 0, 0.0
     for chunk, size in enumerate(sizes):
         if held and held + size > most:
-            bundle, held = bundle + 1, 0.0
+            task, held = task + 1, 0.0
         held += size
-        bundles[chunk] = bundle
-    return bundles
+        task_of[chunk] = task
+    return task_of
+
+
+def latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:
+    """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    for each in latest:
+        latest_us[each.chunk] = np.maximum(latest_us[each.chunk], each.latest_us)
+    before_us = np.full(plan.chunks, -1, np.int64)
+    for domain in range(len(plan.domains)):
+        chunks = plan.of_domain(domain)
+        before_us[chunks.start + 1 : chunks.stop] = np.maximum.accumulate(latest_us[chunks.start : chunks.stop - 1])
+    return before_us
 
 
 _Number = TypeVar("_Number", bound=np.generic)
 
 
 def cut_ids(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Piece` becomes `Ids`, one for each part, and `Latest`."""
+    """For `RowFlow.map`: each `Piece` becomes `Ids`, one for each partition, and `Latest`."""
     return partial(_cut_pieces, plan, _ids)
 
 
 def cut_receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Piece` becomes stretches, one for each bundle."""
-    return partial(_cut_pieces, plan, _stretches)
+    """For `RowFlow.map`: each `Piece` becomes `TaskReceipts`, one for each task."""
+    return partial(_cut_pieces, plan, _task_receipts)
 
 
 class _Cuts(NamedTuple):
@@ -302,10 +288,10 @@ def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.
     np.maximum.at(latest_us, chunk[rows], piece.received_at_us[rows])
     chunks = np.flatnonzero(latest_us >= 0)
     yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
-    part = _parts(plan, chunk[rows], piece.id_low[rows])
+    partition = _partitions(plan, chunk[rows], piece.id_low[rows])
     unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
     channels_of_rows = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
-    for group in _groups(part, chunk[rows], rows):
+    for group in _groups(partition, chunk[rows], rows):
         source, sources = used(group.of(piece.source), piece.sources)
         channel, channels = used(
             group.of(channels_of_rows),
@@ -331,20 +317,20 @@ def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.
         )
 
 
-def _parts(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The part that each id goes to: equal ids of a domain go to the same one.
+def _partitions(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The partition that each id goes to: equal ids of a domain go to the same one.
 
-    Where only ids of one domain are compared, all ids of a small domain go to one part. Otherwise each of many small
+    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
     domains would be torn into as many rows as it has ids.
     """
-    parts = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
+    partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
     if not plan.is_whole.any():
-        return parts
+        return partitions
     domain = plan.chunk_domain[chunk]
-    return np.where(plan.is_whole[domain], domain % plan.partitions, parts).astype(np.int32)
+    return np.where(plan.is_whole[domain], domain % plan.partitions, partitions).astype(np.int32)
 
 
-def _stretches(
+def _task_receipts(
     plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
 ) -> Iterator[Row]:
     clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
@@ -352,12 +338,12 @@ def _stretches(
     has_id = (piece.id_high | piece.id_low) != 0
     redelivered = np.zeros(len(chunk), np.bool_)
     redelivered[piece.redelivered_row] = True
-    for group in _groups(plan.chunk_bundle[chunk], chunk, np.arange(len(chunk))):
+    for group in _groups(plan.chunk_task[chunk], chunk, np.arange(len(chunk))):
         source, sources = used(group.of(piece.source), piece.sources)
         numbers = group.of(unit_row)
         yield Row(
             group.key,
-            Stretch(
+            TaskReceipts(
                 unit=piece.unit,
                 chunk=group.chunk,
                 chunk_end=group.chunk_end,

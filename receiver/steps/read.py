@@ -1,10 +1,14 @@
-"""Reading: every row is checked by the log's own readers, ids become digests, and what the units hold is reported."""
+"""Each unit read: its rows checked by the log's own readers, its ids made digests.
+
+In: a `Unit`. Out: its `Piece`s in order, and one `UnitReport`, which says what is wrong with the unit instead of failing. So
+`reports` raises the first error in the order of the log, as one process that reads it would.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -12,41 +16,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from receiver.domains import DomainKey
 from receiver.errors import LogFormatError
-from receiver.logs import LogBatch, ReadOptions, StatusLine, no_receipt, optional_columns
+from receiver.logs import LogBatch, ReadOptions, StatusLine, optional_columns
 from receiver.logs.columns import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.remote import is_url
-from receiver.logs.rows import two_units
 from receiver.simulate.numbering import (
     Channels,
     Texts,
-    check_columns,
     digest_hashes,
     distinct,
     longest_delivery_us,
     plain_text,
 )
+from receiver.steps.arrow_rows import Row, stable_order
 from receiver.steps.digests import digests_of
-from receiver.steps.rows import Row, stable_order
 from receiver.steps.schemas import Piece, Unit, UnitReport, part_lists
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-__all__ = [
-    "SAMPLE_ROWS",
-    "Reading",
-    "pieces_of",
-    "read_unit",
-    "reading",
-    "renumbered",
-    "reports_of",
-    "status_lines_of",
-    "units_of",
-]
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel shows the plan where it comes in the order: chunks come out about so exact."""
@@ -219,31 +208,6 @@ class _UnitCounts:
 
 
 _NO_SAMPLE = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
-    reports = sorted(unordered, key=lambda report: report.unit)
-    first_units: dict[int, TimeUnit] = {}
-    for report, unit in zip(reports, units, strict=True):
-        if report.time_unit:
-            time_unit = TimeUnit(report.time_unit, report.time_unit_line)
-            first = first_units.setdefault(unit.file, time_unit)
-            if first.unit != time_unit.unit:
-                raise two_units(unit.name, first, time_unit)
-        if report.problem:
-            raise LogFormatError(report.problem_location, report.problem, hint=report.problem_hint or None)
-    if not any(report.receipts for report in reports):
-        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
-    check_columns({column for report in reports for column in report.columns_present}, key)
-    return reports
-
-
-def status_lines_of(reports: Iterable[UnitReport]) -> Iterator[StatusLine]:
-    """The status lines in the units, in the order of reading."""
-    for report in reports:
-        for at_us, values in zip(report.status_at_us.tolist(), report.status_values, strict=True):
-            yield StatusLine(at_us, json.loads(values))
 
 
 def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:

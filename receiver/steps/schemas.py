@@ -1,9 +1,13 @@
-"""What the steps hand to each other: one dataclass per kind of row, whose fields are the columns (see `rows`).
+"""What the steps hand to each other: one dataclass per kind of row, whose fields are the columns (see `arrow_rows`).
 
-Rows are known by numbers: a *unit* is a file, or a part of one; a *chunk* is a stretch of one domain's receipts in order;
-a *row* of a chunk is its index among the chunk's receipts with an id. A *bundle* is the chunks that one task works on. An
-id is a digest of 128 bits under a key that is drawn for each run. Other text stays text: each value has its own list of
-sources, since numbers for the whole log would have to be handed out by one task.
+A *unit* is a file, or a part of one: what one task reads. A *chunk* is a stretch of one domain's receipts in order. Each
+chunk has a *task*, a number that it may share with other chunks: one task of Spark works on them together. A receipt is
+known by its unit and its row there, until its chunk is put in order; then by its chunk and its row there, which is its
+index among the chunk's receipts with an id. A *reference* leads from a chunk back to a receipt of an earlier one.
+
+An id is a digest of 128 bits under a key that is drawn for each run. It goes to a *partition*, which has all receipts of
+its ids. Other text stays text: each value has its own list of sources, since numbers for the whole log would have to be
+handed out by one task.
 """
 
 from __future__ import annotations
@@ -19,37 +23,6 @@ from receiver.domains import PARTS, Channel
 if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
-
-__all__ = [
-    "NEVER",
-    "Arrivals",
-    "Caught",
-    "ChunkCounts",
-    "ChunkNeeds",
-    "ChunkReplay",
-    "CutPlan",
-    "Departures",
-    "Ends",
-    "Failure",
-    "HalfNeeds",
-    "Ids",
-    "Latest",
-    "Leaving",
-    "LinkCounts",
-    "Piece",
-    "Ready",
-    "Repeats",
-    "Spans",
-    "State",
-    "Stretch",
-    "Tail",
-    "TopNeeds",
-    "Unit",
-    "UnitReport",
-    "channel_of",
-    "channels_of",
-    "part_lists",
-]
 
 NEVER = 2**31 - 1
 """A chunk after all others."""
@@ -189,23 +162,20 @@ class CutPlan:
     """Per unit, the largest time of its file before it, -1 if none."""
     chunk_domain: npt.NDArray[np.int32]
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
-    chunk_bundle: npt.NDArray[np.int32]
+    chunk_task: npt.NDArray[np.int32]
+    """Chunk -> the number of the task that works on it."""
     cut_key_us: npt.NDArray[np.int64]
     """Chunk -> the receipt in the order of the log at which it begins, in three columns; a domain's first chunk begins before everything."""
     cut_unit: npt.NDArray[np.int32]
     cut_row: npt.NDArray[np.int64]
     partitions: int
-    """Into how many parts the ids are dealt."""
+    """Among how many partitions the ids are dealt."""
     unit_number: npt.NDArray[np.int64]
     """Unit -> the number of its first receipt in the order of reading."""
     keeps_rows: bool
     """Whether verdicts are asked for, so that each receipt keeps its number."""
     is_whole: npt.NDArray[np.bool_]
-    """Per domain, whether it is so small that all of its ids go to one part."""
-    start_us: int
-    slice_us: int
-    slices: int
-    """The timeline's."""
+    """Per domain, whether it is so small that all of its ids go to one partition."""
     looks_across_domains: bool
     """Whether ids of one queue may hide in several domains."""
 
@@ -214,8 +184,8 @@ class CutPlan:
         return len(self.chunk_domain)
 
     @property
-    def bundles(self) -> int:
-        return int(self.chunk_bundle.max(initial=-1)) + 1
+    def tasks(self) -> int:
+        return int(self.chunk_task.max(initial=-1)) + 1
 
     @property
     def first_chunk(self) -> npt.NDArray[np.int32]:
@@ -230,14 +200,14 @@ class CutPlan:
 
 @dataclass(frozen=True, slots=True)
 class Ids:
-    """The ids of a piece that fall into one part, which has all receipts of its ids. Key: the part."""
+    """The ids of a piece that go to one partition. Key: the partition."""
 
     unit: int
     chunk: npt.NDArray[np.int32]
     """Receipts of one chunk stand together, those of `chunk[n]` before row `chunk_end[n]`; in order, but for that."""
     chunk_end: npt.NDArray[np.int64]
     unit_row: npt.NDArray[np.int32]
-    """The number of the receipt in the unit, as are `Piece.first_row` and what follows it."""
+    """The row of the receipt in the unit, counted as `Piece.first_row` is."""
     key_us: npt.NDArray[np.int64]
     id_high: npt.NDArray[np.int64]
     id_low: npt.NDArray[np.int64]
@@ -260,8 +230,8 @@ class Latest:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeats:
-    """The receipts of a chunk whose ids come more than once in their domain. Key: the bundle."""
+class Links:
+    """Receipts of a chunk whose ids come more than once in their domain. Key: the task."""
 
     chunk: int
     unit: npt.NDArray[np.int32]
@@ -276,32 +246,24 @@ class Repeats:
     """Whether the id never comes again in the domain."""
     next_in: npt.NDArray[np.int32]
     """The chunk in which the same source sends the id next, or NEVER."""
-
-
-@dataclass(frozen=True, slots=True)
-class Departures:
-    """Receipts of a chunk that receipts in later chunks look back to. Key: the bundle.
-
-    For each id and source, its newest receipt in the chunk. It is repeated for each later chunk that has the id, up to the
-    one in which the source sends it again.
+    ref_at: npt.NDArray[np.int32]
+    """Which of these receipts later chunks refer to: for each id and source, its newest receipt in the chunk. It stands here
+    once for each later chunk that has the id, up to the one in which the source sends it again.
     """
-
-    chunk: int
-    unit: npt.NDArray[np.int32]
-    unit_row: npt.NDArray[np.int32]
-    to_chunk: npt.NDArray[np.int32]
+    ref_to: npt.NDArray[np.int32]
+    """The chunk that refers to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The receipts of a piece whose chunks are in one bundle. Key: the bundle."""
+class TaskReceipts:
+    """The receipts of a piece whose chunks are of one task. Key: the task."""
 
     unit: int
     chunk: npt.NDArray[np.int32]
     """Receipts of one chunk stand together, as in `Ids`, whose `chunk_end` is the next column."""
     chunk_end: npt.NDArray[np.int64]
     first_row: int
-    """The number of its first receipt in the unit, where all follow each other; else `unit_row` has their numbers."""
+    """The row of the first receipt in the unit, where all follow each other; else `unit_row` has their rows."""
     unit_row: npt.NDArray[np.int32]
     received_at_us: npt.NDArray[np.int64]
     key_us: npt.NDArray[np.int64]
@@ -317,22 +279,89 @@ class Stretch:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkCounts:
-    """What only a look at the ids can count. To the driver."""
+class _Receipts:
+    """The receipts with an id of a chunk, in order."""
 
-    reused: int
-    """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
-    from_other_sources: int
-    """Duplicates whose id came last from another source."""
-    cross_from: list[str]
-    """Cross-domain duplicates, as `replays.CrossDomainDuplicates.ways` has them, in three parallel lists."""
-    cross_to: list[str]
-    cross_count: npt.NDArray[np.int64]
+    chunk: int
+    received_at_us: npt.NDArray[np.int64]
+    """Clamped (rule 2)."""
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+    number: npt.NDArray[np.int64]
+    """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
+    repeat_row: npt.NDArray[np.int32]
+    """The receipts that `Links` is about, ascending."""
+    label: npt.NDArray[np.int64]
+    next_in: npt.NDArray[np.int32]
+    ref_row: npt.NDArray[np.int32]
+    """The receipts that later chunks refer to, ascending, then by `ref_to`."""
+    ref_to: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """Entries of earlier chunks that a chunk's receipts look back to. Key: the bundle."""
+class ChunkReceipts(_Receipts):
+    """The receipts with an id of a chunk, in order, and what else is counted of the chunk. Key: the task.
+
+    Each of the `sources` sent at least one of them.
+    """
+
+    as_read_us: npt.NDArray[np.int64]
+    """Times as read; empty where none was clamped."""
+    redelivered_row: npt.NDArray[np.int32]
+    """Which of these receipts are marked as redelivered."""
+    unchecked_us: npt.NDArray[np.int64]
+    """When the chunk's receipts without an id came, as read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCounts:
+    """What each source sent in a chunk, of which `source_totals` makes sums. To the driver."""
+
+    chunk: int
+    new_ids: int
+    """Receipts whose id is new in the domain."""
+    first_us: int
+    """When the first receipt with an id came, -1 without any."""
+    dead_us: int
+    """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
+    sources: list[str]
+    firsts: npt.NDArray[np.int64]
+    """By source, as are the next two: receipts whose id the source had not sent before."""
+    lasts: npt.NDArray[np.int64]
+    """Receipts whose id the source never sends again, in all of the log."""
+    distinct: npt.NDArray[np.int64]
+    """Different ids in this chunk."""
+    replaced_source: npt.NDArray[np.int32]
+    """Newest receipts of ids in this chunk that the source sends again in later chunks: which source, in which chunk, and how
+    many.
+    """
+    replaced_in: npt.NDArray[np.int32]
+    replaced_count: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRefs:
+    """Receipts of a chunk that later chunks refer to, with what their own chunk knows of them. Key: a hash of domain and
+    source.
+    """
+
+    domain: int
+    chunk: int
+    sources: list[str]
+    source: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    """Clamped."""
+    to_chunk: npt.NDArray[np.int32]
+    next_in: npt.NDArray[np.int32]
+    lasts_within: npt.NDArray[np.int64]
+    """The `SourceCounts.lasts` of its source in the chunk, up to this receipt and with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingRefs:
+    """Receipts of earlier chunks that a chunk refers to. Key: the task."""
 
     chunk: int
     label: npt.NDArray[np.int64]
@@ -347,88 +376,8 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """The receipts with an id of a chunk, in order. Key: the bundle."""
-
-    chunk: int
-    received_at_us: npt.NDArray[np.int64]
-    """Clamped (rule 2)."""
-    source: npt.NDArray[np.int32]
-    sources: list[str]
-    """Each of them sent at least one of these receipts."""
-    number: npt.NDArray[np.int64]
-    """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
-    repeat_row: npt.NDArray[np.int32]
-    """The receipts that `Repeats` is about, ascending."""
-    label: npt.NDArray[np.int64]
-    next_in: npt.NDArray[np.int32]
-    leaving_row: npt.NDArray[np.int32]
-    """The receipts that `Departures` is about, ascending, then by `leaving_to`."""
-    leaving_to: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkCounts:
-    """What adds up over the chunks. To the driver."""
-
-    chunk: int
-    duplicates: int
-    clock_clamped: int
-    largest_step_back_us: int
-    marked_duplicates: int
-    marked_firsts: int
-    receipts_by_slice: npt.NDArray[np.int64]
-    """All receipts, those without id too, over the plan's timeline; so are the next."""
-    duplicates_by_slice: npt.NDArray[np.int64]
-    first_us: int
-    """When the first receipt with an id came, -1 without any."""
-    dead_us: int
-    """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
-    sources: list[str]
-    receipts: npt.NDArray[np.int64]
-    """By source, as are the next nine."""
-    last_us: npt.NDArray[np.int64]
-    """When its last receipt came, clamped."""
-    first_second: npt.NDArray[np.int64]
-    """This and the next four as `repeats.SecondCounts` has them."""
-    in_first_second: npt.NDArray[np.int64]
-    last_second: npt.NDArray[np.int64]
-    in_last_second: npt.NDArray[np.int64]
-    most_in_second: npt.NDArray[np.int64]
-    firsts: npt.NDArray[np.int64]
-    """Receipts whose id the source had not sent before."""
-    lasts: npt.NDArray[np.int64]
-    """Receipts whose id the source never sends again, in all of the log."""
-    distinct: npt.NDArray[np.int64]
-    """Different ids in this chunk."""
-    replaced_source: npt.NDArray[np.int32]
-    """Of these distinct ids, those that the source sends again later: the source, in which chunk, and how many."""
-    replaced_in: npt.NDArray[np.int32]
-    replaced_count: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Leaving:
-    """`Departures` with what their chunk knows of them. Key: a hash of domain and source."""
-
-    domain: int
-    chunk: int
-    sources: list[str]
-    source: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
-    to_chunk: npt.NDArray[np.int32]
-    next_in: npt.NDArray[np.int32]
-    lasts_within: npt.NDArray[np.int64]
-    """The `ChunkCounts.lasts` of its source in the chunk, up to this receipt and with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """The first receipts in the domain of ids whose last ones are in other chunks, and such last receipts. Key: the part
-    of the ids.
-    """
+class IdEnds:
+    """Ids that span chunks: a row for the id's first receipt, and one for its last. Key: the ids' partition."""
 
     chunk: int
     label: npt.NDArray[np.int64]
@@ -440,62 +389,24 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """As `repeats.FirstReceiptNeeds`: the most that any id of a part needs of memories that go by first receipts. To the driver."""
+class MeasuredReceipts(_Receipts):
+    """The receipts with an id of a chunk, and the earlier ones that it refers to: what every replay begins with. Key: the
+    task. `sources` are those of the earlier receipts too.
+    """
 
-    ring: int
-    ttl_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ready(State):
-    """A chunk with the entries it looks back to: what every replay begins with. `sources` are those of the entries too."""
-
-    entry_chunk: npt.NDArray[np.int32]
-    """The entries, in order of receipt: `Arrivals`."""
-    entry_row: npt.NDArray[np.int32]
-    entry_label: npt.NDArray[np.int64]
-    entry_source: npt.NDArray[np.int32]
-    entry_received_at_us: npt.NDArray[np.int64]
+    earlier_chunk: npt.NDArray[np.int32]
+    """The earlier receipts, in order: `IncomingRefs`."""
+    earlier_row: npt.NDArray[np.int32]
+    earlier_label: npt.NDArray[np.int64]
+    earlier_source: npt.NDArray[np.int32]
+    earlier_received_at_us: npt.NDArray[np.int64]
     window_needs: npt.NDArray[np.int64]
     """Per duplicate, in order of receipt."""
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkNeeds:
-    """What the duplicates of a chunk need. To the driver."""
-
-    chunk: int
-    expiry_step_counts: npt.NDArray[np.int64]
-    most_expiry_us: int
-    bursts: int
-    """Of duplicates, as if there were no other chunk."""
-    first_us: int
-    """When the first duplicate came, clamped; -1 without any. The next is of the last one."""
-    last_us: int
-    sources: list[str]
-    """Those with duplicates."""
-    duplicates: npt.NDArray[np.int64]
-    window_need: npt.NDArray[np.int64]
-    expiry_need_us: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class HalfNeeds:
-    """What those duplicates of a chunk need that are in one half of the log. To the driver."""
-
-    chunk: int
-    half: int
-    """0 for the first half, 1 for the second."""
-    window_values: npt.NDArray[np.int64]
-    window_counts: npt.NDArray[np.int64]
-    top_expiry_us: npt.NDArray[np.int64]
-    """The largest that they need without a window."""
-
-
-@dataclass(frozen=True, slots=True)
 class Tail:
-    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that one's bundle."""
+    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that chunk's task."""
 
     chunk: int
     from_chunk: int
@@ -507,41 +418,8 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class TopNeeds:
-    """Per window, the largest expiries that duplicates of one half need which it misses, not more than asked for. To the
-    driver.
-    """
-
-    half: int
-    """As in `HalfNeeds`."""
-    window: npt.NDArray[np.int32]
-    """Its index among the windows."""
-    expiry_us: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkReplay:
-    """A chunk's share of `replays.Replayed`. To the driver. Matrices are flat, row by row."""
-
-    chunk: int
-    caught: npt.NDArray[np.int64]
-    """[window, expiry]"""
-    peak_ids: npt.NDArray[np.int64]
-    pair_caught: npt.NDArray[np.int64]
-    """[pair]"""
-    pair_caught_in_first_half: npt.NDArray[np.int64]
-    pair_peak_ids: npt.NDArray[np.int64]
-    by_source: npt.NDArray[np.int64]
-    """As `headroom.SlackCounts`: [pair]"""
-    by_time: npt.NDArray[np.int64]
-    least_window: npt.NDArray[np.int64]
-    """[pair, source]"""
-    least_expiry_us: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class Caught:
-    """The numbers of receipts that are duplicates by verdict. Key: the bundle."""
+    """The numbers of receipts that are duplicates by verdict. Key: the task."""
 
     number: npt.NDArray[np.int64]
     by_time: npt.NDArray[np.bool_]

@@ -7,13 +7,17 @@ Nothing here knows what counts as a duplicate.
 | `tables.py` | the records and tables: each field declared once |
 | `codec.py`, `values.py` | a record's fields as columns, and as the values that a driver has for them; text as bytes, objects as JSON |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
-| `sql_log.py` | the log in a database, as far as all kinds have it in common, and in a transaction of the caller's |
-| `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_log.py` need one |
+| `sql_log.py` | the log in a database: in transactions of our own, or in one of the caller's |
+| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common |
+| `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_rows.py` need one |
 | `databases/` | what SQLite and PostgreSQL do in their own ways, an object each; no module outside it knows which kinds there are |
 | `engine.py` | from an address to its kind and an engine; drivers' errors become ours |
 | `connections.py` | a connection kept open for many short transactions |
 | `schema.py`, `migration.py` | whether the tables in a database are ours, and current; Alembic |
-| `inbox.py`, `bundles.py` | messages that wait for their target; all messages of a batch packed into one row |
+| `messages.py` | a message, and what is kept of it: each field declared once |
+| `inbox.py`, `packed.py` | messages that wait for their target; how they are packed into rows |
+| `unpacked.py` | waiting messages as processes of older versions leave them, one in a row |
+| `recorded.py` | batches that wait to be written to the files of a recording |
 | `positions.py` | how far a domain's sources have come, for brokers that don't forget what was taken |
 | `upkeep.py` | what a person does to a store: inboxes, parked messages and domains listed, moved, dropped |
 | `snapshot.py`, `invariants.py` | a whole store read as it is; what must hold of it, and what is broken |

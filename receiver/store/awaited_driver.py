@@ -11,8 +11,6 @@ from typing import Any, Self
 
 from sqlalchemy import Connection
 
-__all__ = ["AwaitedDriver"]
-
 
 class AwaitedDriver:
     """Stands for the driver's own connection, and for the one cursor that all statements share.
@@ -60,18 +58,20 @@ class AwaitedDriver:
 
     @property
     def autocommit(self) -> bool:
-        """Of a server's driver."""
+        """Whether each statement is committed by itself; only a server's driver says so."""
         return bool(self._adapted.autocommit)
 
     @property
     def in_transaction(self) -> bool:
-        """Of SQLite's driver."""
+        """Whether a transaction is under way; only SQLite's driver says so."""
         return bool(self._adapted.driver_connection.in_transaction)
 
     @contextmanager
     def _noticing_loss(self) -> Iterator[None]:
-        """Tell SQLAlchemy of a connection that is lost, for it hears of statements of its own alone: asyncpg's rolls back
-        without a word, and the pool would give it out for ever."""
+        """Tell SQLAlchemy of a connection that is lost. By itself it notices that only by statements of its own.
+
+        asyncpg rolls a lost connection back without an error, so the pool would give it out for ever.
+        """
         try:
             yield
         except Exception as error:
@@ -85,6 +85,6 @@ class AwaitedDriver:
 
 @lru_cache
 def _numbered(statement: str) -> str:
-    """With `$1`, `$2` … for each `%s`."""
+    """The statement with `$1`, `$2` … in place of each `%s`: asyncpg's placeholders."""
     numbers = count(1)
     return re.sub("%s", lambda _: f"${next(numbers)}", statement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
@@ -13,13 +14,11 @@ from sqlalchemy.types import TypeEngine
 from receiver.message import ASCII
 from receiver.store.values import dumped, loaded, text_of, to_bytes
 
-__all__ = ["Codec", "fields_of_kind", "record_columns", "selected", "value_types"]
-
 _R = TypeVar("_R", bound=tuple[Any, ...])
 
 
 class _Kind(NamedTuple):
-    """How values of one Python type are stored."""
+    """How values of one Python type are stored: in which column, and by which conversions, if any."""
 
     column: type[TypeEngine[Any]]
     encode: Callable[[Any], Any] | None = None
@@ -43,16 +42,15 @@ class _Field(NamedTuple):
 
 
 def _fields(record: type[tuple[Any, ...]]) -> list[_Field]:
-    return [_field(name, hint) for name, hint in get_type_hints(record, include_extras=True).items()]
-
-
-def _field(name: str, hint: Any) -> _Field:
-    options = get_args(hint)
-    is_nullable = NoneType in options
-    (kind,) = [option for option in options if option is not NoneType] if is_nullable else [hint]
-    if get_origin(kind) is Annotated:
-        kind = kind.__metadata__[0]
-    return _Field(name, _KINDS[get_origin(kind) or kind], is_nullable)
+    """The fields by their annotations: `int`, `str | None`, `Annotated[str, ASCII]`, `Mapping[str, Any]`."""
+    fields = []
+    for name, hint in get_type_hints(record, include_extras=True).items():
+        is_nullable = NoneType in get_args(hint)
+        (kind,) = [option for option in get_args(hint) if option is not NoneType] if is_nullable else [hint]
+        if get_origin(kind) is Annotated:
+            kind = kind.__metadata__[0]
+        fields.append(_Field(name, _KINDS[get_origin(kind) or kind], is_nullable))
+    return fields
 
 
 def record_columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) -> list[Column[Any]]:
@@ -60,7 +58,7 @@ def record_columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) 
     columns = []
     for name, kind, is_nullable in _fields(record):
         made = {"name": name, "type_": kind.column, "nullable": is_nullable, **options.get(name, {})}
-        columns.append(Column(**made, key=name))
+        columns.append(Column(**made, key=name))  # `Table.c` has it under the field's name, whatever its own is
     return columns
 
 
@@ -77,7 +75,7 @@ def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bo
 
 
 def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:
-    """The types that a driver's values of these columns have in a sound store; a truth value may be a number."""
+    """For each of these columns the types that a driver's values have in a sound store; a truth value may be a number."""
     return tuple(
         (int if column.type.python_type is bool else column.type.python_type,) + (NoneType,) * bool(column.nullable)
         for column in (table.c[name] for name in names)
@@ -93,64 +91,70 @@ class Codec(Generic[_R]):
         names = [field.name for field in fields]
         self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
         self.selected = selected(table, names)
+        # What `_make` of a named tuple does, which no type of ours says that a record has.
         self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
-        self._encoders = _converters([field.kind.encode for field in fields], fields, few)
-        self._decoders = _converters([field.kind.decode for field in fields], fields, few)
+        self._encoders = _converters(fields, attrgetter("encode"), few)
+        self._decoders = _converters(fields, attrgetter("decode"), few)
 
     def stored(self, row: Sequence[Any]) -> list[Any]:
         """The values of a row."""
         return _converted(row, self._encoders)
 
     def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        return _all_converted(rows, self._encoders)
+        """The values of each row."""
+        return zip(*self.stored_columns(rows), strict=True)
 
     def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """The values of the rows' columns, in their order."""
+        """The values of each column of the rows."""
         return _columns_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
-        """A row of its values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+        """The row that has these values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
 
+    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
+        """The rows that have these values."""
+        return map(self._new, zip(*self.read_columns(rows), strict=True))
+
     def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """The values of rows, at least one, each field for itself: a tuple of as many sequences as the record has fields."""
+        """The columns of rows that have these values: a tuple of a sequence for each field; empty without rows."""
         return tuple(_columns_converted(rows, self._decoders))
 
-    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
-        return map(self._new, _all_converted(rows, self._decoders))
 
+class _Converter(NamedTuple):
+    """How the values of one field are converted, one way."""
 
-_Converter = tuple[int, Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]
-"""The index of a field, and what converts a value of it, or many."""
+    field_index: int
+    """The field's index in the record."""
+    one: Callable[[Any], Any]
+    many: Callable[[Sequence[Any]], list[Any]]
 
 
 def _converters(
-    converts: Iterable[Callable[[Any], Any] | None], fields: Sequence[_Field], few: Iterable[str]
+    fields: Sequence[_Field], convert_of: Callable[[_Kind], Callable[[Any], Any] | None], few: Iterable[str]
 ) -> list[_Converter]:
     return [
-        (index, *_converter(convert, is_nullable=field.is_nullable, is_few=field.name in few))
-        for index, (convert, field) in enumerate(zip(converts, fields, strict=True))
-        if convert is not None
+        _converter(index, field, convert, is_few=field.name in few)
+        for index, field in enumerate(fields)
+        if (convert := convert_of(field.kind)) is not None
     ]
 
 
-def _converter(
-    convert: Callable[[Any], Any], *, is_nullable: bool, is_few: bool
-) -> tuple[Callable[[Any], Any], Callable[[Sequence[Any]], list[Any]]]:
+def _converter(index: int, field: _Field, convert: Callable[[Any], Any], *, is_few: bool) -> _Converter:
     def one_or_none(value: Any) -> Any:
         return None if value is None else convert(value)
 
-    one = one_or_none if is_nullable else convert
-    if is_few:
-        return one, lambda values: list(map({value: one(value) for value in set(values)}.__getitem__, values))
-    # Ids, of which there are most: written out, which costs half.
-    if convert is text_of and not is_nullable:
-        return one, lambda values: [value.decode("utf-8", "surrogatepass") for value in values]
+    one = one_or_none if field.is_nullable else convert
+    if is_few:  # each different value is converted once, and looked up for each row
+        return _Converter(index, one, lambda values: list(map({v: one(v) for v in set(values)}.__getitem__, values)))
+    # Most values are ids and sources. Written out here, without a call for each, their conversion costs half.
+    if convert is text_of and not field.is_nullable:
+        return _Converter(index, one, lambda values: [v.decode("utf-8", "surrogatepass") for v in values])
     if convert is to_bytes:
-        return one, lambda values: [
-            None if value is None else value.encode("utf-8", "surrogatepass") for value in values
-        ]
-    return one, lambda values: list(map(one, values))
+        return _Converter(
+            index, one, lambda values: [None if v is None else v.encode("utf-8", "surrogatepass") for v in values]
+        )
+    return _Converter(index, one, lambda values: list(map(one, values)))
 
 
 def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[Any]:
@@ -160,12 +164,8 @@ def _converted(values: Iterable[Any], converters: Sequence[_Converter]) -> list[
     return converted
 
 
-def _all_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> Iterator[tuple[Any, ...]]:
-    return zip(*_columns_converted(rows, converters), strict=True)
-
-
 def _columns_converted(rows: Sequence[Sequence[Any]], converters: Sequence[_Converter]) -> list[Sequence[Any]]:
-    """Column by column, which is faster than row by row."""
+    """The columns of the rows, each converted as a whole, which is faster than row by row."""
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True))
     for index, _, many in converters if columns else ():
         columns[index] = many(columns[index])

@@ -16,23 +16,21 @@ from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreErr
 from receiver.settings import StoreSettings
 from receiver.store.engine import database_of, read_only, store_url, translated
 from receiver.store.schema import open_store_engine
-from receiver.store.sql_log import discard, driver_of
-
-__all__ = ["Guarded", "KeptConnection", "get_or_create"]
+from receiver.store.sql_rows import discard, driver_of
 
 _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
 
 
 class Guarded:
-    """What one thread uses at a time, until it is closed, and only in the process that opened it."""
+    """Something that one thread uses at a time, until it is closed, and only in the process that opened it."""
 
-    def __init__(self, name: str, uses: str, patience_secs: float) -> None:
-        """`name` and `uses`, for errors: what it is, and what it is used for."""
+    def __init__(self, name: str, uses: str, patience_secs: float, thread_lock: threading.Lock | None = None) -> None:
+        """`name` and `uses` say in errors what it is, and what it is used for. Without a lock it makes one of its own."""
         self.patience_secs = patience_secs
         self._name = name
         self._uses = uses
-        self._thread_lock = threading.Lock()
+        self._thread_lock = thread_lock or threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -41,19 +39,31 @@ class Guarded:
         """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
         return os.getpid() != self._pid
 
-    def check_usable(self) -> None:
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def check_process(self) -> None:
+        """Raise `ClosedError` in a process that was forked off."""
         if self.is_forked_off:
             raise ClosedError(
                 f"the {self._name} was opened in process {self._pid} and can't be used in one forked off",
                 hint="open another in the new process",
             )
+
+    def check_usable(self) -> None:
+        self.check_process()
         if self._is_closed:
             raise ClosedError(f"the {self._name} is closed")
 
     def _acquire(self) -> None:
         """Have it to ourselves; `ClosedError` also if it was closed while we waited."""
-        self.check_usable()  # a process forked off may have the lock as another thread of its parent had it
-        self._wait()
+        self.check_usable()  # before the lock, which a process forked off may have got locked, for ever
+        if not self._thread_lock.acquire(timeout=self.patience_secs):
+            raise StoreBusyError(
+                f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
+                hint=f"keep {self._uses} short, or raise lock_timeout_secs",
+            )
         try:
             self.check_usable()
         except BaseException:
@@ -61,16 +71,16 @@ class Guarded:
             raise
 
     def _acquire_if_free(self) -> bool:
-        """As `_acquire`, unless another thread has it or it can't be used; whether we have it."""
+        """Have it to ourselves if no other thread has it and it can be used; whether we have it."""
         if self._is_closed or self.is_forked_off or not self._thread_lock.acquire(blocking=False):
             return False
-        if self._is_closed:
+        if self._is_closed:  # by another thread, since we looked
             self._thread_lock.release()
             return False
         return True
 
     def _acquire_to_close(self) -> bool:
-        """As `_acquire`, and nobody will have it again; False if it is closed already, or is a parent's to close."""
+        """Have it to ourselves for the last time; False if it is closed already, or is a parent's to close."""
         try:
             self._acquire()
         except ClosedError:
@@ -78,19 +88,12 @@ class Guarded:
         self._is_closed = True
         return True
 
-    def _wait(self) -> None:
-        if not self._thread_lock.acquire(timeout=self.patience_secs):
-            raise StoreBusyError(
-                f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
-                hint=f"keep {self._uses} short, or raise lock_timeout_secs",
-            )
-
 
 class KeptConnection(Guarded):
     """A connection that is made when it is first needed, and kept open. A process forked off can't use it.
 
-    Its constructor raises SettingsError and StoreError; later, what a driver raises becomes a `StoreError`. One that
-    `only_reads` waits for nobody who writes.
+    Its constructor raises `SettingsError` and `StoreError`. Later, whatever a driver raises becomes a `StoreError`. If it
+    `only_reads`, it waits for nobody who writes.
     """
 
     def __init__(
@@ -107,14 +110,17 @@ class KeptConnection(Guarded):
 
     @contextmanager
     def transaction(self, begin: Callable[[Connection], _T]) -> Iterator[tuple[Connection, _T]]:
-        """A transaction, rolled back by an exception. `begin` does the first work in it; what that returns is yielded too."""
+        """A transaction, rolled back by an exception. `begin` does the first work in it, and its result is yielded too.
+
+        Only `begin` is tried again if the connection turns out to be lost, so it must be all that the caller has done.
+        """
         with self._used() as connection:
             try:
                 begun = begin(connection)
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                # The server was gone while the connection lay idle, and nothing was committed. SQLAlchemy makes another.
+                # The server was gone while the connection lay idle, so nothing is lost. SQLAlchemy now makes another.
                 connection.rollback()
                 begun = begin(connection)
             yield connection, begun
@@ -147,7 +153,7 @@ class KeptConnection(Guarded):
             with translated(self.url):
                 yield self._connected()
         except BaseException:
-            self._discard()
+            self._discard()  # which rolls back too, whatever the connection was in the middle of
             raise
         finally:
             self._thread_lock.release()
@@ -157,6 +163,7 @@ class KeptConnection(Guarded):
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
+            # A process forked off may close a file only if its parent had no transaction under way there.
             self._database.watch_idle(driver_of(self._kept), lambda: not self._thread_lock.locked())
         return self._kept
 
@@ -174,7 +181,7 @@ def get_or_create(
     with read_only(url).connect() as connection:
         number: int | None = connection.execute(wanted).scalar()
     if number is None:
-        with engine.begin() as connection:
+        with engine.begin() as connection:  # another process may be faster: its row is as good as ours
             database_of(url).insert_unless_there(connection, table, new(connection))
             number = connection.execute(wanted).scalar_one()
     return number

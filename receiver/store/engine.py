@@ -7,17 +7,21 @@ become errors of this package here and nowhere else.
 from __future__ import annotations
 
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from receiver.errors import StoreError
 from receiver.settings import StoreSettings
+from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.databases.database import UNKNOWN, Database, Fault, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
+from receiver.store.sql_rows import driver_of
 
-__all__ = ["NONSENSE", "database_of", "read_only", "store_error", "store_url", "translated"]
+if TYPE_CHECKING:
+    from receiver.store.databases.claims import Claims
 
 _DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
 _BY_NAME = {database.name: database for database in _DATABASES}
@@ -27,6 +31,12 @@ _BY_DRIVER = {driver: database for database in _DATABASES for driver in database
 def database_of(where: URL | Connection) -> Database:
     """The kind of database that a checked address, or a connection, leads to."""
     return _BY_NAME[where.get_backend_name() if isinstance(where, URL) else where.dialect.name]
+
+
+def claims_of(connection: Connection, domain_id: int) -> Claims:
+    """The claims of a domain, through a connection of ours or of a caller's; `SettingsError` where there can be none."""
+    driver = AwaitedDriver(connection) if connection.dialect.is_async else driver_of(connection)
+    return database_of(connection).claims(driver, domain_id)
 
 
 def store_url(address: str | URL) -> URL:
@@ -51,7 +61,7 @@ def read_only(url: URL) -> Engine:
 
 
 NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-"""What reading a value may raise that no receiver has written, for it may be of any type."""
+"""The errors that reading a value may raise if no receiver has written it: it may be of any type."""
 
 
 class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision
@@ -80,6 +90,6 @@ def store_error(error: BaseException, address: str | URL) -> StoreError:
 
 
 def _fault(raw: BaseException) -> Fault | None:
-    """What a driver's error means; None for any other."""
+    """The meaning of a driver's error; None for any other error."""
     faults = (database.fault_of(raw) for database in _DATABASES)
     return next((fault for fault in faults if fault is not None), None)

@@ -9,54 +9,32 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import (
-    Connection,
-    Executable,
-    Select,
-    Subquery,
-    exists,
-    func,
-    literal,
-    or_,
-    select,
-    union_all,
-    update,
-)
+from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, literal, or_, select, union_all
 
 from receiver.closing import Closing
-from receiver.errors import SettingsError, StoreCorruptError, StoreError
+from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.bundles import bundle_of, columns_of, numbers_of, rows_of
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import NONSENSE, database_of, translated
+from receiver.store.messages import FIELDS, StoredMessage, flat
+from receiver.store.packed import add_waiting, corrupt, numbers_of, sources_of, unpack
 from receiver.store.positions import Positions
-from receiver.store.sql_log import driver_of
-from receiver.store.tables import (
-    BundleRow,
-    InboxColumns,
-    InboxRow,
-    bundles,
-    domains,
-    inbox,
-    inbox_rows,
-    parked,
-    targets,
-)
+from receiver.store.sql_rows import driver_of
+from receiver.store.tables import domains, message_rows, parked, targets, unpacked, waiting
+from receiver.store.unpacked import pack_of_target
 from receiver.store.values import printable, to_bytes
 
-__all__ = ["Inbox", "Lease", "target_id_of", "waiting_by_row"]
-
-_COLUMNS = ("target_id", *inbox_rows.columns)
-_BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""A deleted bundle counts as one row, and one more for each so many bytes, about as its messages would."""
+"""A deleted row counts as one, and one more for each so many bytes, about as its messages would."""
 
 
 class TargetState(NamedTuple):
@@ -65,6 +43,8 @@ class TargetState(NamedTuple):
     confirmed_bytes: int | None
     tail_digest: bytes | None
     store_id: int
+    has_unpacked: bool
+    """Whether messages wait for it in rows of their own."""
     name: bytes
 
 
@@ -74,22 +54,22 @@ class _Sql(NamedTuple):
 
     first_sequence: str
     lock: str
-    waiting: str
-    bundles: str
-    packed: str
-    add_bundle: str
-    delete_bundle: str
     save_file: str
 
 
-class _Bundle(NamedTuple):
-    """A row of messages that wait together, without the messages."""
+class _Row(NamedTuple):
+    """A row of messages that wait, without the messages."""
 
-    first_sequence: int
+    first: int
+    last: int
     runs: str
-    numbers: Sequence[int]
-    """The sequence numbers of its messages."""
-    bytes: int
+    packed_bytes: int
+    sources: bytes | None = None
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """The sequence numbers of its messages."""
+        return numbers_of(self.runs)
 
 
 class Inbox(Closing):
@@ -107,8 +87,7 @@ class Inbox(Closing):
         """Not the connection that leases take, for a lease may last."""
         database = database_of(kept.url)
         self._is_file = database.locked_file(kept.url) is not None
-        self._vacuum = database.vacuum_of(inbox.name, truncates=True)
-        self._bundle_vacuum = database.vacuum_of(bundles.name, truncates=True)
+        self._vacuum = database.vacuum_of(waiting.name, truncates=True)
         store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
         self.sql = _sql_of(kept, self.target_id, domain_id, [row.store_id for row in store_ids])
 
@@ -128,7 +107,7 @@ class Inbox(Closing):
         self._kept.close()
 
     def positions(self, source: str) -> Positions:
-        """Those of a source of the domain; its name is the same for all that share them."""
+        """The positions of a source of the domain; its name is the same for all that share them."""
         return Positions(self._kept, self._reader, self._domain_id, source)
 
     def first_sequence(self, connection: Connection) -> int:
@@ -143,28 +122,20 @@ class Inbox(Closing):
         with translated(self._kept.url):
             return database_of(connection).server_run(connection)
 
-    def add_columns(self, connection: Connection, columns: InboxColumns, *, packs: bool) -> None:
+    def add(self, connection: Connection, messages: Sequence[StoredMessage]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
 
-        Their sequence numbers ascend. `packs`: all in one row where that is faster, for whoever delivers all of them
-        together.
+        Their sequence numbers ascend.
         """
         with translated(self._kept.url):
-            driver = driver_of(connection)
-            bundle = bundle_of(columns) if packs else None
-            if bundle is not None:
-                driver.execute(self.sql.add_bundle, (self.target_id, *bundle))
-                return
-            rows = inbox_rows.stored_many(list(zip(*(columns[name] for name in InboxRow._fields), strict=True)))
-            database_of(connection).add_waiting(driver, _COLUMNS, ((self.target_id, *stored) for stored in rows))
+            add_waiting(connection, self.target_id, messages)
 
-    def park(self, connection: Connection, row: InboxRow, error: str) -> None:
-        """Set a message aside, in the transaction on the connection; `error` is why. It may be in the inbox or not."""
+    def park(self, connection: Connection, message: StoredMessage, error: str) -> None:
+        """Set a message aside that doesn't wait, in the transaction on the connection; `error` is why."""
         with translated(self._kept.url):
-            values = dict(zip(InboxRow._fields, inbox_rows.stored(row), strict=True))
+            values = dict(zip(FIELDS, message_rows.stored(flat(message)), strict=True))
             why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
             connection.execute(parked.insert().values(target_id=self.target_id, **why, **values))
-            self.delete(connection, [row.sequence])
 
     @contextmanager
     def lease(self, joined: Connection | None = None) -> Iterator[Lease]:
@@ -195,11 +166,14 @@ class Inbox(Closing):
                 "the target is gone from the database",
                 hint="was its domain dropped, or the database replaced? Open it again",
             )
-        return TargetState(*values)
+        state = TargetState(*values)
+        if state.has_unpacked:
+            pack_of_target(connection, self.target_id)
+        return state
 
     def has_waiting(self) -> bool:
         """Whether any message waits for the target, which costs next to nothing however many do."""
-        there = (exists().where(table.c.target_id == self.target_id) for table in (inbox, bundles))
+        there = (exists().where(table.c.target_id == self.target_id) for table in (waiting, unpacked))
         ((any_waits,),) = self._read(select(or_(*there)))
         return bool(any_waits)
 
@@ -225,25 +199,21 @@ class Inbox(Closing):
         with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
             return rows
 
-    def delete(self, connection: Connection, numbers: Collection[int]) -> None:
-        """Have these messages wait no longer, if and when the transaction on the connection is committed."""
+    def delete(self, connection: Connection, rows: Sequence[_Row]) -> None:
+        """Have all messages of these rows wait no longer, if and when the transaction on the connection is committed."""
         with translated(self._kept.url):
-            driver = driver_of(connection)
-            self._vacuum.note(database_of(connection).delete_waiting(driver, self.target_id, sorted(numbers)))
-
-    def delete_bundle(self, connection: Connection, bundle: _Bundle) -> None:
-        """Have all messages of a bundle wait no longer, likewise."""
-        with translated(self._kept.url):
-            driver_of(connection).execute(self.sql.delete_bundle, (bundle.first_sequence,))
-            self._bundle_vacuum.note(1 + bundle.bytes // _BYTES_PER_VACUUMED_ROW)
+            among = ", ".join(str(row.first) for row in rows)
+            driver_of(connection).execute(
+                f"DELETE FROM {waiting.name} WHERE target_id = {self.target_id:d} AND first_sequence IN ({among})"  # noqa: S608
+            )
+            self._vacuum.note(sum(1 + row.packed_bytes // _BYTES_PER_VACUUMED_ROW for row in rows))
 
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
 
         It does a part at a time, so that nobody waits long; whether more is left to do. A failure is a warning only.
         """
-        vacuums = (self._vacuum, self._bundle_vacuum)
-        return self._kept.give_back_space(lambda driver: any(vacuum.run_if_due(driver) for vacuum in vacuums))
+        return self._kept.give_back_space(self._vacuum.run_if_due)
 
 
 class Lease:
@@ -257,9 +227,10 @@ class Lease:
         """Identifies the run of the store's server."""
         self._inbox = of
         self._target_id = of.target_id
+        self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"
         self._state = state
-        self._known_bundles: dict[int, _Bundle] | None = None
-        """Those that wait, by their first number; None before they were looked for."""
+        self._row_of: dict[int, _Row] = {}
+        """The row of each message that `sequence_numbers` has found and nothing has changed since."""
 
     @property
     def confirmed_bytes(self) -> int | None:
@@ -296,110 +267,109 @@ class Lease:
 
         No more than `at_most`, nor much more than 64 MB of bodies; `has_more` says whether others wait.
         """
-        if but_of:
-            self._unpack(self._bundles())
-            source = func.coalesce(inbox.c.message_source_id, b"")
-            others = _waiting(self._target_id).where(source.not_in([to_bytes(source or "") for source in but_of]))
-            waiting = self.connection.execute(others.limit(at_most)).all()
-            numbers, sizes = [number for number, _ in waiting], [size for _, size in waiting]
-        else:
-            numbers, sizes = self._first_waiting(at_most)
+        blocked = {source or "" for source in but_of}
+        # A row of sources that are all left out costs little. So all rows may be looked through.
+        rows = self._rows(", sources") if blocked else self._rows(at_most=at_most)
+        self._row_of = {}
+        last = -1
+        for row in rows:
+            if len(self._row_of) >= at_most and row.first > last:
+                break
+            with self._making_sense_of(row):
+                numbers = self._numbers_but_of(blocked, row) if blocked else row.numbers
+            self._row_of |= dict.fromkeys(numbers, row)
+            last = max(last, row.last)
+        numbers = sorted(self._row_of)[:at_most]
+        sizes = (row.packed_bytes // len(row.numbers) for row in map(self._row_of.__getitem__, numbers))
         bytes_before = list(accumulate(sizes, initial=0))
         count = min(bisect_left(bytes_before, _BYTES_AT_ONCE), len(numbers))
         self.has_more = count < len(numbers) or len(numbers) == at_most
         return numbers[:count]
 
-    def rows(self, numbers: Collection[int]) -> list[InboxRow]:
+    def messages(self, numbers: Collection[int]) -> list[StoredMessage]:
         """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
         wanted = set(numbers)
-        rows = [
-            row
-            for bundle in self._bundles_with(wanted)
-            for row in rows_of(self._unpacked(bundle))
-            if row.sequence in wanted
-        ]
-        wanted.difference_update([row.sequence for row in rows])
-        is_mixed = bool(rows and wanted)
-        connection, target_id = self.connection, self._target_id
-        columns, driver = inbox_rows.columns, driver_of(connection)
-        for values in database_of(connection).waiting(driver, columns, target_id, sorted(wanted)) if wanted else ():
-            try:
-                rows.append(inbox_rows.read(values))
-            except NONSENSE as error:
-                raise _corrupt(connection, target_id, InboxRow._make(values).sequence, error) from error
-        return sorted(rows) if is_mixed else rows
+        found = chain.from_iterable(self._unpacked(self._rows_with(wanted)))
+        return sorted((each for each in found if each.sequence in wanted), key=itemgetter(0))
 
     def confirm(self, numbers: Collection[int]) -> None:
         """The target has the messages of these sequence numbers: they wait no longer."""
         gone = set(numbers)
-        for bundle in self._bundles_with(gone):
-            if gone.issuperset(bundle.numbers):
-                self._delete(bundle)
-                gone.difference_update(bundle.numbers)
-            else:
-                self._unpack([bundle])
-        if gone:
-            self._inbox.delete(self.connection, gone)
+        rows = self._rows_with(gone)
+        left = self._unpacked([row for row in rows if not gone.issuperset(row.numbers)])
+        self._replace(rows, [[each for each in messages if each.sequence not in gone] for messages in left])
 
-    def _bundles(self, at_most: int | None = None) -> list[_Bundle]:
-        """Those that wait, in order; at most so many, if they haven't been looked for yet."""
-        if self._known_bundles is None:
-            text = self._inbox.sql.bundles + (f" LIMIT {at_most:d}" if at_most is not None else "")
-            self._known_bundles = {}
-            for first, runs, size in driver_of(self.connection).execute(text).fetchall():
-                try:
-                    self._known_bundles[first] = _Bundle(first, runs, numbers_of(runs), size)
-                except NONSENSE as error:
-                    raise _corrupt(self.connection, self._target_id, first, error) from error
-        return list(self._known_bundles.values())
+    def tries_failed(self, numbers: Collection[int]) -> dict[int, int]:
+        """Count a try of each of these messages that failed; how many have failed, by sequence number."""
+        failed = set(numbers)
+        rows = self._rows_with(failed)
+        counted = [
+            [each._replace(tries=each.tries + 1) if each.sequence in failed else each for each in messages]
+            for messages in self._unpacked(rows)
+        ]
+        self._replace(rows, counted)
+        return {each.sequence: each.tries for each in chain.from_iterable(counted) if each.sequence in failed}
 
-    def _bundles_with(self, numbers: Collection[int]) -> list[_Bundle]:
-        """Those with any of these messages."""
-        return [bundle for bundle in self._bundles() if not set(numbers).isdisjoint(bundle.numbers)]
+    def park(self, message: StoredMessage, error: str) -> None:
+        """Set a message aside, out of the inbox if it is there; `error` is why."""
+        if message.sequence is not None:
+            self.confirm([message.sequence])
+        self._inbox.park(self.connection, message, error)
 
-    def _first_waiting(self, at_most: int) -> tuple[list[int], list[int]]:
-        """The numbers of the messages that wait, in bundles or not, ascending; and how many bytes each has, about."""
-        rows = driver_of(self.connection).execute(f"{self._inbox.sql.waiting} LIMIT {at_most:d}").fetchall()
-        numbers: list[int] = []
-        sizes: list[int] = []
-        for bundle in self._bundles(at_most):
-            if len(numbers) >= at_most:  # those that follow have greater numbers
-                break
-            numbers += bundle.numbers
-            sizes += [bundle.bytes // len(bundle.numbers)] * len(bundle.numbers)
+    def _rows(self, and_column: str = "", *, where: str = "", at_most: int | None = None) -> list[_Row]:
+        """The rows that wait, in order; all, or the first."""
+        limit = "" if at_most is None else f" LIMIT {at_most:d}"
+        select = f"SELECT first_sequence, last_sequence, runs, length(packed){and_column} {self._from}{where}"
+        found = driver_of(self.connection).execute(f"{select} ORDER BY first_sequence{limit}").fetchall()
+        return [_Row(*values) for values in found]
+
+    def _rows_with(self, numbers: AbstractSet[int]) -> list[_Row]:
+        """The rows that have any of these messages."""
+        if not numbers:
+            return []
+        if numbers <= self._row_of.keys():
+            return list({row.first: row for row in map(self._row_of.__getitem__, numbers)}.values())
+        rows = []
+        for row in self._rows(where=f" AND first_sequence <= {max(numbers):d} AND last_sequence >= {min(numbers):d}"):
+            with self._making_sense_of(row):
+                if not numbers.isdisjoint(row.numbers):
+                    rows.append(row)
+        return rows
+
+    def _unpacked(self, rows: Sequence[_Row]) -> list[list[StoredMessage]]:
+        """The messages of each of these rows."""
+        by_first = {row.first: row for row in rows}
+        among = ", ".join(map(str, by_first))
+        messages = []
+        select = f"SELECT first_sequence, packed, tries {self._from} AND first_sequence IN ({among})"
+        for first, packed, tries in driver_of(self.connection).execute(select) if rows else ():
+            with self._making_sense_of(by_first[first]):
+                messages.append(unpack(by_first[first].runs, packed, tries))
+        return messages
+
+    def _numbers_but_of(self, blocked: AbstractSet[str], row: _Row) -> Sequence[int]:
+        """The sequence numbers of a row's messages, without those of these sources."""
+        sources = sources_of(row.sources)
+        if sources is None or not (sources <= blocked or sources.isdisjoint(blocked)):
+            (messages,) = self._unpacked([row])
+            of_numbers = zip(row.numbers, messages, strict=True)
+            return [number for number, each in of_numbers if (each.message_source_id or "") not in blocked]
+        return row.numbers if sources.isdisjoint(blocked) else ()
+
+    def _replace(self, rows: Sequence[_Row], by: Sequence[Sequence[StoredMessage]]) -> None:
+        """Have these messages wait in place of those rows; rows of messages that came apart stay apart."""
         if rows:
-            both = sorted([*map(tuple, rows), *zip(numbers, sizes, strict=True)])
-            numbers, sizes = [number for number, _ in both], [size for _, size in both]
-        return numbers[:at_most], sizes[:at_most]
+            self._row_of = {}
+            self._inbox.delete(self.connection, rows)
+            for messages in by:
+                add_waiting(self.connection, self._target_id, messages)
 
-    def _unpacked(self, bundle: _Bundle) -> InboxColumns:
-        ((packed,),) = driver_of(self.connection).execute(self._inbox.sql.packed, (bundle.first_sequence,)).fetchall()
+    @contextmanager
+    def _making_sense_of(self, row: _Row) -> Iterator[None]:
         try:
-            return columns_of(bundle.runs, packed)
+            yield
         except NONSENSE as error:
-            raise _corrupt(self.connection, self._target_id, bundle.first_sequence, error) from error
-
-    def _unpack(self, packed: Sequence[_Bundle]) -> None:
-        """Have the messages of these wait in rows of their own."""
-        for bundle in packed:
-            self._inbox.add_columns(self.connection, self._unpacked(bundle), packs=False)
-            self._delete(bundle)
-
-    def _delete(self, bundle: _Bundle) -> None:
-        self._inbox.delete_bundle(self.connection, bundle)
-        self._known_bundles = {first: one for first, one in (self._known_bundles or {}).items() if one != bundle}
-
-    def try_failed(self, number: int) -> int:
-        """Count a try of a message that failed; how many have failed."""
-        self._unpack(self._bundles_with([number]))
-        row = (inbox.c.target_id == self._target_id) & (inbox.c.sequence == number)
-        self.connection.execute(update(inbox).where(row).values(tries=inbox.c.tries + 1))
-        return int(self.connection.scalars(select(inbox.c.tries).where(row)).one())
-
-    def park(self, row: InboxRow, error: str) -> None:
-        """Set a message aside, out of the inbox; `error` is why."""
-        self._unpack(self._bundles_with([row.sequence]))
-        self._inbox.park(self.connection, row, error)
+            raise corrupt(self.connection, self._target_id, row.first, error) from error
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
@@ -407,62 +377,35 @@ class Lease:
         driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
 
 
-def _corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
-    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
-    return StoreCorruptError(
-        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
-        hint="`receiver check` says what is wrong; restore a copy",
-    )
-
-
 def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Sequence[int]) -> _Sql:
     def text(query: Select[Any]) -> str:
         return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
 
-    state = select(targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, targets.c.target).join_from(
-        targets, domains, domains.c.domain_id == targets.c.domain_id
-    )
+    has_unpacked = exists().where(unpacked.c.target_id == target_id)
+    state = select(
+        targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, has_unpacked, targets.c.target
+    ).join_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
     # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
     itself = (targets.c.target_id == target_id) & domains.c.store_id.in_(store_ids)
-    p = database_of(kept.url).log.placeholder
+    p = database_of(kept.url).rows.sql.placeholder
     saved = f"confirmed_bytes = {p}, tail_digest = {p}"
-    values = ", ".join([p] * len(_BUNDLE_COLUMNS))
-    of_target = f"{bundles.name} WHERE target_id = {target_id}"
     return _Sql(
         first_sequence=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
         lock=text(state.where(itself).with_for_update(of=targets)),
-        waiting=text(_waiting(target_id)),
-        bundles=f"SELECT first_sequence, runs, length(packed) FROM {of_target} ORDER BY first_sequence",  # noqa: S608
-        packed=f"SELECT packed FROM {of_target} AND first_sequence = {p}",  # noqa: S608
-        add_bundle=f"INSERT INTO {bundles.name} ({', '.join(_BUNDLE_COLUMNS)}) VALUES ({values})",  # noqa: S608
-        delete_bundle=f"DELETE FROM {of_target} AND first_sequence = {p}",  # noqa: S608
         save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
     )
 
 
-def _waiting(target_id: int) -> Select[Any]:
-    """The sequence number and the length in bytes of each message that waits for the target, by number."""
-    of_target = select(inbox.c.sequence, func.length(inbox.c.body)).where(inbox.c.target_id == target_id)
-    return of_target.order_by(inbox.c.sequence)
-
-
 def waiting_by_row() -> Subquery:
-    """What waits, for whoever counts it: each row of the inbox, or bundle, with how many messages it has."""
+    """What waits, for whoever counts it: each row, with how many messages it has."""
     return union_all(
+        select(*waiting.c["target_id", "messages", "received_at_us", "last_sequence", "body_bytes"]),
         select(
-            inbox.c.target_id,
-            literal(1).label("messages"),
-            inbox.c.received_at_us,
-            inbox.c.sequence.label("last_sequence"),
-            # The length of a body is known without reading it.
-            func.length(inbox.c.body).label("body_bytes"),
-        ),
-        select(
-            bundles.c.target_id,
-            bundles.c.messages,
-            bundles.c.received_at_us,
-            bundles.c.last_sequence,
-            bundles.c.body_bytes,
+            unpacked.c.target_id,
+            literal(1),
+            unpacked.c.received_at_us,
+            unpacked.c.sequence,
+            func.length(unpacked.c.body),  # which is known without reading it
         ),
     ).subquery("waiting")
 

@@ -1,8 +1,8 @@
-"""What holds in every store, whatever counts as a duplicate, and what is broken there. Any value may be, so all are checked.
+"""The invariants of every store, whatever counts as a duplicate, and the findings where they are broken.
 
-Each check looks for something that no receiver ever writes; all that a batch writes is one transaction. What isn't
-provable isn't checked: how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that
-is a figure only.
+Each check looks for something that no receiver ever writes. A batch writes all that it writes in one transaction, so no
+crash leaves half of it. Any value may be broken, so no value is used before its type is checked. What can't be proven isn't
+checked: how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
 """
 
 from __future__ import annotations
@@ -19,41 +19,35 @@ from typing import Any, NamedTuple, Self
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
-from receiver.store.bundles import columns_of, rows_of
 from receiver.store.codec import fields_of_kind, value_types
 from receiver.store.engine import NONSENSE
-from receiver.store.snapshot import BUNDLE_COLUMNS, MESSAGE_COLUMNS, TARGET_COLUMNS, OnRows, RawRow, Snapshot
+from receiver.store.messages import FIELDS, FlatMessage, StoredMessage, flat
+from receiver.store.packed import numbers_of, pack, unpack
+from receiver.store.recorded import numbers_in_cut
+from receiver.store.snapshot import (
+    MESSAGE_COLUMNS,
+    PACKED_COLUMNS,
+    RECORDED_COLUMNS,
+    TARGET_COLUMNS,
+    OnRows,
+    RawRow,
+    Snapshot,
+)
 from receiver.store.tables import (
-    BundleRow,
+    OF_ARRIVALS,
     DomainState,
-    InboxRow,
-    bundles,
     domain_rows,
     domains,
-    inbox,
-    inbox_rows,
+    message_rows,
     parked,
     positions,
     receipts,
+    recorded,
     targets,
+    unpacked,
+    waiting,
 )
 from receiver.store.values import loaded, text_of
-
-__all__ = [
-    "PROBLEMS",
-    "DomainName",
-    "Findings",
-    "StoreFinding",
-    "audit_domains",
-    "audit_messages",
-    "audit_positions",
-    "audit_tables",
-    "audited_rows",
-    "audited_state",
-    "is_text",
-    "readable",
-    "shown_columns",
-]
 
 PROBLEMS = {
     "damaged": "the database finds damage in itself",
@@ -79,6 +73,8 @@ PROBLEMS = {
     "targets": "a target has no name, or what is noted of its file contradicts itself",
     "positions": "a source's position, or its name, is empty or no text",
     "messages": "waiting or parked messages make no sense, or one is both",
+    "claims": "an id that is remembered isn't claimed, or a domain that isn't concurrent has claims",
+    "recorded": "what waits for a recording makes no sense",
     "rebuilt": "the receipts that are left contradict the domain's own row",
 }
 """What can be broken, by kind."""
@@ -114,7 +110,7 @@ class StoreFinding:
 
 
 class Findings:
-    """What is broken: of each kind and domain how many times, and the first example."""
+    """The findings so far: for each kind and domain, how many there are, and the first as an example."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, DomainName | None]] = Counter()
@@ -145,6 +141,7 @@ _NO_COUNTS = {
     "expiry_us",
     "clock_us",
     "needs_by_hour",
+    "is_concurrent",
 }
 """Columns with rules of their own, and the key."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
@@ -162,6 +159,7 @@ class _Rule(NamedTuple):
 
 
 _RULES = (
+    # By `partial`, for a lambda here would look `name` up when it is called, and find the last one.
     *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
     _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
     # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
@@ -224,6 +222,7 @@ def audit_domains(states: Sequence[DomainState], batches: Iterable[RawRow], find
     by_store_id: dict[int, DomainState] = {}
     for state in states:
         name = DomainName.of(state)
+        # The first of a name, and of a store id, stays in the mapping: it is `other` to all later ones.
         for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 findings.add("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
@@ -294,7 +293,7 @@ class _RowCheck:
     def check(self, raw: RawRow) -> None:
         self.count += 1
         seq, received_at_us, first_us = raw.seq, raw.received_at_us, raw.first_received_at_us
-        if not all(map(isinstance, raw, _ROW_TYPES)):
+        if not all(map(isinstance, raw, _ROW_TYPES)):  # then nothing below can compare it with anything
             self._add("types", seq, _shown_values(raw))
             return
         last_seq, last_us = self._last
@@ -304,6 +303,7 @@ class _RowCheck:
         if received_at_us < last_us:
             self._add("order", seq, f"at {received_at_us} us, after one at {last_us} us")
         id_, source = raw.unique_message_id, raw.message_source_id
+        # Forgetting an id by hand leaves its rows without one, and counts as a new generation.
         is_forgotten = id_ == b"" and self._state.generation > 0
         if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
             self._add("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
@@ -364,14 +364,44 @@ def audit_positions(store: Snapshot, states: Sequence[DomainState], findings: Fi
                 findings.add(kind, DomainName.of(by_id[raw.domain_id]), _shown_values(raw))
 
 
+def audit_recorded(
+    store: Snapshot, findings: Findings, on_rows: OnRows, receipts_in: Callable[[bytes], int] | None
+) -> None:
+    """Check what waits for recordings. `receipts_in` unpacks a batch; without it, batches aren't unpacked."""
+    with readable(store, findings, None):
+        for raws in store.recorded():
+            for raw in raws:
+                if not all(map(isinstance, raw, _RECORDED_TYPES)):
+                    findings.add("types", None, f"recorded batch {raw.number!r:.80}: {_shown_values(raw[:-1])}")
+                elif wrong := _wrong_in_recorded(raw, receipts_in):
+                    findings.add("recorded", None, f"batch {raw.number}: {wrong}")
+            on_rows(len(raws))
+
+
+def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) -> str | None:
+    if min(raw.receipts, raw.size_bytes) < 1 or raw.recorded_at_us < 0:
+        return _shown_values(raw[:-1])
+    if not all(is_text(text) for text in (raw.recording, raw.host, raw.file or b"")):
+        return "recording, host or file is no text"
+    try:
+        if raw.file is not None:
+            numbers_in_cut(raw.packed)
+        elif receipts_in is not None and (receipts := receipts_in(raw.packed)) != raw.receipts:
+            return f"it has {receipts} receipts, not {raw.receipts}"
+    except NONSENSE as error:
+        return f"it can't be unpacked: {error}"
+    return None
+
+
 _POSITION_TYPES = value_types(positions, positions.c.keys())
 _TARGET_TYPES = value_types(targets, TARGET_COLUMNS)
-_MESSAGE_TYPES = value_types(inbox, (*MESSAGE_COLUMNS, "body"))
-_INBOX_TYPES = value_types(inbox, InboxRow._fields)
-_BUNDLE_TYPES = value_types(bundles, BUNDLE_COLUMNS)
-_MESSAGE_TEXTS = fields_of_kind(InboxRow, str)
-_OBJECTS = fields_of_kind(InboxRow, Mapping)
-_MESSAGE_COUNTS = fields_of_kind(InboxRow, int, is_nullable=False)
+_MESSAGE_TYPES = value_types(parked, (*MESSAGE_COLUMNS, "body"))
+_UNPACKED_TYPES = value_types(parked, FIELDS)
+_PACKED_TYPES = value_types(waiting, PACKED_COLUMNS)
+_MESSAGE_TEXTS = fields_of_kind(FlatMessage, str)
+_OBJECTS = fields_of_kind(FlatMessage, Mapping)
+_MESSAGE_COUNTS = fields_of_kind(FlatMessage, int, is_nullable=False)
+_RECORDED_TYPES = value_types(recorded, RECORDED_COLUMNS)
 
 
 def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Findings, on_rows: OnRows) -> None:
@@ -384,7 +414,7 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Fin
             if state is not None:  # else it is a stray, or its domain is broken
                 of_target[raw.target_id] = state
                 _check_target(raw, DomainName.of(state), findings)
-    for table in (inbox.name, parked.name):
+    for table in (unpacked.name, parked.name):
         with readable(store, findings, None):
             for raws in store.messages(table):
                 for raw in raws:
@@ -393,14 +423,11 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState], findings: Fin
                         _check_message(table, raw, state, findings)
                 on_rows(len(raws))
     with readable(store, findings, None):
-        for raws in store.bundles():
-            _check_bundles(store, raws, of_target, findings)
+        packed = _PackedCheck(store, of_target, findings)
+        for raws in store.packed_messages():
+            for raw in raws:
+                packed.check(raw)
             on_rows(len(raws))
-    with readable(store, findings, None):
-        for both in store.waiting_and_parked():
-            if both.target_id in of_target:
-                said = f"the one at {both.sequence!r:.80} of target_id {both.target_id} waits and is parked"
-                findings.add("messages", DomainName.of(of_target[both.target_id]), said)
 
 
 def _check_target(raw: RawRow, domain: DomainName, findings: Findings) -> None:
@@ -420,60 +447,73 @@ def _check_message(table: str, raw: RawRow, state: DomainState, findings: Findin
     if not all(map(isinstance, raw, _MESSAGE_TYPES)):
         findings.add("types", domain, f"{which}: {_shown_values(raw)}")
         return
-    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0]
+    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in OF_ARRIVALS]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
     if raw.sequence >= state.receipts:  # which was never given
-        wrong.append(inbox.c.sequence.key)
+        wrong.append(parked.c.sequence.key)
     wrong += [name for name in _OBJECTS if not _is_object(message[name])]
     if wrong:
-        said = ", ".join(f"{inbox.c[name].name} = {message[name]!r:.80}" for name in wrong)
+        said = ", ".join(f"{parked.c[name].name} = {message[name]!r:.80}" for name in wrong)
         findings.add("messages", domain, f"{which}: {said}")
 
 
-def _check_bundles(
-    store: Snapshot, raws: Iterable[RawRow], of_target: Mapping[Any, DomainState], findings: Findings
-) -> None:
-    for raw in raws:
-        state = of_target.get(raw.target_id)
+class _PackedCheck:
+    """Checks rows of messages that wait, in the order of their targets and numbers."""
+
+    def __init__(self, store: Snapshot, of_target: Mapping[Any, DomainState], findings: Findings) -> None:
+        self._store = store
+        self._of_target = of_target
+        self._findings = findings
+        self._target_id: object = None
+        self._seen: set[int] = set()
+        """The numbers of the target's messages that a further row may have too."""
+
+    def check(self, raw: RawRow) -> None:
+        state = self._of_target.get(raw.target_id)
         if state is None:
-            continue
-        which = f"in {bundles.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
-        if not all(map(isinstance, raw, _BUNDLE_TYPES)):
-            findings.add("types", DomainName.of(state), f"{which}: {_shown_values(raw[:-1])}")
-        elif wrong := _wrong_in_bundle(store, raw, state):
-            findings.add("messages", DomainName.of(state), f"{which}: {wrong}")
+            return
+        which = f"in {waiting.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
+        if not all(map(isinstance, raw, _PACKED_TYPES)):
+            self._findings.add("types", DomainName.of(state), f"{which}: {_shown_but_packed(raw)}")
+        elif wrong := self._wrong(raw, state):
+            self._findings.add("messages", DomainName.of(state), f"{which}: {wrong}")
+
+    def _wrong(self, raw: RawRow, state: DomainState) -> str | None:
+        """What of a row isn't as its messages say, or which of them is elsewhere too; None if all is well."""
+        try:
+            messages = unpack(raw.runs, raw.packed, raw.tries)
+            if not all(isinstance(value, types) for each in messages for value, types in _typed(each)):
+                return "a value in it is of another type"
+            numbers = numbers_of(raw.runs)
+            said = pack(messages)._replace(packed=raw.packed)
+        except NONSENSE as error:
+            return f"it can't be unpacked: {error}"
+        if raw.sources is None:  # an earlier version has packed it
+            said = said._replace(sources=None)
+        is_given = 0 <= numbers[0] <= numbers[-1] < state.receipts and list(numbers) == sorted(set(numbers))
+        is_tried = raw.tries == 0 or (raw.tries > 0 and len(numbers) == 1)
+        if tuple(raw[1:]) != said or not is_given or not is_tried:
+            return f"{_shown_but_packed(raw)} isn't what its messages say"
+        if self._target_id != raw.target_id:
+            self._target_id, self._seen = raw.target_id, set()
+        twice = self._seen.intersection(numbers)
+        if twice:
+            return f"the one at {min(twice)} is in another row too"
+        self._seen = {number for number in self._seen if number > numbers[0]}.union(numbers)
+        for table in (unpacked.name, parked.name):
+            both = set(numbers).intersection(self._store.numbers_between(table, raw.target_id, numbers[0], numbers[-1]))
+            if both:
+                return f"the one at {min(both)} is in {table} too"
+        return None
 
 
-def _wrong_in_bundle(store: Snapshot, raw: RawRow, state: DomainState) -> str | None:
-    """What of a bundle isn't as its messages say, or which of them is elsewhere too; None if all is well."""
-    try:
-        rows = rows_of(columns_of(raw.runs, raw.packed))
-        if not all(isinstance(value, types) for row in rows for value, types in _typed(row)):
-            return "a value in it is of another type"
-        numbers = [row.sequence for row in rows]
-        said = BundleRow(
-            numbers[0],
-            numbers[-1],
-            min(row.received_at_us for row in rows),
-            sum(len(row.body) for row in rows),
-            len(rows),
-            raw.runs,
-            raw.packed,
-        )
-    except NONSENSE as error:
-        return f"it can't be unpacked: {error}"
-    if tuple(raw[1:]) != said or numbers != sorted(set(numbers)) or not 0 <= numbers[0] <= numbers[-1] < state.receipts:
-        return f"{_shown_values(raw[:-1])} isn't what its messages say"
-    for table in (inbox.name, parked.name):
-        both = set(numbers).intersection(store.numbers_between(table, raw.target_id, numbers[0], numbers[-1]))
-        if both:
-            return f"the one at {min(both)} is in {table} too"
-    return None
+def _shown_but_packed(raw: RawRow) -> str:
+    return _shown_values([value for name, value in zip(PACKED_COLUMNS, raw, strict=True) if name != "packed"])
 
 
-def _typed(row: InboxRow) -> Iterator[tuple[object, tuple[type, ...]]]:
+def _typed(message: StoredMessage) -> Iterator[tuple[object, tuple[type, ...]]]:
     """The values of a message as a driver would take them, each with the types that it may be of."""
-    return zip(inbox_rows.stored(row), _INBOX_TYPES, strict=True)
+    return zip(message_rows.stored(flat(message)), _UNPACKED_TYPES, strict=True)
 
 
 def _is_object(stored: str) -> bool:

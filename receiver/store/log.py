@@ -6,17 +6,19 @@ that are left and from the domain's own row. Nothing here knows what counts as a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Generator, Hashable, Sequence
 from operator import itemgetter
-from typing import NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
 
 from sqlalchemy import Connection
 
 from receiver.errors import SettingsError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
-from receiver.store.tables import DomainState
+from receiver.store.tables import DomainState, RecordedRow
 
-__all__ = ["BatchNumber", "Changes", "DomainLog", "MemoryLog", "NotCommittedError", "PolicyStates"]
+if TYPE_CHECKING:
+    from receiver.store.sql_log import JoinedLog
 
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
@@ -51,15 +53,8 @@ class Changes(NamedTuple):
     """To append."""
     batch_number: BatchNumber | None = None
     """None where the batch's outcome won't have to be looked up."""
-
-
-class NotCommittedError(Exception):
-    """What was to be recorded together with a commit is refused, so it is certain that nothing is committed."""
-
-    def __init__(self, reason: Exception) -> None:
-        super().__init__(str(reason))
-        self.reason = reason
-        """Of this package, or of the driver."""
+    recorded: RecordedRow | None = None
+    """The batch's receipts for a recording. `memory://` has no place for it."""
 
 
 class DomainLog(Protocol):
@@ -69,20 +64,8 @@ class DomainLog(Protocol):
     driver's own.
     """
 
-    naps: bool
-    """Whether a process that comes right back naps while others have the domain, as `receiver.durable.turns` says."""
-
     def begin(self) -> DomainState:
         """Start a transaction that has the domain for itself, waiting for it."""
-
-    def begin_if_free(self) -> DomainState | None:
-        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started.
-
-        In a transaction of the caller's it waits all the same.
-        """
-
-    def begin_reading(self) -> DomainState:
-        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
 
     @property
     def server_run(self) -> Hashable:
@@ -104,7 +87,7 @@ class DomainLog(Protocol):
         """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
 
     def commit(self) -> None:
-        """Commit. A log may send with it what `record` was given: `NotCommittedError` where that is refused."""
+        """Commit the transaction under way."""
 
     def rollback(self) -> None:
         """Give up the transaction, and the connection where that fails; never raises."""
@@ -129,12 +112,30 @@ class DomainLog(Protocol):
         """The connection under way, for statements of the application's own in the same transaction."""
 
 
+class KeptLog(DomainLog, Protocol):
+    """A log whose transactions are our own, on a connection that is kept for them."""
+
+    in_use: threading.Lock
+    """Held by the thread that uses the connection."""
+
+    def begin_if_free(self) -> DomainState | None:
+        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started."""
+
+    def begin_reading(self) -> DomainState:
+        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
+
+    def join(self, connection: object, patience_secs: float) -> JoinedLog:
+        """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
+
+    def forget_batches(self, state: DomainState, writer: int) -> None:
+        """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
+
+
 class MemoryLog:
     """The log of `memory://`, which ends with the process."""
 
-    naps = False
-
     def __init__(self, state: DomainState) -> None:
+        self.in_use = threading.Lock()
         self._state = state
         self._rows: dict[int, ReceiptValues] = {}
         self._last_batch = 0
@@ -167,6 +168,13 @@ class MemoryLog:
     def last_batch(self, writer: int) -> int:
         del writer  # nobody else is here
         return self._last_batch
+
+    def join(self, connection: object, patience_secs: float) -> NoReturn:
+        del connection, patience_secs
+        raise SettingsError("memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store")
+
+    def forget_batches(self, state: DomainState, writer: int) -> None:
+        """Nothing to do, for the number ends with the process."""
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""

@@ -2,7 +2,7 @@
 
 What is lost where a store goes back to an older version is declared by the migrations, in words and as rows to count. A
 migration has one or both of these, whose words hold `{}` for how many, and whose rows stand behind
-`SELECT count(*) FROM`:
+`SELECT count(*) FROM`, or are a SELECT of their number:
 
 - `LOSES`: the command names these losses and needs a yes.
 - `KEPT_BY_NEWER_ONLY`: without these the older version would give wrong verdicts or lose messages. So the step is
@@ -22,8 +22,6 @@ from sqlalchemy import Connection, text
 
 from receiver.errors import SettingsError, StoreError, StoreVersionError
 from receiver.store.tables import MIGRATIONS
-
-__all__ = ["check_known", "keep_all", "losses", "losses_between", "run", "target"]
 
 
 def check_known(version: str, address: str) -> None:
@@ -57,7 +55,7 @@ def run(connection: Connection, before: str | None, after: str | None, address: 
 
 
 def losses_between(connection: Connection, before: str | None, after: str | None, address: str) -> list[str]:
-    """What it loses to go from one version back to another, in words; on the way to a newer one that is nothing."""
+    """The losses of going from one version back to another, in words; none on the way to a newer one."""
     if before is None:
         return []
     check_known(before, address)
@@ -77,18 +75,19 @@ def _scripts() -> list[Script]:
 
 def _config() -> Config:
     config = Config()
+    # Its values are those of an ini file, where a % must be doubled.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
 
 
 def losses(connection: Connection, steps: Iterable[Script], *, to_base: bool) -> list[str]:
-    """What the command names before these steps back, such as `1,000 parked messages`."""
+    """The losses that the command names before these steps back, such as `1,000 parked messages`."""
     return [words for step in steps for words in _counted(connection, _declared(step, to_base=to_base))]
 
 
 def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
     """Refuse a step that would lose any of this, with `StoreError`, unless no table is to be left."""
-    if context.get_revision_argument() is None:
+    if context.get_revision_argument() is None:  # on the way to base
         return
     for words in _counted(op.get_bind(), kept_by_newer):
         raise StoreError(f"version {older} can't hold {words}", hint=f"keep version {newer}, or delete them")
@@ -103,6 +102,7 @@ def _declared(step: Script, *, to_base: bool) -> dict[str, str]:
 
 def _counted(connection: Connection, rows_by_words: Mapping[str, str]) -> Iterator[str]:
     for words, rows in rows_by_words.items():
-        count = connection.scalar(text(f"SELECT count(*) FROM {rows}"))  # noqa: S608 - a migration's own words
+        counted = rows if rows.startswith("SELECT ") else f"SELECT count(*) FROM {rows}"  # noqa: S608 - a migration's own words
+        count = connection.scalar(text(counted))
         if count:
             yield words.format(f"{count:,}")

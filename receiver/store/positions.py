@@ -1,8 +1,8 @@
 """How far the sources of a domain have come, for brokers that don't forget what was taken: Kafka's topics, streams.
 
-A position is moved in the transaction of the ids, so that neither is ever there without the other. It is moved only from
-where whoever moves it took it to be. Who was frozen, and has lost its share to another meanwhile, finds it moved: its
-whole batch is rolled back.
+A position is moved in the transaction that records the ids, so neither is ever there without the other. It is moved only
+from where the bridge last read it. A bridge that was frozen while another took over its share finds it moved, and its whole
+batch is rolled back.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from receiver.store.engine import database_of, translated
 from receiver.store.tables import domains, positions
 from receiver.store.values import text_of, to_bytes
 
-__all__ = ["Advance", "PositionRow", "Positions"]
-
 
 class Advance(NamedTuple):
     """A position to move."""
 
     name: str
-    """What it is the position of, such as a partition's number."""
+    """The name of the position, such as a partition's number."""
     expected: str | None
-    """Where it must be before; None: there is none yet."""
+    """The position before; None: there is none yet."""
     next: str
     """Where the next message is taken from, in the source's own words."""
 
@@ -69,6 +67,7 @@ class Positions:
         """
 
         def lock(connection: Connection) -> None:
+            # Nobody drops the domain while its row is locked, and leaves positions that belong to none.
             domain = select(domains.c.domain_id).where(domains.c.domain_id == self._domain_id)
             if connection.execute(domain.with_for_update()).first() is None:
                 raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")

@@ -1,6 +1,7 @@
 """Whose tables are in a database, and of which version: looked at first, made or migrated if need be.
 
-Nothing is changed before the look has shown that it is ours to change.
+Nothing is changed before a look has shown that the tables are ours. The look takes no lock, so whoever opens an up-to-date
+store waits for nobody.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from receiver.store.databases.database import OTHER_DATABASE, shown
 from receiver.store.engine import database_of, read_only, translated
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 
-__all__ = ["Migrated", "examined", "losses", "migrate", "open_store_engine", "sole_migrator"]
-
 _BACKOFF = Backoff(0.1, 0.1)
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
@@ -38,17 +37,17 @@ class Migrated(NamedTuple):
 def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
     """An engine on an up-to-date store, which is made or upgraded first if need be.
 
-    Raises StoreError, before anything is changed, where the database is out of reach or damaged or its tables aren't
-    ours, and StoreVersionError where a newer version of the package made them.
+    Raises, before anything is changed, `StoreError` if the database is out of reach or damaged, or if its tables aren't
+    ours; `StoreVersionError` if a newer version of the package made them.
     """
-    if _looked_up(url) != REVISION:
+    if _version_at(url) != REVISION:
         _migrate(url, settings, "head")
     return database_of(url).writable(url, settings)
 
 
 def examined(url: URL) -> Engine:
     """An engine that only reads, on a store that is there and up to date; StoreError otherwise."""
-    version = _looked_up(url)
+    version = _version_at(url)
     if version is None:
         raise StoreError(
             f"{shown(url)}: there is no store", hint="a receiver makes it when it opens, or receiver migrate"
@@ -65,13 +64,13 @@ def examined(url: URL) -> Engine:
 
 
 def losses(url: URL, revision: str) -> list[str]:
-    """What bringing a store to an older version loses, each with its count: `1,000 parked messages`.
+    """The losses of bringing a store to an older version, each with its count: `1,000 parked messages`.
 
     The store is only read. Raises what `migrate` does.
     """
     from receiver.store.migration import losses_between, target
 
-    after, before = target(revision), _looked_up(url)
+    after, before = target(revision), _version_at(url)
     if before is None:
         return []
     with translated(url), read_only(url).connect() as connection:
@@ -81,12 +80,12 @@ def losses(url: URL, revision: str) -> list[str]:
 def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migrated:
     """Bring a store to a version, making it if need be; `base` removes it.
 
-    Raises SettingsError for a version that there isn't, StoreError where it would lose something and may not, and
-    whatever `open_store_engine` raises.
+    Raises `SettingsError` if there is no such version, `StoreError` if something would be lost that may not, and whatever
+    `open_store_engine` raises.
     """
     from receiver.store.migration import target
 
-    before = _looked_up(url)
+    before = _version_at(url)
     if before == target(revision):
         return Migrated(before, before)
     return _migrate(url, StoreSettings(), revision, may_lose=may_lose)
@@ -95,7 +94,7 @@ def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migra
 @contextmanager
 def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
     """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
-    _looked_up(url)  # what isn't ours isn't even switched to a write-ahead log
+    _version_at(url)  # what isn't ours isn't even switched to a write-ahead log
     with translated(url), _migrating, database_of(url).writable(url, settings).begin() as connection:
         database_of(url).keep_migrators_out(connection)
         yield connection
@@ -126,7 +125,8 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
     return Migrated(before, after)
 
 
-def _looked_up(url: URL) -> str | None:
+def _version_at(url: URL) -> str | None:
+    """The version of the store at an address; None if there is none."""
     if not database_of(url).is_there(url):
         return None
     with translated(url), read_only(url).connect() as connection:
@@ -134,8 +134,9 @@ def _looked_up(url: URL) -> str | None:
 
 
 def _version(connection: Connection, address: str) -> str | None:
-    """The version of the store there, None if there is none; StoreError if tables of these names aren't ours."""
+    """The version of the store in a database, None if there is none; `StoreError` if tables of our names aren't ours."""
     names = [*METADATA.tables, VERSION_TABLE]
+    # Views too: whoever has one of our names there, the database isn't ours.
     columns_of = {
         name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
         for (_, name), columns in inspect(connection).get_multi_columns(filter_names=names, kind=ObjectKind.ANY).items()
@@ -144,6 +145,7 @@ def _version(connection: Connection, address: str) -> str | None:
     if stamp is not None and set(stamp) != {"version_num"}:
         raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
     versions = [] if stamp is None else connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all()  # noqa: S608
+    # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])
     _check_tables(columns_of, connection.dialect, address, complete=bool(versions))
@@ -156,6 +158,7 @@ def _version(connection: Connection, address: str) -> str | None:
 
 
 def _check_tables(columns_of: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
+    """Raise `StoreError` unless the tables are as they are declared; if they aren't `complete`, some may be absent."""
     for table in METADATA.tables.values():
         if table.name not in columns_of:
             if complete:
@@ -184,4 +187,5 @@ def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
 
 
 def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
+    # SQLAlchemy has no name for a type that it doesn't know.
     return "unknown" if isinstance(kind, NullType) else kind.compile(dialect)

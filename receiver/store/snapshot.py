@@ -14,23 +14,24 @@ from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, Ta
 from receiver.store.codec import selected
 from receiver.store.engine import database_of, translated
 from receiver.store.schema import examined
-from receiver.store.sql_log import driver_of
+from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
     METADATA,
-    BundleRow,
-    bundles,
+    PackedRow,
+    arrivals,
+    claims,
     domain_rows,
     domains,
-    inbox,
     joined,
     parked,
     positions,
     receipt_rows,
     receipts,
+    recorded,
     targets,
+    unpacked,
+    waiting,
 )
-
-__all__ = ["BUNDLE_COLUMNS", "MESSAGE_COLUMNS", "TARGET_COLUMNS", "OnRows", "RawRow", "Snapshot", "snapshot"]
 
 RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
@@ -38,20 +39,24 @@ OnRows = Callable[[int], None]
 """Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
 
 TARGET_COLUMNS = tuple(targets.columns.keys())
-MESSAGE_COLUMNS = tuple(name for name in inbox.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
-BUNDLE_COLUMNS = ("target_id", *BundleRow._fields)
+MESSAGE_COLUMNS = tuple(name for name in unpacked.columns.keys() if name != "body")  # noqa: SIM118 - these are no dict's
+PACKED_COLUMNS = ("target_id", *PackedRow._fields)
+RECORDED_COLUMNS = tuple(recorded.columns.keys())
 _OWNERS = (
     (receipts, "domain_id", domains),
     (joined, "domain_id", domains),
     (targets, "domain_id", domains),
     (positions, "domain_id", domains),
-    (inbox, "target_id", targets),
-    (bundles, "target_id", targets),
+    (claims, "domain_id", domains),
+    (arrivals, "domain_id", domains),
+    (waiting, "target_id", targets),
+    (unpacked, "target_id", targets),
     (parked, "target_id", targets),
 )
-_SEQUENCE = inbox.c.sequence.name
+_SEQUENCE = parked.c.sequence.name
 _ROWS_AT_ONCE = 10_000
-_BUNDLES_AT_ONCE = 4
+_PACKED_AT_ONCE = 16
+_RECORDED_AT_ONCE = 100
 
 
 @contextmanager
@@ -89,27 +94,43 @@ class Snapshot:
             domain_id=domain_id,
         )
 
+    def claimed_ids(self, domain_id: int) -> set[bytes]:
+        """The ids that are claimed in a domain."""
+        of_domain = text(f"SELECT coalesce(long_id, unique_message_id) FROM {claims.name} WHERE domain_id = :domain_id")
+        return set(map(bytes, self._connection.scalars(of_domain, {"domain_id": domain_id})))
+
+    def unfolded(self, domain_id: int) -> tuple[int, int | None]:
+        """How many receipts of a domain wait to be folded in, and when the oldest was received."""
+        counted = text(f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = :domain_id")
+        receipts, oldest_us = self._connection.execute(counted, {"domain_id": domain_id}).one()
+        return int(receipts), oldest_us
+
     def targets(self) -> list[RawRow]:
         """The targets' own rows, with the columns of `TARGET_COLUMNS`."""
         return self._all(f"SELECT {selected(targets, TARGET_COLUMNS)} FROM {targets.name} ORDER BY target_id")
 
     def messages(self, table: str) -> Iterator[Sequence[RawRow]]:
-        """The messages that wait or are parked, by the thousand, with the columns of `MESSAGE_COLUMNS`; of each body only
-        its beginning."""
+        """The messages of a table that has one in a row, by the thousand, with the columns of `MESSAGE_COLUMNS`; of each
+        body only its beginning."""
         # A database may give NULL for the beginning of an empty body.
-        columns = f"{selected(inbox, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"
+        columns = f"{selected(parked, MESSAGE_COLUMNS)}, coalesce(substr(body, 1, 1), body) AS body"
         return self._in_parts(f"SELECT {columns} FROM {table} ORDER BY target_id, {_SEQUENCE}")
 
-    def bundles(self) -> Iterator[Sequence[RawRow]]:
-        """The messages that wait together, one row for each bundle, with the columns of `BUNDLE_COLUMNS`."""
-        columns = selected(bundles, BUNDLE_COLUMNS)
+    def packed_messages(self) -> Iterator[Sequence[RawRow]]:
+        """The rows of messages that wait, with the columns of `PACKED_COLUMNS`."""
+        columns = selected(waiting, PACKED_COLUMNS)
         return self._in_parts(
-            f"SELECT {columns} FROM {bundles.name} ORDER BY target_id, first_sequence", at_once=_BUNDLES_AT_ONCE
+            f"SELECT {columns} FROM {waiting.name} ORDER BY target_id, first_sequence", at_once=_PACKED_AT_ONCE
         )
+
+    def recorded(self) -> Iterator[Sequence[RawRow]]:
+        """What waits for recordings, with the columns of `RECORDED_COLUMNS`."""
+        columns = selected(recorded, RECORDED_COLUMNS)
+        return self._in_parts(f"SELECT {columns} FROM {recorded.name} ORDER BY number", at_once=_RECORDED_AT_ONCE)
 
     def waiting_count(self, domain_id: int) -> int:
         """How many messages of a domain wait."""
-        return self._count(inbox, domain_id) + self._count(bundles, domain_id, "coalesce(sum(messages), 0)")
+        return self._count(unpacked, domain_id) + self._count(waiting, domain_id, "coalesce(sum(messages), 0)")
 
     def parked_count(self, domain_id: int) -> int:
         """How many messages of a domain are parked."""
@@ -128,13 +149,6 @@ class Snapshot:
         values = {"target_id": target_id, "first": first, "last": last}
         return list(self._connection.scalars(query, values))
 
-    def waiting_and_parked(self) -> list[RawRow]:
-        """Target and sequence number of each message that is in the inbox and parked."""
-        return self._all(
-            f"SELECT i.target_id, i.{_SEQUENCE} AS sequence FROM {inbox.name} AS i"
-            f" JOIN {parked.name} AS p ON p.target_id = i.target_id AND p.{_SEQUENCE} = i.{_SEQUENCE}"
-        )
-
     def row_count(self, domain_id: int) -> int:
         counted = text(f"SELECT count(*) FROM {receipts.name} WHERE domain_id = :domain_id")
         return int(self._connection.execute(counted, {"domain_id": domain_id}).scalar_one())
@@ -151,7 +165,7 @@ class Snapshot:
         ]
 
     def damage(self, on_rows: OnRows) -> Iterator[str]:
-        """What the database finds wrong with itself when asked."""
+        """The damage that the database finds in itself when it is asked."""
         return database_of(self.url).damage(self._connection, on_rows)
 
     def lacking_keys(self) -> list[str]:
@@ -161,7 +175,7 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """What our tables take, in a file the whole of it."""
+        """The size of our tables; if the database is a file, the size of that."""
         return database_of(self.url).size_bytes(self._connection, self.url)
 
     @contextmanager

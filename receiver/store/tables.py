@@ -1,18 +1,18 @@
 """The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
 
-Records with many users are declared once, field by field: `ReceiptRow`, `DomainState`, `InboxRow` and `BundleRow`. Columns,
-SQL, the values that a driver takes and gives, and the types that the audit expects are made of them (`codec.py`).
+Records with many users are declared once, field by field: `ReceiptRow`, `DomainState`, `FlatMessage`, `PackedRow` and
+`RecordedRow`. Columns, SQL, the values that a driver takes and gives, and the types that the audit expects are made of them (`codec.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     DDL,
     BigInteger,
+    Boolean,
     Column,
     Identity,
     Integer,
@@ -24,35 +24,16 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
+    false,
+)
+from sqlalchemy import (
+    Sequence as NumberSequence,
 )
 
 from receiver.domains import LONGEST_KEY
 from receiver.message import Ascii, ReceiptRow
 from receiver.store.codec import Codec, record_columns
-
-__all__ = [
-    "METADATA",
-    "MIGRATIONS",
-    "REVISION",
-    "VERSION_TABLE",
-    "BundleRow",
-    "DomainState",
-    "InboxColumns",
-    "InboxRow",
-    "bundles",
-    "dedup_keys",
-    "domain_rows",
-    "domains",
-    "inbox",
-    "inbox_rows",
-    "joined",
-    "parked",
-    "positions",
-    "receipt_rows",
-    "receipts",
-    "sequences",
-    "targets",
-]
+from receiver.store.messages import FlatMessage
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 MIGRATIONS = next(
@@ -99,41 +80,29 @@ class DomainState(NamedTuple):
     """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
     needs_by_hour: Ascii | None
     """What duplicates needed of each tier, as `receiver.durable.needs` has it; None before any."""
+    is_concurrent: bool
+    """Whether receivers claim ids, and receipts are folded in later: `receiver.store.claims`."""
 
 
-class InboxRow(NamedTuple):
-    """A message that waits for its target, or is parked."""
+class ArrivalRow(NamedTuple):
+    """A receipt of a concurrent receiver that isn't folded into the domain's log yet."""
 
-    sequence: int
-    """The number of its receipt in the domain, counted from 0; given to no other message, ever."""
+    arrival: int
+    """Drawn once the receipt's id is had; receipts are folded in by these numbers."""
     received_at_us: int
+    """As it was read."""
     jms_timestamp_ms: int | None
-    tries: int
-    """How often its delivery has failed."""
-    redelivered: bool
-    is_text: bool
-    """Whether the body was text, which is UTF-8 here."""
     unique_message_id: str | None
+    """None: the message wasn't checked."""
     message_source_id: str | None
-    destination: str
-    message_id: str | None
-    headers: Mapping[str, str]
-    properties: Mapping[str, Any]
-    """Values that JSON has, and bytes."""
-    body: bytes
-    """The last of the columns that are always there, for SQLite reads what stands before a column to get at it."""
-    body_kind: Ascii | None = None
-    """What the body is that is neither text nor bytes."""
-    amqp: bytes | None = None
-    """Sections of AMQP that hold what nothing else here does."""
+    body_digest: str | None
+    redelivered: bool
+    is_repeated: bool
+    """Whether the id was claimed before."""
 
 
-InboxColumns = Mapping[str, Sequence[Any]]
-"""The same fields of several messages, at least one: for each name the values of all."""
-
-
-class BundleRow(NamedTuple):
-    """Messages that wait and were put into the inbox together, in one row: `receiver.store.bundles` has its form."""
+class PackedRow(NamedTuple):
+    """Messages that wait for their target, in one row: `receiver.store.packed` has its form."""
 
     first_sequence: int
     last_sequence: int
@@ -146,6 +115,29 @@ class BundleRow(NamedTuple):
     runs: Ascii
     """Their sequence numbers: the first and the last of each run of consecutive ones, as JSON."""
     packed: bytes
+    tries: int
+    """How often the delivery has failed, of a message that is alone in its row; of several 0."""
+    sources: bytes | None
+    """Their different sources; None where an earlier version has packed them."""
+
+
+class RecordedRow(NamedTuple):
+    """A batch that waits to be written to a file of a recording; or a *cut*, which says what such a file is made of."""
+
+    recording: str
+    """The path that is recorded to, absolute."""
+    host: str
+    """The name of the machine whose path that is."""
+    recorded_at_us: int
+    """By the clock of that machine."""
+    file: str | None
+    """Of a cut: the name of the file. None for a batch."""
+    receipts: int
+    size_bytes: int
+    """The size of the receipts before they were packed."""
+    packed: bytes
+    """Of a batch: its receipts. Of a cut: the numbers of its batches' rows, as runs in JSON. The last of the columns, for
+    SQLite reads what stands before a column to get at it."""
 
 
 METADATA = MetaData()
@@ -161,6 +153,7 @@ domains = Table(
         domain_key={"type_": String(LONGEST_KEY)},
         policy={"type_": String(16), "server_default": "apama"},
         retired_sources={"server_default": "0"},
+        is_concurrent={"server_default": false()},
     ),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )
@@ -179,13 +172,40 @@ receipts = Table(
 joined = Table(
     "receiver_joined",
     METADATA,
-    # The number of each receiver's last batch that was in a caller's transaction, or in a recording. It is written in the
-    # batch's own transaction: so whether that was committed can be read rather than guessed.
+    # The number of each receiver's last batch that was in a caller's transaction. It is written in that very transaction: so
+    # whether that was committed can be read rather than guessed. Versions before 0010 numbered recorded batches too.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
     # Batches are numbered by the receiver itself. The domain's last number then shows how long ago the batch was.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
+)
+
+claims = Table(
+    "receiver_claim",
+    METADATA,
+    # The ids that concurrent receivers have claimed. Their transactions lock the rows; `receiver.store.claims` has the rule.
+    Column("domain_id", Integer, nullable=False),
+    # By which it is claimed: the id or, of a long one, its beginning and its digest; then `long_id` is the id.
+    Column("unique_message_id", LargeBinary, nullable=False),
+    Column("long_id", LargeBinary),
+    # Set by each receipt but the first: so whoever claims an id learns whether it had been claimed.
+    Column("is_repeated", Boolean, nullable=False),
+    PrimaryKeyConstraint("domain_id", "unique_message_id", name="receiver_claim_pkey"),
+    sqlite_with_rowid=False,
+)
+
+arrival_numbers = NumberSequence("receiver_arrival_number", metadata=METADATA, data_type=BigInteger)
+"""On PostgreSQL alone, as are concurrent receivers."""
+OF_ARRIVALS = range(-(1 << 62), -(1 << 61))
+"""The sequence numbers of messages that concurrent receivers have parked, in the order of their arrivals: far below those
+of all others."""
+arrivals = Table(
+    "receiver_arrival",
+    METADATA,
+    *record_columns(ArrivalRow),
+    Column("domain_id", Integer, nullable=False),
+    PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
 )
 
 sequences = Table(
@@ -221,28 +241,35 @@ targets = Table(
 
 
 def _message_columns() -> list[Column[Any]]:
-    columns = record_columns(InboxRow, sequence={"name": "place"}, tries={"type_": Integer})
+    columns = record_columns(FlatMessage, sequence={"name": "place"}, tries={"type_": Integer})
     columns.insert(3, Column("target_id", Integer, nullable=False))
     return columns
 
 
-inbox = Table(
-    "receiver_inbox",
+_packed_columns = record_columns(
+    PackedRow, messages={"type_": Integer}, tries={"type_": Integer, "server_default": "0"}
+)
+# Behind it stand the columns that were added later.
+_packed_columns.insert(7, Column("target_id", Integer, nullable=False))
+waiting = Table(
+    # Its name is of the time when each row had several messages. Processes of older versions may still be using it.
+    "receiver_bundle",
     METADATA,
     # The messages that wait for their target.
-    *_message_columns(),
+    *_packed_columns,
+    PrimaryKeyConstraint("target_id", "first_sequence", name="receiver_bundle_pkey"),
+)
+
+_COLUMNS_OF_ROWS = 16
+"""The columns of a message in version 0008 of the tables, and its target. Later ones are added to parked messages alone."""
+unpacked = Table(
+    "receiver_inbox",
+    METADATA,
+    # What processes of older versions leave there, one message in a row, until a lease packs it.
+    *_message_columns()[:_COLUMNS_OF_ROWS],
     PrimaryKeyConstraint("target_id", "sequence", name="receiver_inbox_pkey"),
 )
 
-bundles = Table(
-    "receiver_bundle",
-    METADATA,
-    # Messages that wait as those of the inbox do, all that a batch put there in one row. Whatever happens to one of them
-    # alone, all become rows of the inbox first.
-    *record_columns(BundleRow, messages={"type_": Integer}),
-    Column("target_id", Integer, nullable=False),
-    PrimaryKeyConstraint("target_id", "first_sequence", name="receiver_bundle_pkey"),
-)
 parked = Table(
     "receiver_parked",
     METADATA,
@@ -267,21 +294,32 @@ positions = Table(
     Column("position", LargeBinary, nullable=False),
 )
 
+recorded = Table(
+    "receiver_recorded",
+    METADATA,
+    # The batches that wait to be written to recordings. The number is drawn while the domain is locked: so the rows of a
+    # domain are numbered in the order in which they are committed.
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
+    *record_columns(RecordedRow, receipts={"type_": Integer}, size_bytes={"type_": Integer}),
+)
+
 _BUSY_ROW = "fillfactor = 10"
 """Every batch or lease updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
 _COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
 """Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
 _STORAGE = {
     **dict.fromkeys([domains, targets, positions], _BUSY_ROW),
-    **dict.fromkeys([receipts, inbox, bundles], _COMING_AND_GOING),
+    **dict.fromkeys([receipts, waiting, unpacked, recorded, claims, arrivals], _COMING_AND_GOING),
 }
 _ALTERED = [(table, f"SET ({parameters})") for table, parameters in _STORAGE.items()]
-# To compress what is deleted in a moment would cost more than to write it.
-_ALTERED.append((bundles, "ALTER COLUMN packed SET STORAGE EXTERNAL"))
+# To compress what is deleted in a moment, or is compressed already, would cost more than to write it.
+_ALTERED += [(table, "ALTER COLUMN packed SET STORAGE EXTERNAL") for table in (waiting, recorded)]
 for _table, _change in _ALTERED:
     _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_rows = Codec(DomainState, domains)
-inbox_rows = Codec(InboxRow, inbox, few=["message_source_id", "destination"])
+arrival_rows = Codec(ArrivalRow, arrivals, few=["message_source_id"])
+message_rows: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
+recorded_rows = Codec(RecordedRow, recorded)

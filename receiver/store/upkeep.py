@@ -5,50 +5,35 @@ and a domain dropped with all that the store keeps of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    URL,
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Executable,
-    Insert,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    literal,
-    select,
-    update,
-)
+from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, cast, delete, func, select, update
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreCorruptError
 from receiver.store.connections import KeptConnection
-from receiver.store.engine import database_of, store_url, translated
+from receiver.store.engine import NONSENSE, database_of, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
+from receiver.store.messages import from_rows
+from receiver.store.packed import add_waiting
 from receiver.store.schema import examined
-from receiver.store.tables import DomainState, bundles, domains, inbox, joined, parked, positions, receipts, targets
+from receiver.store.sql_rows import driver_of
+from receiver.store.tables import (
+    DomainState,
+    domains,
+    joined,
+    message_rows,
+    parked,
+    positions,
+    receipts,
+    targets,
+    unpacked,
+    waiting,
+)
+from receiver.store.unpacked import pack_of_target
 from receiver.store.values import printable
-
-__all__ = [
-    "Dropped",
-    "ParkedRow",
-    "TargetRow",
-    "drop_domain",
-    "drop_parked",
-    "drop_waiting",
-    "examined_rows",
-    "move_waiting",
-    "parked_rows",
-    "retry_parked",
-    "target_rows",
-    "upkeep",
-]
 
 _PAUSE_SECS = 0.1
 """Who waits for a locked file looks this often whether it is free."""
@@ -135,33 +120,28 @@ def move_waiting(address: str, from_: TargetRow, to: str) -> int:
         if to_id == from_.number:
             raise SettingsError(f"they wait for {to!r:.200} already", hint="name another target")
         lock_both = partial(_lock, domain_id=from_.domain_id, names={from_.number: from_.name, to_id: to})
-        moved = update(inbox).where(inbox.c.target_id == from_.number).values(target_id=to_id, tries=0)
-        from_it = bundles.c.target_id == from_.number
+        from_it = waiting.c.target_id == from_.number
         with kept.transaction(lock_both) as (connection, _):
-            packed = _messages_in(connection, from_it)
-            connection.execute(update(bundles).where(from_it).values(target_id=to_id))  # of which none was tried
-            return packed + connection.execute(moved).rowcount
+            pack_of_target(connection, from_.number)
+            count = _messages_in(connection, from_it)
+            connection.execute(update(waiting).where(from_it).values(target_id=to_id, tries=0))
+            return count
 
 
 def drop_waiting(address: str, of: TargetRow) -> int:
     """Delete what waited for a target when the row was read, but not what came later; how many messages."""
     lock = partial(_lock, domain_id=of.domain_id, names={of.number: of.name})
-    known = (inbox.c.target_id == of.number) & (inbox.c.sequence <= of.newest_sequence)
-    packed = (bundles.c.target_id == of.number) & (bundles.c.last_sequence <= of.newest_sequence)
+    known = (waiting.c.target_id == of.number) & (waiting.c.last_sequence <= of.newest_sequence)
+    known_rows = (unpacked.c.target_id == of.number) & (unpacked.c.sequence <= of.newest_sequence)
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
-        return _drop_bundles(connection, packed) + connection.execute(delete(inbox).where(known)).rowcount
+        packed = _messages_in(connection, known)
+        connection.execute(delete(waiting).where(known))
+        return packed + connection.execute(delete(unpacked).where(known_rows)).rowcount
 
 
-def _messages_in(connection: Connection, those: ColumnElement[bool]) -> int:
-    """How many messages wait in those bundles."""
-    return int(connection.scalar(select(func.sum(bundles.c.messages)).where(those)) or 0)
-
-
-def _drop_bundles(connection: Connection, those: ColumnElement[bool]) -> int:
-    """Delete those bundles; how many messages waited in them."""
-    dropped = _messages_in(connection, those)
-    connection.execute(delete(bundles).where(those))
-    return dropped
+def _messages_in(connection: Connection, rows: ColumnElement[bool]) -> int:
+    """How many messages wait in these rows."""
+    return int(connection.scalar(select(func.sum(waiting.c.messages)).where(rows)) or 0)
 
 
 def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None:
@@ -225,10 +205,7 @@ def retry_parked(address: str, ids: Collection[int] | None) -> int:
 
     By their numbers, None for all. All of them or, where one isn't there, none and a SettingsError.
     """
-    columns = inbox.c.keys()
-    tried_never = [literal(0) if name == "tries" else parked.c[name] for name in columns]
-    back = insert(inbox).from_select(columns, select(*tried_never).where(parked.c.parked_id == bindparam("number")))
-    return _taken_out(address, ids, back)
+    return _taken_out(address, ids, _wait_again)
 
 
 def drop_parked(address: str, ids: Collection[int] | None) -> int:
@@ -236,13 +213,30 @@ def drop_parked(address: str, ids: Collection[int] | None) -> int:
     return _taken_out(address, ids)
 
 
-def _taken_out(address: str, ids: Collection[int] | None, *first: Insert) -> int:
-    out = delete(parked).where(parked.c.parked_id == bindparam("number"))
+def _wait_again(connection: Connection, number: int) -> None:
+    """Have the message that is parked under a number wait, as if never tried."""
+    select = f"SELECT target_id, {message_rows.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
+    target_id, *values = driver_of(connection).execute(select).fetchone()
+    try:
+        (message,) = from_rows([message_rows.read(values)])
+    except NONSENSE as error:
+        raise StoreCorruptError(
+            f"the message that is parked under {number} makes no sense: {error}",
+            hint="`receiver check` says what is wrong; restore a copy",
+        ) from error
+    add_waiting(connection, target_id, [message._replace(tries=0)])
+
+
+def _taken_out(
+    address: str, ids: Collection[int] | None, first: Callable[[Connection, int], object] | None = None
+) -> int:
+    """Delete parked messages; each is given to `first` before that."""
     with upkeep(address) as kept, kept.transaction(_locked) as (connection, there):
         chosen = sorted(there if ids is None else _checked(ids, there))
-        for statement in (*first, out):
-            if chosen:
-                connection.execute(statement, [{"number": number} for number in chosen])
+        for number in chosen:
+            if first is not None:
+                first(connection, number)
+            connection.execute(delete(parked).where(parked.c.parked_id == number))
     return len(chosen)
 
 
@@ -292,13 +286,13 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
         connection.execute(of_its_targets.order_by(targets.c.target_id).with_for_update())
 
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
-        packed = _drop_bundles(connection, bundles.c.target_id.in_(of_its_targets))
-        waiting, set_aside = (
+        packed = _messages_in(connection, waiting.c.target_id.in_(of_its_targets))
+        _, unpacked_gone, parked_gone = (
             connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
-            for table in (inbox, parked)
+            for table in (waiting, unpacked, parked)
         )
         receipts_gone, targets_gone, *_ = (
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
             for table in (receipts, targets, joined, positions, domains)
         )
-        return Dropped(receipts_gone, packed + waiting, set_aside, targets_gone)
+        return Dropped(receipts_gone, packed + unpacked_gone, parked_gone, targets_gone)

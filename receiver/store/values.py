@@ -11,8 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["base64_of", "dumped", "encoded", "loaded", "printable", "revived", "text_of", "to_bytes"]
-
 
 def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
@@ -23,7 +21,7 @@ def text_of(stored: bytes) -> str:
 
 
 def printable(stored: bytes) -> str:
-    """For people, also where a damaged store holds what is no text."""
+    """The text for people to read, even if a damaged store holds none."""
     try:
         return text_of(stored)
     except UnicodeDecodeError:
@@ -34,15 +32,25 @@ def base64_of(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-encoded = json.JSONEncoder(separators=(",", ":"), default=lambda value: {"base64": base64_of(value)}).encode
+def _in_base64(value: bytes) -> dict[str, str]:
+    return {"base64": base64_of(value)}
+
+
+encoded = json.JSONEncoder(separators=(",", ":"), default=_in_base64).encode
 """As JSON, all of it ASCII; bytes are in base64."""
+_encoded_as_it_is = json.JSONEncoder(separators=(",", ":"), default=_in_base64, ensure_ascii=False).encode
+
+
+def exactly(value: Any) -> bytes:
+    """As JSON in UTF-8. Not in ASCII, which spells a character and the two surrogates of its UTF-16 form alike."""
+    return to_bytes(_encoded_as_it_is(value))
 
 
 def dumped(values: Mapping[str, Any]) -> str:
     """As JSON, all of it ASCII, so that any text is stored as it was."""
     if not values:
         return "{}"
-    if {str}.issuperset(map(type, values.values())):  # as most have it, in half the time
+    if {str}.issuperset(map(type, values.values())):  # what `encoded` gives, in half the time; most values are texts
         return "{" + ",".join([f"{encoded(name)}:{encoded(value)}" for name, value in values.items()]) + "}"
     return encoded(dict(values))
 
@@ -54,8 +62,7 @@ def loaded(text: str) -> dict[str, Any]:
 
 def revived(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values that JSON was made of, bytes among them."""
-    return {name: _read(value) for name, value in values.items()}
-
-
-def _read(value: Any) -> Any:
-    return base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
+    return {
+        name: base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }

@@ -19,7 +19,7 @@ from receiver import cli
 from receiver.logs import ReadOptions, read_logs
 
 NAMES = {
-    "bridge": {"amqp", "stomp", "latency", "memory"}
+    "bridge": {"amqp", "stomp", "consumers", "latency", "memory"}
     | {"classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql"},
     "peers": {"inbox-batch", "inbox-batch-by-hand", "inbox-1", "queue-sqlite", "queue-postgresql"}
     | {f"camel-{way}-{consumers}" for way in ("message", "batch") for consumers in (1, 4, 16)},

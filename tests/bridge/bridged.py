@@ -78,10 +78,7 @@ class Route:
 
     def waiting(self) -> int:
         """How many messages are in the inbox."""
-        rows = self._count("receiver_inbox JOIN receiver_target USING (target_id)")
-        return rows + self._count(
-            "receiver_bundle JOIN receiver_target USING (target_id)", "coalesce(sum(messages), 0)"
-        )
+        return self._count("receiver_bundle JOIN receiver_target USING (target_id)", "coalesce(sum(messages), 0)")
 
     def ids_kept(self) -> int:
         """How many receipts are recorded."""
@@ -250,13 +247,13 @@ def open_from(route: Route, connect: Callable[[], Source], to: str | None = None
 
 def watch_commits(monkeypatch, route: Route) -> None:
     """Come to `committing` once messages are in the inbox and their transaction isn't committed."""
-    add = Inbox.add_columns
+    add = Inbox.add
 
-    def adding(inbox, connection, columns, **how):
-        add(inbox, connection, columns, **how)
+    def adding(inbox, connection, messages):
+        add(inbox, connection, messages)
         route.reach("committing")
 
-    monkeypatch.setattr(Inbox, "add_columns", adding)
+    monkeypatch.setattr(Inbox, "add", adding)
 
 
 def _die() -> None:

@@ -211,7 +211,7 @@ def test_what_comes_again_has_the_digest_that_it_had(request, raw, where):
     for _ in range(2):
         with source_of(queue) as source:
             taken = [delivery.message for delivery in take(source, len(sent))]
-        received = [Received.of_message(message, (None, None), 0, None, "queue://orders") for message in taken]
+        received = [Received.of_message(message, (None, None), 0, "queue://orders") for message in taken]
         came.append({each.properties.get("uniqueMessageId"): each.body_digest for each in received})
     assert came[0] == came[1]
     assert len(came[0]) == len(sent)

@@ -13,10 +13,10 @@ import pytest
 
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
-from receiver.bridge.received import Received
+from receiver.bridge.received import Received, new_received
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
-from receiver.store.tables import InboxRow
+from receiver.store.messages import FIELDS, Message, flat
 from tests.bridge.bridged import Route, open_from, send
 from tests.bridge.test_connectors import SOON_SECS
 from tests.store.waiting import add, opened_inbox
@@ -334,19 +334,9 @@ PROPERTIES = {
 
 
 def received(**given) -> Received:
-    fields = {
-        "unique_message_id": "1",
-        "message_source_id": None,
-        "received_at_us": 1_777_629_600_000_001,
-        "redelivered": True,
-        "jms_timestamp_ms": 5,
-        "destination": "queue://orders",
-        "message_id": "ID:1",
-        "properties": {},
-        "body": b"",
-        "is_text": True,
-    }
-    return Received(**fields | given)
+    fields = {"redelivered": True, "jms_timestamp_ms": 5, "message_id": "ID:1", "body": b"", "is_text": True}
+    message = Message(**fields | given)
+    return Received.of_message(message, ("1", None), 1_777_629_600_000_001, "queue://orders")
 
 
 def test_a_line_is_exact_json_of_one_line_and_ascii():
@@ -378,16 +368,17 @@ def test_a_line_has_headers_where_there_are_any():
 
 
 def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
-    sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}, sequence=7)
+    sent = received(properties=PROPERTIES, headers={"JMSCorrelationID": "\ud800", "JMSType": ""}).numbered(7)
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
-        add(inbox, lease.connection, [sent.row(7)])
-        (row,) = lease.rows([7])
-    assert repr(Received.of_row(row)) == repr(sent)  # of every value also the type
+        add(inbox, lease.connection, [sent])
+        (kept,) = lease.messages([7])
+    assert repr(new_received(kept)) == repr(sent)  # of every value also the type
 
 
-def test_no_field_is_lost_where_a_message_gets_its_number_and_waits():
-    assert Received.of_row(received().row(7)) == received()._replace(sequence=7)
-    assert {*Received._fields} == {*InboxRow._fields} - {"tries"}
+def test_a_message_has_the_fields_of_what_came():
+    sent = received()
+    assert sent.numbered(7) == sent._replace(sequence=7)
+    assert [getattr(sent, name) for name in FIELDS] == list(flat(sent))
 
 
 @pytest.mark.slow

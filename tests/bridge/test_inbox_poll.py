@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from receiver.store.inbox import Inbox
-from receiver.store.sql_log import driver_of
+from receiver.store.sql_rows import driver_of
 from tests.bridge.bridged import Route, send
 from tests.bridge.test_connectors import SOON_SECS
 from tests.store.waiting import opened_inbox, receive

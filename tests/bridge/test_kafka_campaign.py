@@ -13,7 +13,7 @@ from receiver.bridge import Message, sink_of
 from receiver.bridge.options import Mode
 from receiver.durable.audit import audit
 from receiver.errors import BrokerError
-from receiver.store.tables import bundles, inbox, parked, receipts
+from receiver.store.tables import parked, receipts, unpacked, waiting
 from tests.bridge import booking, effects
 from tests.bridge.mortal_bridge import MortalBridge
 from tests.bridge.resending import body_of
@@ -156,7 +156,7 @@ def test_every_effect_once_by_a_group(request, plan, size, seed, tmp_path):
         for bridge in bridges:
             bridge.kill()
     assert effects.check(arrived(), set(ids)) == 0
-    assert [rows_of(store, table.name) for table in (inbox, bundles, parked)] == [0, 0, 0]
+    assert [rows_of(store, table.name) for table in (waiting, unpacked, parked)] == [0, 0, 0]
     assert audit(store).findings == ()
     counts = audit(store).domains[0].state
     print(f"{counts.receipts:,} receipts, {counts.duplicates:,} duplicates, {sender.sent_again:,} sent again")

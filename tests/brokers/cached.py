@@ -11,8 +11,7 @@ from types import ModuleType
 import pytest
 from platformdirs import user_cache_path
 
-from receiver.demo.fetching import fetch_by_maven, require_maven, whole
-from receiver.demo.server import HOST, Server
+from receiver.demo.server import HOST, Server, fetch_by_maven, require_maven, whole
 from receiver.errors import MissingProgramError
 from receiver.java import require_java
 

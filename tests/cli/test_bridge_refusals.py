@@ -1,12 +1,15 @@
 """`receiver bridge` where it can't begin: a clear error with a remedy, exit 2, and no secret shown."""
 
 import socket
+from dataclasses import fields
+from typing import Annotated
 
 import pytest
 from running import complaint
 
 from receiver import Receiver
-from receiver.cli.bridge import _bridge_settings
+from receiver.cli.bridge import bridge as bridge_command
+from receiver.cli.fields import Fields, with_fields
 from receiver.demo.artemis import HOST
 from receiver.settings import BridgeSettings
 from tests.stores import execute
@@ -105,10 +108,18 @@ def test_what_is_refused(tmp_path, bridge, what):
     assert SECRET not in said
 
 
-def test_a_setting_without_an_option_of_its_name_is_a_bug():
-    """If an option is renamed, the first run fails. Else it would be ignored without a word."""
-    with pytest.raises(KeyError, match="max_tries"):
-        _bridge_settings(dict.fromkeys(BridgeSettings.__annotations__.keys() - {"max_tries"}))
+def test_each_setting_has_an_option_of_its_name():
+    assert [each.name for each in fields(BridgeSettings) if each.name not in bridge_command.__annotations__] == []
+
+
+def test_an_option_for_a_field_that_is_not_there_is_a_bug():
+    """If a field is renamed, no command starts. Else its option would be ignored without a word."""
+
+    def command(*, settings: Annotated[BridgeSettings, Fields(max_attempts="--max-tries N")]) -> None:
+        raise AssertionError(settings)
+
+    with pytest.raises(KeyError, match="max_attempts"):
+        with_fields(command)
 
 
 def test_a_store_of_a_newer_version(bridge, tmp_path):

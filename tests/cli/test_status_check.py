@@ -16,6 +16,7 @@ from receiver.durable.receiver import Receiver
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.tables import REVISION
+from tests.store.waiting import opened_inbox, receive
 from tests.stores import contents, execute
 
 pytestmark = pytest.mark.thinned(3)
@@ -79,6 +80,8 @@ FIGURES = {
     "rows": 5,
     "remembered_ids": 5,
     "rows_to_be_deleted": 0,
+    "unfolded_receipts": 0,
+    "unfolded_secs": None,
     "inbox": 0,
     "parked": 0,
     "positions": [],
@@ -170,6 +173,20 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
         "  time ran backwards     1  rows                                   5",
         "  redelivered            1  rows to be deleted                     0",
     ]
+
+
+def test_status_of_a_domain_with_a_bridge(receiver, sqlite_url, monkeypatch):
+    """What waits and what is parked stand in a row of their own, beneath all else."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with opened_inbox(sqlite_url) as (orders, inbox):
+        rows = receive(orders, inbox, b"0", b"1", b"2")
+        with inbox.lease() as turn:
+            turn.park(rows[0], "refused")
+    last, in_all = receiver("status", sqlite_url).out.splitlines()[-2:]
+    assert last.split() == ["redelivered", "0", "rows", "to", "be", "deleted", "0"]
+    assert in_all.split() == ["in", "the", "inbox", "2", "parked", "1"]
+    (printed,) = json.loads(receiver("status", sqlite_url, "--json").out)["domains"]
+    assert (printed["inbox"], printed["parked"]) == (2, 1)
 
 
 NEEDS = {

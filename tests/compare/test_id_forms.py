@@ -1,12 +1,15 @@
-"""Ids read where their bytes stand are read as the policies read them."""
+"""Columns of ids are read as the policies read each id."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pyarrow as pa
 import pytest
 from compared_logs import RGMID, SEQUENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from receiver.compare.id_forms import first_not_rgmid, first_not_sequence, number_producers
+from receiver.compare.id_forms import rgmids_of, sequences_of
 from receiver.errors import IdFormatError
 from receiver.policies import ReplicationGroupMessageId
 from receiver.policies.sequence import parse_sequence
@@ -27,48 +30,77 @@ def near_rgmids(draw):
     return text[:index] + draw(st.text("09afAFgG-:rR/@`é \x00", max_size=1)) + text[index + draw(st.integers(0, 1)) :]
 
 
-def numbered(texts):
+def receipts_of(texts):
+    """As much of a log of these ids as is needed to read them, one receipt each."""
     ids = TextNumbers()
-    ids.number(pa.array(["", *texts], pa.string()))
-    return ids
+    numbers = ids.number(pa.array(["", *texts], pa.string()))
+    return SimpleNamespace(ids=ids, id_number=numbers[1:])
 
 
-def is_fit(parse, text):
+def refusal(read, *arguments):
     try:
-        parse(text)
-    except IdFormatError:
-        return False
-    return True
+        read(*arguments)
+    except IdFormatError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize(
-    ("first_unfit", "parse", "near", "good"),
+    ("read", "parse", "near", "good"),
     [
-        (first_not_sequence, parse_sequence, near_sequences, SEQUENCE),
-        (first_not_rgmid, ReplicationGroupMessageId.parse, near_rgmids(), RGMID),
+        (sequences_of, parse_sequence, near_sequences, SEQUENCE),
+        (rgmids_of, ReplicationGroupMessageId.parse, near_rgmids(), RGMID),
     ],
 )
-def test_the_first_id_is_found_that_the_policy_refuses(first_unfit, parse, near, good):
+def test_the_first_id_is_refused_that_the_policy_refuses(read, parse, near, good):
     @given(st.lists(near.filter(bool) | st.sampled_from(good), unique=True, max_size=4))
     @example(good)
     @example([])
     def judged_alike(texts):
-        unfit = [number for number, text in enumerate(texts, 1) if not is_fit(parse, text)]
-        assert first_unfit(*numbered(texts).buffers()) == (unfit[0] if unfit else -1)
+        refused = refusal(read, receipts_of(texts))
+        by_policy = [(row, error) for row, text in enumerate(texts) if (error := refusal(parse, text))]
+        if not by_policy:
+            assert refused is None
+        else:
+            row, error = by_policy[0]
+            assert (refused.message, refused.hint) == (f"in row {row}, {error.message}", error.hint)
 
     judged_alike()
 
 
-@given(st.lists(st.builds("{}:{}".format, st.integers(0), st.text(max_size=3)), unique=True))
-def test_ids_of_one_source_have_one_producer(texts):
-    producers, count = number_producers(numbered(texts))
-    sources = [parse_sequence(text)[1] for text in texts]
-    assert len(set(zip(producers[1:].tolist(), sources, strict=True))) == len(set(sources)) == len(set(producers[1:]))
-    assert all(0 <= producer < count for producer in producers.tolist())
+numbers = st.integers(0, 20) | st.integers(2**63 - 2, 2**63 + 2) | st.integers(0, 10**40)
 
 
-def test_producers_are_numbered_through_stretches(monkeypatch):
+@given(
+    st.lists(st.builds("{}{}:{}".format, st.sampled_from(["", "0", "000"]), numbers, st.text(max_size=3)), unique=True)
+)
+def test_sequence_numbers_and_producers_are_those_of_the_policy(texts):
+    read = sequences_of(receipts_of(texts))
+    expected = [parse_sequence(text) for text in texts]
+    ours = list(zip(read.numbers[1:].tolist(), read.producers[1:].tolist(), strict=True))
+    for (number, producer), (seq_no, source) in zip(ours, expected, strict=True):
+        for (other, other_producer), (other_seq_no, other_source) in zip(ours, expected, strict=True):
+            assert ((number < other), (number == other)) == ((seq_no < other_seq_no), (seq_no == other_seq_no))
+            assert (producer == other_producer) == (source == other_source)
+    assert all(0 <= producer < read.producer_count and number >= 0 for number, producer in ours)
+
+
+hexadecimal = [st.text("0123456789abcdefABCDEF", min_size=digits, max_size=digits) for digits in (5, 11, 8, 8)]
+
+
+@given(st.lists(st.builds("rmid1:{}-{}-{}-{}".format, *hexadecimal), unique=True))
+def test_replication_group_message_ids_are_those_of_the_policy(texts):
+    read = rgmids_of(receipts_of(texts))
+    parsed = [ReplicationGroupMessageId.parse(text) for text in texts]
+    assert read.origins[1:].tolist() == [rgmid.origin for rgmid in parsed]
+    assert read.numbers[1:].tolist() == [rgmid.number for rgmid in parsed]
+
+
+def test_ids_are_read_through_stretches(monkeypatch):
     monkeypatch.setattr("receiver.simulate.verdict_rows._BATCH_ROWS", 3)
-    producers, _ = number_producers(numbered([f"{n}:{n % 4}" for n in range(20)]))
-    assert [producers[1 + n] for n in range(20)] == [producers[1 + n % 4] for n in range(20)]
-    assert len(set(producers[1:].tolist())) == 4
+    read = sequences_of(receipts_of([f"{n}:{n % 4}" for n in range(20)] + ["9" * 30 + ":0"]))
+    assert [read.producers[1 + n] for n in range(20)] == [read.producers[1 + n % 4] for n in range(20)]
+    assert len(set(read.producers[1:].tolist())) == 4
+    assert (np.diff(read.numbers[1:]) > 0).all()
+    refused = refusal(sequences_of, receipts_of([f"{n}:s" for n in range(10)] + ["odd"]))
+    assert refused.message.startswith("in row 10, ")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from receiver.bridge.options import Mode
 from receiver.demo import server
-from receiver.demo.plan import DemoOutcome, DemoPlan, Effects, kills
 from receiver.demo.process import ChildProcess, interruptible, uninterrupted
-from receiver.demo.sender import SenderJournal, Sent
+from receiver.demo.sender import Sent, note, sent_by
 from receiver.demo.server import free_ports
+from receiver.demo.supervisor import DemoOutcome, DemoPlan, Effects, kills
 from receiver.errors import BrokerError
 
 
@@ -32,13 +32,10 @@ def test_all_kinds_are_killed_in_time_and_the_broker_once(seed, secs):
 
 def test_a_journal_outlives_its_writer(tmp_path):
     file = tmp_path / "journal"
-    assert SenderJournal(file).read() == Sent(0, 0, 0)
-    SenderJournal(file).start()
-    SenderJournal(file).send(30)
-    SenderJournal(file).confirm(30)
-    SenderJournal(file).start()
-    SenderJournal(file).send(7)
-    assert SenderJournal(file).read() == Sent(starts=2, confirmed=30, tries=37)
+    assert sent_by(file) == Sent(0, 0, 0)
+    for event in ["start", "send 30", "confirmed 30", "start", "send 7"]:
+        note(file, event)
+    assert sent_by(file) == Sent(starts=2, confirmed=30, tries=37)
 
 
 def test_a_port_that_was_given_out_is_nobody_elses(monkeypatch):

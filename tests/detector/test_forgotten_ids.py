@@ -1,5 +1,7 @@
 """Ids that were forgotten by hand: a detector made again from its entries has their places, and no id for them."""
 
+from collections import deque
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,3 +54,26 @@ def test_a_forgotten_id_is_equal_to_no_text():
     assert forgotten != ForgottenId()
     assert {forgotten: 1}.get("forgotten") is None
     assert {forgotten: 1}[forgotten] == 1
+
+
+@cases(200)
+@given(st.integers(0, 4), st.integers(1, 9), STEPS)
+def test_what_is_remembered_and_what_went_is_told(window, expiry_us, steps):
+    """Each id that isn't remembered after a receipt, and was before it, is among those that went by it."""
+    detector, now_us, before = TwoTierDetector(window, expiry_us / 1_000_000), 0, set()
+    detector.forgotten_ids = deque()
+    for id_, source, step_us in steps:
+        now_us += step_us
+        detector.receive(id_, source, received_at_us=now_us)
+        remembered = set(detector.remembered())
+        assert remembered == {known for known in "abcdef" if known in detector}
+        assert before - remembered <= set(detector.forgotten_ids)
+        before = remembered
+        detector.forgotten_ids.clear()
+
+
+def test_what_was_forgotten_by_hand_is_not_among_the_remembered():
+    detector = TwoTierDetector(3, 0)
+    detector.replay([(1, 0, None, None, "", None, None), (2, 0, None, None, "a", None, None)], None)
+    assert detector.remembered_ids == 2
+    assert list(detector.remembered()) == ["a"]

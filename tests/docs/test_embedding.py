@@ -86,6 +86,13 @@ def test_in_an_event_loop(request, driver):
         assert sorted(connection.scalars(text("SELECT reference FROM payment"))) == ["1", "2", "payment 30"]
 
 
+@shows("Many consumers at once")
+def test_many_consumers_at_once():
+    """`test_consumer_programs.py` kills them."""
+    for program in PYTHON["Many consumers at once"]:
+        assert "concurrent=True" in program
+
+
 @shows("A whole program")
 def test_a_whole_program(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

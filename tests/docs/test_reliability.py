@@ -9,7 +9,7 @@ from tests.bridge import test_campaign_products, test_kafka_campaign, test_strea
 from tests.bridge.campaign import Event
 from tests.bridge.test_campaign import FULL
 from tests.choosing import SIZES
-from tests.docs import test_async_consumer, test_recipes
+from tests.docs import test_consumer_programs, test_recipes
 from tests.durable import test_kills
 from tests.durable.conftest import CAMPAIGNS
 
@@ -50,7 +50,7 @@ def test_the_campaigns_are_as_large_as_it_says():
                 test_kafka_campaign.MESSAGES,
                 test_streams.KILLS,
                 test_streams.MESSAGES,
-                test_async_consumer.KILLS,
+                test_consumer_programs.KILLS,
                 test_recipes.KILLS,
             )
         ),

@@ -10,7 +10,9 @@ NEWEST = "(SELECT max(seq) FROM receiver_receipt WHERE domain_id = 1)"
 REPEATED = f"{ORDERS} AND first_received_at_us IS NOT NULL"
 
 MESSAGES = ("receiver_inbox", "receiver_parked")
-"""Each has one message of that domain, beside a bundle of ten."""
+"""Each has one message of that domain, beside a row of ten that wait and a row of one that was tried."""
+TEN = "messages = 10"
+TRIED = "messages = 1"
 
 
 class Case(NamedTuple):
@@ -47,6 +49,8 @@ EITHER = [
     *(domain("negative", f"{name} = -1") for name in NUMBERS),
     Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 99, NULL, :id, NULL, NULL)", {"id": b"a"}),
     Case("strays", "INSERT INTO receiver_joined VALUES (99, 2, 3, 4)"),
+    Case("strays", "INSERT INTO receiver_claim VALUES (99, :id, NULL, FALSE)", {"id": b"a"}),
+    Case("claims", "INSERT INTO receiver_claim VALUES (1, :id, NULL, FALSE)", {"id": b"a"}),
     Case("strays", f"DELETE FROM receiver_domain WHERE {ORDERS}"),
     Case("same-domain", "UPDATE receiver_domain SET incarnation = 7"),
     domain("name", "domain_key = 'letter'"),
@@ -166,9 +170,8 @@ EITHER = [
             "headers = '[]'",
         )
     ),
-    Case("messages", "UPDATE receiver_parked SET place = (SELECT place FROM receiver_inbox)"),
     *(
-        Case("messages", f"UPDATE receiver_bundle SET {change}", {"text": FF} if ":text" in change else {})
+        Case("messages", f"UPDATE receiver_bundle SET {change} WHERE {TEN}", {"text": FF} if ":text" in change else {})
         for change in (
             "first_sequence = 19",
             "last_sequence = 30",
@@ -180,9 +183,33 @@ EITHER = [
             "runs = '[[20,28],[20,20]]'",
             "first_sequence = 40, last_sequence = 49, runs = '[[40,49]]'",
             "packed = :text",
+            "tries = 1",
+            "sources = :text",
         )
     ),
+    Case("messages", f"UPDATE receiver_bundle SET tries = -1 WHERE {TRIED}"),
+    Case(
+        "messages",
+        f"UPDATE receiver_bundle SET first_sequence = 21, last_sequence = 21, runs = '[[21,21]]' WHERE {TRIED}",
+    ),
     *(Case("messages", f"UPDATE {table} SET place = 25") for table in MESSAGES),
+    *(
+        Case(
+            "recorded",
+            f"UPDATE receiver_recorded SET {change} WHERE number = {number}",
+            {"ff": FF} if ":ff" in change else {},
+        )
+        for number in (1, 2)
+        for change in (
+            "receipts = 0",
+            "size_bytes = 0",
+            "recorded_at_us = -1",
+            "packed = :ff",
+            "recording = :ff",
+            "host = :ff",
+        )
+    ),
+    Case("recorded", "UPDATE receiver_recorded SET receipts = 3 WHERE number = 1"),
     domain("rebuilt", "clock_us = NULL"),
     domain("rebuilt", "clock_us = 0"),
     domain("rebuilt", "window_size = 1000, clock_us = NULL"),
@@ -192,7 +219,8 @@ EITHER = [
 
 SQLITE = [
     *(Case("types", f"UPDATE receiver_bundle SET {name} = 'text'") for name in ("messages", "packed")),
-    Case("types", "UPDATE receiver_bundle SET runs = CAST(runs AS BLOB)"),
+    *(Case("types", f"UPDATE receiver_bundle SET {name} = CAST({name} AS BLOB)") for name in ("runs", "tries")),
+    Case("types", "UPDATE receiver_bundle SET sources = 'text'"),
     Case("messages", "UPDATE receiver_bundle SET packed = CAST(replace(packed, '[0]', '[null]') AS BLOB)"),
     Case("messages", "UPDATE receiver_bundle SET packed = CAST(replace(packed, '[false]', '[2.5]') AS BLOB)"),
     domain("types", "receipts = 'many'"),
@@ -210,6 +238,7 @@ SQLITE = [
     Case("types", "INSERT INTO receiver_joined VALUES (1, 2, 3, 'last')"),
     *(Case("types", f"UPDATE receiver_target SET {name} = 'text'") for name in ("target", "confirmed_bytes")),
     Case("types", "INSERT INTO receiver_position VALUES (1, :name, :name, '12')", {"name": b"a"}),
+    *(Case("types", f"UPDATE receiver_recorded SET {name} = 'text'") for name in ("recording", "receipts", "packed")),
     *(
         Case("types", f"UPDATE {table} SET {name} = 'text'")
         for table in MESSAGES

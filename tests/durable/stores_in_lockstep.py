@@ -9,9 +9,8 @@ from sqlalchemy import Connection, NullPool, create_engine, select
 
 from receiver import Receipt, Receiver
 from receiver.detector import GONE, RETIRED, ForgottenId, serial_of
-from receiver.durable.forgetting import forget, forget_in, look_up
+from receiver.durable.forgetting import forget, forget_in, look_up, retire_sources
 from receiver.durable.retirement import DAY_US
-from receiver.durable.retiring_by_hand import retire_sources
 from receiver.message import Decision
 from receiver.store.tables import domains, receipts
 from receiver.store.values import text_of

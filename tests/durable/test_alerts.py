@@ -149,3 +149,9 @@ def test_ids_that_fill_their_memory_fire(tmp_path):
     remembered = f'receiver_remembered_ids{{domain="{DOMAIN}"}}'
     shown = [{remembered: 10_000 * minute} for minute in range(120)]
     fires(shown, tmp_path, {"RememberedIdsFillTheirMemory": ((98, 119), range(97))})
+
+
+def test_receipts_that_nobody_folds_in_fire(tmp_path):
+    waiting_secs = f'receiver_unfolded_seconds{{domain="{DOMAIN}"}}'
+    shown = [{waiting_secs: max(0, 60 * (minute - 30))} for minute in range(60)]
+    fires(shown, tmp_path, {"ReceiptsWaitToBeFoldedIn": ((38, 59), range(36))})

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
 from receiver.durable.batch import Batch
-from receiver.durable.retiring_by_hand import retire_sources
+from receiver.durable.forgetting import retire_sources
 from receiver.durable.transaction import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
-from receiver.store.databases.postgres_log import TableVacuum
+from receiver.store.databases.postgres_rows import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
 from tests.stores import engine_of, execute
@@ -121,7 +121,7 @@ def test_a_domain_changed_though_it_was_locked(store_url, count):
     with opened(store_url) as receiver:
         with refused, receiver.batch() as batch:
             batch.receive_many([(id_, None, 0) for id_ in ids])
-            receiver._session.log.dbapi.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
+            receiver._session.log.rows.driver.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
         with engine_of(store_url).begin() as connection:  # what failed is not in the way of others
             assert send(receiver, *ids, connection=connection) == [NEW] * count
         assert send(receiver, *ids) == [DUPLICATE] * count

@@ -172,6 +172,8 @@ def test_receivers_of_a_domain_are_added_up_and_counters_never_fall(registry):
             "receiver_max_delivery_seconds",
             "receiver_sources",
             "receiver_silent_sources",
+            "receiver_unfolded_receipts",
+            "receiver_unfolded_seconds",
             "receiver_retired_sources",
         }
     assert again["receiver_receipts_total"] == closed["receiver_receipts_total"] == 10

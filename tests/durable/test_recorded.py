@@ -1,19 +1,24 @@
 """A receiver's own log says what the receiver said: sized from it, a window fits."""
 
+import asyncio
 import json
 import random
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 
 import pytest
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import NullPool, create_engine, text
 
-from receiver import Recording
+from receiver import Recording, recording
 from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, read_logs
+from tests.durable.async_opened import orders_and_engine, run
+from tests.durable.async_opened import send as async_send
 from tests.durable.opened import MEMORY, opened, send, sizes, undone
 from tests.durable.stream import stream_of
+from tests.stores import engine_of
 
 WINDOW, EXPIRY_US = 20, 50_000
 
@@ -66,6 +71,53 @@ def test_only_what_was_committed_is_recorded(store_url, tmp_path):
         send(orders, None, "f", "a")
     assert ids(tmp_path / "receipts.parquet") == ["a", "c", "e", "", "f", "a"]
     assert orders.figures().recorded == 6
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
+def test_cancelled_tasks(url, driver, joins, tmp_path):
+    """What a batch has received is recorded if it is committed, and only then."""
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+
+    async def main():
+        async with orders_and_engine(url, driver, record=folder) as (orders, engine):
+            for turns in range(20):
+
+                async def take(id_=f"{turns}"):
+                    async with engine.connect() as connection:
+                        await async_send(orders, id_, connection=connection if joins else None)
+                        await connection.commit()
+
+                task = asyncio.create_task(take())
+                for _ in range(3 * turns):
+                    await asyncio.sleep(0)
+                if turns % 4 == 3:
+                    await asyncio.sleep(turns / 10_000)
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+            await async_send(orders, "last")
+
+    run(main())
+    with engine_of(url).connect() as connection:
+        query = text("SELECT unique_message_id FROM receiver_receipt ORDER BY seq")
+        committed = [bytes(id_).decode() for id_ in connection.execute(query).scalars()]
+    assert ids(folder) == committed
+
+
+def test_what_is_rolled_back_takes_no_room_from_what_is_committed(store_url, tmp_path, monkeypatch):
+    """As much as may wait in the store was packed many times, and never committed."""
+    monkeypatch.setattr(recording, "_LEAST_MOST_BYTES", 0)
+    engine = create_engine(store_url, poolclass=NullPool)
+    with opened(store_url, record=Recording(tmp_path / "r.parquet", rotate_bytes=1_000)) as orders:
+        for number in range(100):
+            with engine.connect() as connection:
+                send(orders, "x" * 200, connection=connection)
+            if number % 10 == 9:
+                orders._recorder.flush()
+        send(orders, "a")
+    assert ids(tmp_path / "r.parquet") == ["a"]
+    assert orders.figures().record_dropped == 0
 
 
 def test_the_last_joined_batch_is_recorded_when_the_receiver_is_closed(store_url, tmp_path):

@@ -9,8 +9,8 @@ import pytest
 
 from receiver import Verdict
 from receiver.durable.audit import look
+from receiver.durable.forgetting import retire_sources
 from receiver.durable.retirement import DAY_US
-from receiver.durable.retiring_by_hand import retire_sources
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings
 from tests.durable.checks import assert_sound
@@ -197,7 +197,7 @@ def test_a_batch_that_retires_nobody_needs_no_more_statements(sqlite_url):
     statements = []
     with opened(sqlite_url, settings=sizes(2, 10)) as orders:
         receive(orders, ("a", "s", 0))
-        orders._session.log.dbapi.set_trace_callback(statements.append)
+        orders._session.log.rows.driver.set_trace_callback(statements.append)
         receive(orders, ("b", "t", 1))
         verbs = [statement.split()[0] for statement in statements]
         assert verbs == ["BEGIN", "SELECT", "UPDATE", "INSERT", "COMMIT"]

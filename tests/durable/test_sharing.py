@@ -82,16 +82,21 @@ def test_the_wait_for_other_threads_is_bounded(any_url, patience_secs):
 def test_it_is_closed_while_another_thread_waits(any_url, monkeypatch, waits_to):
     receiver = opened(any_url)
     session = receiver._session
-    wait = session._wait
+    lock = session._thread_lock
 
-    def wait_while_it_is_closed():
-        monkeypatch.setattr(session, "_wait", wait)
-        closing = threading.Thread(target=receiver.close)
-        closing.start()
-        closing.join()
-        wait()
+    class ClosedMeanwhile:
+        """The receiver's lock, which its owner gives back only once another thread has closed the receiver."""
 
-    monkeypatch.setattr(session, "_wait", wait_while_it_is_closed)
+        release = lock.release
+
+        def acquire(self, **wait):
+            monkeypatch.setattr(session, "_thread_lock", lock)
+            closing = threading.Thread(target=receiver.close)
+            closing.start()
+            closing.join()
+            return lock.acquire(**wait)
+
+    monkeypatch.setattr(session, "_thread_lock", ClosedMeanwhile())
     if waits_to == "close":
         receiver.close()
     else:

@@ -97,7 +97,7 @@ def test_every_counter_of_a_batch_is_added():
     sums = {name: number + 1 for number, name in enumerate(counters, start=2)}
     sums["max_delivery_us"] -= 1  # the larger one, and no sum
     assert {name: getattr(total, name) for name in counters} == sums
-    of_process = {"time_tier_duplicates"}  # no domain keeps it
+    of_process = {"time_tier_dups"}  # no domain keeps it
     state = batch.added_to(DomainState(*[1] * len(DomainState._fields)))
     assert {name: getattr(state, name) for name in counters if name not in of_process} == {
         name: count for name, count in sums.items() if name not in of_process

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from receiver.errors import SettingsError
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
-from receiver.simulate.synthetic import SCENARIO_FUNCTIONS, SCHEMA, batches
+from receiver.simulate.synthetic import SCENARIO_FUNCTIONS, SYNTHETIC_SCHEMA, batches
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -29,7 +29,7 @@ plans = st.builds(
 
 
 def rows_of(plan, block_rows=1 << 20):
-    table = pa.Table.from_batches(batches(plan, block_rows), SCHEMA)
+    table = pa.Table.from_batches(batches(plan, block_rows), SYNTHETIC_SCHEMA)
     table = table.set_column(0, "received_at", table["received_at"].cast(pa.int64()))
     return table.to_pylist()
 

@@ -15,7 +15,7 @@ from receiver.logs.compacted import (
     DomainFiles,
     Manifest,
     PartFile,
-    committing,
+    adding,
     part_path,
     status_lines_text,
 )
@@ -50,20 +50,19 @@ STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, 
 
 def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path:
     """A compacted log of one part for each list of rows."""
-    files_by_domain, number = [], 0
-    for index, parts in enumerate(domains):
-        files = []
-        for rows in parts:
-            path = part_path(f"domain {index}", DAY, number)
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(parquet_bytes(rows))
-            files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
-            number += 1
-        files_by_domain.append(DomainFiles(f"domain {index}", files))
-    with committing(folder, None) as commit:
-        commit(
-            Manifest("default", files_by_domain, ["received_at", "unique_message_id"], 5, 0, status_lines, False), b""
-        )
+    folder.mkdir(exist_ok=True)
+    with adding(folder, None) as new:
+        files_by_domain = []
+        for index, parts in enumerate(domains):
+            files = []
+            for number, rows in enumerate(parts):
+                path = Path(f"domain={index}", f"day={DAY}", f"{number}.parquet")
+                (new.written / path).parent.mkdir(parents=True, exist_ok=True)
+                (new.written / path).write_bytes(parquet_bytes(rows))
+                files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
+            files_by_domain.append(DomainFiles(f"domain {index}", files))
+        columns = ["received_at", "unique_message_id"]
+        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines, False), b"", None)
     return folder
 
 

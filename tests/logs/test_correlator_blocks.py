@@ -68,10 +68,9 @@ def outcome(data, options, cuts):
 
 
 def by_lines(self, block):
-    if block.line == 1:
-        self._parser.know_ending(block)
-    self._parser.take(block.line, block.data.decode(errors="surrogateescape"))
-    return self._raw(None)
+    self.know_ending(block)
+    self.take(block.line, block.data.decode(errors="surrogateescape"))
+    return self.rows()
 
 
 OPTIONS = [
@@ -100,7 +99,7 @@ def test_by_the_block_as_line_by_line(log, line_break, options, block_bytes, cut
     cuts = [cut for cut in cuts if cut < len(data)]
     with mock.patch.multiple("receiver.logs.source", FIRST_BLOCK_BYTES=block_bytes, BLOCK_BYTES=block_bytes):
         by_blocks = outcome(data, options, cuts)
-        with mock.patch.object(correlator._Reader, "take", by_lines):
+        with mock.patch.object(correlator._Parser, "read", by_lines):
             assert outcome(data, options, cuts) == by_blocks
 
 

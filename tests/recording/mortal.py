@@ -9,13 +9,18 @@ import random
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
+import pyarrow as pa
 from sqlalchemy import Column, Connection, Integer, MetaData, NullPool, RootTransaction, Table, create_engine, select
 
 from receiver import Receipt, Receiver, Recording
 from receiver.logs import rotating
-from receiver.store.databases.postgres_log import PostgresLog
-from receiver.store.databases.sqlite import SqliteLog
+from receiver.logs.columns import SCHEMA
+from receiver.recording import Recorder
+from receiver.store import recorded
+from receiver.store.recorded import RecordedBatches
+from receiver.store.sql_log import JoinedLog, OwnLog
 from tests.durable.opened import UndoError, opened, sizes
 from tests.stores import engine_of
 
@@ -28,29 +33,26 @@ BOOKED = Table(
     "booked", MetaData(), Column("turn", Integer, primary_key=True, autoincrement=True), Column("batch", Integer)
 )
 
-_LOGS = (SqliteLog, PostgresLog)
 HALF = 0.5
 STEPS = {
-    "before it is written": ((rotating.RotatingLog,), "write", 0),
-    "half written": ((rotating,), "_write_all", HALF),
-    "written": ((rotating.RotatingLog,), "write", 1),
-    "recorded": (_LOGS, "record", 1),
-    "before the commit": (_LOGS, "commit", 0),
-    "committed": (_LOGS, "commit", 1),
+    "packed": ((Recorder,), "packed", 1),
+    "recorded": ((OwnLog, JoinedLog), "record", 1),
+    "before the commit": ((OwnLog,), "commit", 0),
+    "committed": ((OwnLog,), "commit", 1),
     "before the caller's commit": ((RootTransaction,), "commit", 0),
     "the caller has committed": ((RootTransaction,), "commit", 1),
-    "before that is said": ((rotating.RotatingLog,), "commit", 0),
-    "said": ((rotating.RotatingLog,), "commit", 1),
-    "before a journal is left": ((rotating.RotatingLog,), "leave", 0),
-    "left": ((rotating.RotatingLog,), "leave", 1),
-    "before it is finished": ((rotating,), "_write_finished", 0),
-    "finished": ((rotating,), "_write_finished", 1),
-    "begun": ((rotating.RotatingLog,), "_begun", 1),
-    "before it is settled": ((rotating.AbandonedJournal,), "settle", 0),
-    "half settled": ((rotating,), "_write_all", HALF),
-    "settled": ((rotating.AbandonedJournal,), "settle", 1),
+    "counted": ((Recorder,), "commit", 1),
+    "before it is cut": ((RecordedBatches,), "cut", 0),
+    "cut": ((RecordedBatches,), "cut", 1),
+    "half written": ((rotating,), "open_table", HALF),
+    "written": ((Path,), "replace", 0),
+    "renamed": ((rotating,), "sync_folder", 0),
+    "certain": ((rotating,), "sync_folder", 1),
+    "before it is deleted": ((RecordedBatches,), "_delete", 0),
+    "half deleted": ((RecordedBatches,), "_delete", 1),
+    "deleted": ((RecordedBatches,), "delete", 1),
 }
-"""Whose function, and how much of it is done; of what is written, half of the bytes."""
+"""Whose function, and how much of it is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,7 @@ def receipts_of(seed: int, batch: int) -> list[Receipt]:
 
 
 def live(life: Life) -> None:
+    recorded._ROWS_AT_ONCE = 2  # so that a file's batches are deleted in several transactions
     if life.step is not None:
         _die_at(life.step, life.when)
     chosen = random.Random(f"{life.seed} {life.number}")  # noqa: S311
@@ -137,13 +140,18 @@ def _mortal(real, share, times_left):
         if next(times_left):
             return real(*args, **options)
         if share == HALF:
-            file, data = args
-            real(file, data[: len(data) // 2])
+            with real(*args, **options) as table:
+                table.write(pa.RecordBatch.from_pylist([], SCHEMA))
+                _die()
         elif share:
             real(*args, **options)
-        return os.kill(os.getpid(), signal.SIGKILL)
+        return _die()
 
     return mortal
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def booked(url: str) -> list[int]:

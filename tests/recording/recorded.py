@@ -48,4 +48,5 @@ def segments(folder: Path) -> list[str]:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.name.startswith("."))
+    """What isn't finished there; the lock stays for ever."""
+    return sorted(path for path in folder.iterdir() if path.name.startswith(".") and path.suffix != ".lock")

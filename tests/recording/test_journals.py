@@ -1,102 +1,215 @@
-"""A journal broken off anywhere holds just the batches that it says were committed, and knows of which it can't tell."""
+"""What receivers of the version before recorded to is read and finished, with exactly the batches that were committed."""
 
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
 from pathlib import Path
 
-from recorded import ids, read, receipt, unfinished
+import msgspec
+import pytest
+from recorded import START_US, ids, read, segments, unfinished
 
-from receiver.logs.journal import scanned
-from receiver.message import Receipt, ReceiptRow
+from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksum, _scanned, finished_from
 from receiver.recording import Recorder
-from receiver.settings import Recording
+from tests.durable.opened import opened, remembered, send
+from tests.postgres import fresh_database, wait_for_the_dead
+from tests.stores import execute, rows_of
+
+BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
+"""The last version that recorded to journals."""
+ROOT = Path(__file__).resolve().parents[2]
+NAME = ".receipts-20260101T000000.000000Z-1.jsonl.zst.journal"
 
 
-def rows(*numbers):
-    return [
-        row(number, each.unique_message_id, each.message_source_id, each.received_at_us)
-        for number, each in zip(numbers, map(receipt, numbers), strict=True)
-    ]
+def frame(number, payload=b""):
+    return _HEAD.pack(len(payload), _checksum(number, payload), number) + payload
 
 
-def row(seq, id_, source, received_at_us) -> ReceiptRow:
-    return ReceiptRow(seq, received_at_us, None, source, id_)
+def beginning(store_id=None):
+    return JOURNAL_BEGINS + frame(
+        -1, msgspec.msgpack.encode(JournalHeader(1, store_id, "broker", "queue://orders", ""))
+    )
 
 
-def journal_of(folder) -> Path:
-    (path,) = unfinished(folder)
-    return path
+def batch(*numbers):
+    ids, sources = (b"\n".join(texts) for texts in ([b"id-%d" % number for number in numbers], [b""] * len(numbers)))
+    times = b"".join((START_US + number).to_bytes(8, "little") for number in numbers)
+    return msgspec.msgpack.encode((ids, sources, times, [(len(numbers), (None, "web", START_US, True, 5, "x"))]))
 
 
 def test_every_cut(tmp_path):
     """With whatever a power cut may have left behind it."""
-    with Recorder(tmp_path, writer=1, store_id=2) as recorder:
-        ends = []  # of each batch, and of what says that it was committed
-        for number in range(1, 4):
-            recorder.write(number, rows(number), [(1, receipt(10 + number, body_digest="x"))])
-            written = journal_of(tmp_path).stat().st_size
-            recorder.commit(number)
-            ends.append((written, journal_of(tmp_path).stat().st_size))
-        data = journal_of(tmp_path).read_bytes()
-    torn = tmp_path / ".torn-20260101T000000.000000Z-1.jsonl.zst.journal"
+    data, ends = beginning(), []  # of each batch, and of what says that it was committed
+    for number in range(1, 4):
+        data += frame(number, batch(number, 10 + number))
+        written = len(data)
+        data += frame(number)
+        ends.append((written, len(data)))
+    torn = tmp_path / NAME
     for cut in range(len(data) + 1):
         for tail in (b"", b"\0" * 40, b"garbage" * 9):
             left = data[:cut] + tail  # the tail may happen to be what was cut off
             torn.write_bytes(left)
-            scan = scanned([left])
             whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
             committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
             uncertain = [number for number, (written, said) in enumerate(whole, start=1) if written and not said]
-            assert list(scan.uncertain) == uncertain
+            assert sorted(_scanned([left])[1]) == uncertain
             if committed:
-                assert ids(read(torn)) == [f"id-{n}" for number in committed for n in (number, 10 + number)]
+                assert ids(read(torn)) == [
+                    id_ for number in committed for id_ in (f"id-{number}", f"id-{10 + number}", "")
+                ]
 
 
-def test_a_batch_that_is_cut_off(tmp_path):
-    """With those behind it, whatever was said of those before."""
-    with Recorder(tmp_path, writer=1, store_id=2) as recorder:
-        for number in range(1, 5):
-            recorder.write(number, rows(number), [])
-        for number in (4, 3):
-            recorder.cut(number)
-        recorder.write(5, rows(5), [])
-        for number in (1, 2, 5):
-            recorder.commit(number)
-    assert (recorder.written, recorder.dropped) == (3, 0)
-    assert ids(read(tmp_path)) == ["id-1", "id-2", "id-5"]
-
-
-def test_no_file_is_begun_while_a_batch_is_uncertain(tmp_path):
-    with Recorder(Recording(tmp_path, rotate_bytes=1)) as recorder:
-        recorder.write(1, rows(1), [])
-        recorder.write(2, rows(2), [])
-        recorder.commit(1)
-        assert len(unfinished(tmp_path)) == 1
-        recorder.commit(2)
-        recorder.flush()
-        assert ids(read(tmp_path)) == ["id-1", "id-2"]
-
-
-def test_texts_of_several_lines(tmp_path):
-    """Each stands as it is, among others that are kept another way."""
-    texts = ["a", "b\nc", "", "\n", "d"]
-    with Recorder(tmp_path) as recorder:
-        recorder.write(1, [row(1, text, text, 5) for text in texts if text], [(2, Receipt(None, "s", 4))])
-        recorder.commit(1)
-        recorder.write(2, rows(1, 2), [])
-        recorder.commit(2)
-    receipts_read = read(tmp_path)
-    assert ids(receipts_read) == ["a", "b\nc", "", "\n", "d", "id-1", "id-2"]
-    assert [each.message_source_id for each in receipts_read] == ["a", "b\nc", "s", "\n", "d", None, None]
-
-
-def test_what_a_killed_process_kept_in_memory_alone(tmp_path):
-    """No store can tell of it, so a batch was committed once that was said."""
-    with Recorder(tmp_path) as recorder:
-        recorder.write(1, rows(1), [])
-        recorder.commit(1)
-        recorder.write(2, rows(2), [])
-        data = journal_of(tmp_path).read_bytes()
-        recorder.cut(2)
-    (tmp_path / ".receipts-20260101T000000.000000Z-1.jsonl.zst.journal").write_bytes(data)
-    Recorder(tmp_path).close()
+@pytest.mark.parametrize("store_id", [None, 7], ids=["no store", "a store"])
+def test_one_without_uncertain_batches_is_finished_by_anyone(tmp_path, store_id):
+    (tmp_path / NAME).write_bytes(beginning(store_id) + frame(1, batch(1)) + frame(1) + b"half a frame")
+    (tmp_path / NAME.replace("Z-1", "Z-2")).write_bytes(b"")
+    assert ids(read(tmp_path)) == ["id-1", ""]
+    opened("memory://", record=tmp_path).close()
     assert unfinished(tmp_path) == []
-    assert ids(read(tmp_path)) == ["id-1", "id-1"]
+    assert ids(read(tmp_path)) == ["id-1", ""]
+
+
+def test_an_uncertain_batch_of_no_store_was_not_committed(tmp_path):
+    (tmp_path / NAME).write_bytes(beginning() + frame(1, batch(1)) + frame(1) + frame(2, batch(2)))
+    opened("memory://", record=tmp_path).close()
+    assert unfinished(tmp_path) == []
+    assert ids(read(tmp_path)) == ["id-1", ""]
+
+
+def test_one_whose_file_is_finished_is_removed(tmp_path):
+    with Recorder(tmp_path) as recorder:
+        recorder.commit(recorder.packed([(1, 5, None, None, "a", None, None)], []))
+    (finished,) = tmp_path.glob("receipts-*")
+    torn = tmp_path / f".{finished.name}.journal"
+    torn.write_bytes(beginning())
+    assert finished_from(torn) == finished
+    opened("memory://", record=tmp_path).close()
+    assert ids(read(tmp_path)) == ["a"]
+    assert unfinished(tmp_path) == []
+
+
+def test_the_number_of_a_process_at_work_is_kept(tmp_path, store_url):
+    """It has left a journal in order, and is at work on another. A journal that makes no sense harms nobody."""
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with opened(store_url) as orders:
+        send(orders, "a")
+        store_id = orders.store_id
+    for writer in (1, 2):
+        execute(store_url, "INSERT INTO receiver_joined VALUES (1, :writer, 5, 1)", writer=writer)
+    left = beginning(store_id) + frame(1, batch(1)) + frame(1) + frame(-2)
+    (folder / NAME).write_bytes(left)
+    (folder / NAME.replace("Z-1", "Z-9")).write_bytes(beginning(store_id) + frame(1, b"garbage") + frame(1))
+    opened(store_url, record=folder).close()
+    assert len(unfinished(folder)) == 1
+    assert rows_of(store_url, "receiver_joined") == 2
+    (finished,) = segments(folder)
+    assert ids(read(folder / finished)) == ["id-1", ""]
+
+
+@pytest.fixture
+def sqlite_url(tmp_path):
+    """As everywhere but in this folder, where the tables are there already: here the version before makes them."""
+    return f"sqlite:///{tmp_path / 'receiver.db'}"
+
+
+@pytest.fixture
+def fresh_postgres_url(postgres_url):
+    """Likewise."""
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def package_before(tmp_path_factory):
+    """The folder of the version before, as it was in the repository."""
+    git = ["git", "-C", str(ROOT), "archive", BEFORE, "receiver", "migrations", "settings.yaml"]
+    try:
+        archive = subprocess.run(git, capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"the version before, {BEFORE}, isn't in a history here: {error}")
+    folder = tmp_path_factory.mktemp("before")
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(folder, filter="data")
+    return folder
+
+
+PROGRAM = """
+import os, signal, sys, time
+from sqlalchemy import create_engine
+from receiver import Receiver
+from receiver.logs.rotating import RotatingLog
+
+url, folder, joins, until = sys.argv[1:]
+orders = Receiver.open(url, connection_id="broker", destination="queue://orders", record=folder)
+engine = create_engine(url)
+
+def send(number):
+    if joins:
+        with engine.begin() as connection, orders.batch(connection) as batch:
+            batch.receive(f"{number}", received_at_us=number)
+    else:
+        with orders.batch() as batch:
+            batch.receive(f"{number}", received_at_us=number)
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+for number in range(5):
+    send(number)
+if until == "at work":
+    print("at work", flush=True)
+    time.sleep(600)
+if until == "committed":
+    RotatingLog.commit = die
+else:
+    orders._session.log.__class__.record = die
+send(5)
+send(6)
+"""
+
+
+@pytest.mark.parametrize("joins", ["", "joins"])
+@pytest.mark.parametrize("until", ["committed", "written"])
+def test_one_of_a_killed_process_is_settled_by_its_store(package_before, store_url, tmp_path, joins, until):
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with before(package_before, store_url, folder, joins, until) as process:
+        assert process.wait() == -signal.SIGKILL
+    wait_for_the_dead(store_url)
+    opened("memory://", record=folder).close()  # which can't know, and leaves it alone
+    opened(store_url, destination="queue://refunds", record=folder).close()
+    assert len(unfinished(folder)) == 1
+    with opened(store_url, record=folder) as orders:
+        send(orders, "new")
+    # A joined batch is looked up, and its journal told, as the next one begins: so the fifth is uncertain there.
+    committed = [f"{number}" for number in range(6 if until == "committed" and not joins else 5)]
+    assert sorted(ids(read(folder))) == [*committed, "new"]
+    assert set(remembered(store_url, *(f"{number}" for number in range(7)))) == set(committed)
+    assert (unfinished(folder), rows_of(store_url, "receiver_joined")) == ([], 0)
+
+
+def test_one_of_a_process_at_work_is_left_alone(package_before, store_url, tmp_path):
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with before(package_before, store_url, folder, "", "at work") as process:
+        assert process.stdout.readline() == "at work\n"
+        opened(store_url, record=folder).close()
+        assert len(unfinished(folder)) == 1
+        assert len(ids(read(folder))) == 5
+        process.kill()
+    wait_for_the_dead(store_url)
+    opened(store_url, record=folder).close()
+    assert ids(read(folder)) == [f"{number}" for number in range(5)]
+    assert (unfinished(folder), rows_of(store_url, "receiver_joined")) == ([], 0)
+
+
+def before(package, url, folder, joins, until):
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), url, str(folder), joins, until]
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=package, env=environment)

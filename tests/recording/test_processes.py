@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -11,12 +12,18 @@ import pytest
 from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
 
 from receiver.recording import Recorder
+from receiver.settings import Recording
+from tests.durable.opened import opened, send
+from tests.stores import rows_of
 
 RECORDING = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from recorded import receipt
 from receiver.recording import Recorder
+from receiver.settings import Recording
+from tests.durable.opened import opened, send
+from tests.stores import rows_of
 from receiver.settings import Recording
 
 path, source, batches = sys.argv[2], sys.argv[3], int(sys.argv[4])
@@ -123,3 +130,49 @@ def test_a_segment_that_is_being_written_is_left_alone(tmp_path):
         assert segments(tmp_path) == []
         first.record([receipt(1)])
     assert ids(read(tmp_path)) == ["id-0", "id-1"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_of_who_has_a_store_records_nothing_and_keeps_nobody_from_making_files(store_url, tmp_path):
+    path = tmp_path / "r.parquet"
+    with opened(store_url, record=path) as orders:
+        send(orders, "a")
+        with orders._recorder.folder.locked(1):
+            child = os.fork()
+            if child == 0:
+                time.sleep(60)
+                os._exit(0)
+        try:
+            orders._recorder.flush()
+            send(orders, "b")
+            other = os.fork()
+            if other == 0:
+                orders._recorder.close()
+                os._exit(0 if orders._recorder.packed([], []) is None else 1)
+            assert os.waitpid(other, 0)[1] == 0
+            orders.close()
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert ids(read(path)) == ["a", "b"]
+
+
+def test_receivers_of_several_domains_and_stores_share_a_folder(store_url, tmp_path):
+    """Each domain's receipts are in their order; at the end of one, those of others in its store are written too."""
+    urls = [store_url, store_url, f"sqlite:///{tmp_path / 'other.db'}", "memory://"]
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    record = Recording(folder, rotate_bytes=500)
+    receivers = [opened(url, destination=f"queue://{n}", record=record) for n, url in enumerate(urls)]
+    for batch in range(20):
+        for number, receiver in enumerate(receivers):
+            send(receiver, f"{number}:{batch}")
+    receivers[0].close()
+    assert rows_of(store_url, "receiver_recorded") == 0
+    for receiver in receivers[1:]:
+        receiver.close()
+    by_name = [id_ for name in segments(folder) for id_ in ids(read(folder / name))]
+    for number in range(len(urls)):
+        assert [id_ for id_ in by_name if id_.startswith(f"{number}:")] == [f"{number}:{batch}" for batch in range(20)]
+    assert unfinished(folder) == []

@@ -7,12 +7,15 @@ import subprocess
 import sys
 
 import pytest
-from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
+from recorded import FORMATS, ids, read, receipt, segments, unfinished
 
+from receiver import recording
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, SettingsError
 from receiver.logs import rotating
 from receiver.recording import Recorder
 from receiver.settings import Recording
+from tests.durable.opened import DUPLICATE, NEW, opened, send
+from tests.stores import execute, rows_of
 
 
 @pytest.fixture
@@ -67,8 +70,6 @@ def test_a_full_disk(tiny_disk, warnings, ending):
         filler.unlink()
         assert all(recorded(number, receipt) for number in range(30, 33))
         assert warnings()[1:] == [f"recording again; {recorder.dropped} receipts were dropped so far"]
-        (segment,) = unfinished(tiny_disk)
-        assert ids(read(segment)) == kept
         assert recorder.written == len(kept) == 33 - recorder.dropped
     assert ids(read(tiny_disk)) == kept
 
@@ -109,10 +110,14 @@ def test_a_folder_that_is_gone(tmp_path, warnings):
         folder.mkdir()
         recorder.record([receipt(5)])
     assert ids(read(folder)) == ["id-5"]
+    lacking = [
+        "not recording: No such file or directory",
+        "no file can be made, so receipts wait: No such file or directory",
+    ]
     assert warnings() == [
-        "not recording: No such file or directory",
+        *lacking,
         "recording again; 2 receipts were dropped so far",
-        "not recording: No such file or directory",
+        *lacking,
         "recording again; 3 receipts were dropped so far",
     ]
 
@@ -120,7 +125,7 @@ def test_a_folder_that_is_gone(tmp_path, warnings):
 def test_a_failure_nobody_thought_of(tmp_path, monkeypatch, warnings):
     with Recorder(tmp_path) as recorder:
         with monkeypatch.context() as broken:
-            broken.setattr(rotating.RotatingLog, "write", lambda *_batch: 1 / 0)
+            broken.setattr(rotating.Unfinished, "append", lambda *_batch: 1 / 0)
             recorder.record([receipt(0), receipt(1)])
             recorder.flush()
         recorder.record([receipt(2)])
@@ -204,22 +209,119 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
     assert ids(read("../receipts.parquet")) == ["id-0", "id-1"]
 
 
-@pytest.mark.slow
-def test_what_was_left_behind_can_be_simulated(tmp_path):
-    """Journals of killed processes, with half a frame at the end; the next recorder finishes them as it begins."""
+def test_what_was_left_behind_is_finished(tmp_path):
+    """By a killed process that had no store, with half a batch at the end."""
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(0), receipt(1, unique_message_id="\ud800")])
-        (journal,) = unfinished(tmp_path)
-        one = journal.read_bytes()
+        (waiting,) = unfinished(tmp_path)
+        one = waiting.read_bytes()
         recorder.record([receipt(3)])
-        both = journal.read_bytes()
-    name = ".receipts-20260101T000000.000000Z-1.jsonl.zst.journal"
+        both = waiting.read_bytes()
+    name = ".receipts-20260101T000000.000000Z-1.jsonl.zst.unfinished"
     (tmp_path / name).write_bytes(both[:-3])
-    (tmp_path / name.replace("Z-1", "Z-2")).write_bytes(both[: len(one) + 10])
-    assert simulate(tmp_path)["log"]["receipts"] == 4
+    (tmp_path / name.replace("Z-1", "Z-2")).write_bytes(one + bytes(40))
+    (tmp_path / name.replace("Z-1", "Z-3")).write_bytes(b"")
     with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(2)])
         recorder.flush()
         assert len(segments(tmp_path)) == 3
     assert unfinished(tmp_path) == []
-    assert simulate(tmp_path)["log"]["receipts"] == 5
+    assert ids(read(tmp_path)) == ["id-0", "id-0", "id-0", "id-3"]
+
+
+# With a store, what can't be written to a file waits there.
+
+
+def test_a_full_disk_beside_a_store(store_url, tiny_disk, warnings):
+    filler = tiny_disk / "_filler"
+    filler.write_bytes(bytes(60_000))
+    sent = []
+    with opened(store_url, record=Recording(tiny_disk / "receipts.parquet", rotate_bytes=12_000)) as orders:
+        for _ in range(6):
+            sent.append(os.urandom(1_000).hex())
+            send(orders, sent[-1])
+        orders._recorder.flush()
+        status = orders.status()
+        assert (status.recorded, status.record_dropped) == (6, 0)
+        assert orders._recorder.last_error == "No space left on device"
+        assert segments(tiny_disk) == ["_filler"]
+        filler.unlink()
+        orders._recorder.flush()
+        assert ids(read(tiny_disk)) == sent
+        send(orders, "a")
+    assert ids(read(tiny_disk)) == [*sent, "a"]
+    assert rows_of(store_url, "receiver_recorded") == 0
+    assert warnings() == [
+        "no file can be made, so receipts wait: No space left on device",
+        "recording again; 0 receipts were dropped so far",
+    ]
+
+
+def test_a_folder_that_is_gone_beside_a_store(store_url, tmp_path, monkeypatch, warnings):
+    """What comes is dropped once as much waits as may."""
+    monkeypatch.setattr(recording, "_LEAST_MOST_BYTES", 0)
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with opened(store_url, record=Recording(folder, rotate_bytes=200)) as orders:
+        shutil.rmtree(folder)
+        for number in range(60):
+            send(orders, f"{number}")
+        orders._recorder.flush()
+        status = orders.status()
+        assert (status.rx, status.recorded + status.record_dropped) == (60, 60)
+        assert 800 / 100 < status.recorded < 60
+        assert orders._recorder.last_error == "No such file or directory"
+        folder.mkdir()
+        orders._recorder.flush()
+        send(orders, "again")
+    assert ids(read(folder)) == [*(f"{number}" for number in range(status.recorded)), "again"]
+    assert "not recording: as much waits in the store as may" in warnings()
+    assert warnings()[-1] == f"recording again; {status.record_dropped} receipts were dropped so far"
+
+
+def test_a_folder_that_is_gone_at_the_end(store_url, tmp_path, warnings):
+    folder = tmp_path / "receipts"
+    folder.mkdir()
+    with opened(store_url, record=folder) as orders:
+        send(orders, "a", "b")
+        shutil.rmtree(folder)
+    assert warnings()[-1] == "the recording lacks 0 receipts; others may wait in the store"
+    folder.mkdir()
+    opened(store_url, record=folder).close()
+    assert ids(read(folder)) == ["a", "b"]
+
+
+def test_packing_that_fails_harms_no_batch(store_url, tmp_path, monkeypatch, warnings):
+    with opened(store_url, record=tmp_path / "r.parquet") as orders:
+        with monkeypatch.context() as broken:
+            broken.setattr("receiver.logs.packing.packed", lambda *_batch: 1 / 0)
+            assert send(orders, "a") == [NEW]
+        assert send(orders, "a", "b") == [DUPLICATE, NEW]
+        assert (orders.status().recorded, orders.status().record_dropped) == (2, 1)
+    assert warnings() == [
+        "not recording: ZeroDivisionError: division by zero",
+        "recording again; 1 receipts were dropped so far",
+    ]
+    assert ids(read(tmp_path / "r.parquet")) == ["a", "b"]
+
+
+def test_damage_in_the_store_costs_what_is_damaged(store_url, tmp_path, warnings):
+    with opened(store_url, record=tmp_path / "r.parquet") as orders:
+        for id_ in "abc":
+            send(orders, id_)
+        execute(store_url, "UPDATE receiver_recorded SET packed = :garbage WHERE number = 2", garbage=b"garbage")
+    assert ids(read(tmp_path / "r.parquet")) == ["a", "c"]
+    assert orders.figures().record_dropped == 1
+    (warning,) = warnings()
+    assert warning.startswith("not recording: no batch of receipts")
+
+
+def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings):
+    """Receipts wait for them."""
+    lock = tmp_path / ".r.parquet.lock"
+    with opened(store_url, record=tmp_path / "r.parquet", patience_secs=0.1) as orders, lock.open() as file:
+        assert rotating.taken(file)
+        send(orders, "a")
+        orders._recorder.flush()
+        assert warnings() == ["no file can be made, so receipts wait: others keep making files there"]
+        rotating._let_go(file)
+    assert ids(read(tmp_path / "r.parquet")) == ["a"]

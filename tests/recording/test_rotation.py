@@ -10,6 +10,8 @@ from recorded import FORMATS, ids, read, receipt, segments, unfinished
 from receiver.logs import rotating
 from receiver.recording import Recorder
 from receiver.settings import Recording
+from tests.durable.opened import opened, send
+from tests.stores import execute, rows_of
 
 
 def record_in_turns(recorder, batches, size=20):
@@ -102,3 +104,48 @@ def test_threads_share_a_recorder(tmp_path):
     for thread in range(threads):
         mine = [each for each in by_name if each.message_source_id == f"{thread}"]
         assert ids(mine) == [f"id-{number}" for number in range(batches * 2)]
+
+
+# With a store, in which receipts wait:
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_by_size_from_a_store(store_url, tmp_path, ending):
+    """And the oldest files are removed."""
+    path = tmp_path / f"r.{ending}"
+    with opened(store_url, record=Recording(path, rotate_bytes=700, keep_files=None)) as orders:
+        for batch in range(12):
+            send(orders, *(f"{batch}-{row}" for row in range(20)))
+            orders._recorder.flush()
+        assert rows_of(store_url, "receiver_recorded") < 12
+    names = [path.name for path in sorted(tmp_path.glob("r-*"))]
+    assert 3 <= len(names) <= 12
+    in_order_of_names = [id_ for name in names for id_ in ids(read(tmp_path / name))]
+    assert in_order_of_names == [f"{batch}-{row}" for batch in range(12) for row in range(20)]
+    with opened(store_url, record=Recording(path, keep_files=2)) as orders:
+        send(orders, "last")
+    assert [path.name for path in sorted(tmp_path.glob("r-*"))][:-1] == names[-1:]
+    assert rows_of(store_url, "receiver_recorded") == 0
+
+
+def test_by_time_from_a_store(store_url, tmp_path):
+    path = tmp_path / "r.parquet"
+    with opened(store_url, record=Recording(path, rotate_secs=0.05)) as orders:
+        for number in range(2):
+            send(orders, f"{number}")
+            while len(list(tmp_path.glob("r-*"))) <= number:
+                time.sleep(0.005)
+        time.sleep(0.1)
+    assert len(list(tmp_path.glob("r-*"))) == 2
+    assert ids(read(path)) == ["0", "1"]
+
+
+def test_a_clock_that_was_set_back_keeps_nothing_waiting(store_url, tmp_path):
+    path = tmp_path / "r.parquet"
+    with opened(store_url, record=path) as orders:
+        send(orders, "a")
+        orders._recorder.flush()
+        assert list(tmp_path.glob("r-*")) == []
+        execute(store_url, "UPDATE receiver_recorded SET recorded_at_us = recorded_at_us + 86400000000")
+        orders._recorder.flush()
+        assert ids(read(path)) == ["a"]

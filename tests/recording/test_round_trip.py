@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
 
 from receiver.domains import Channel
-from receiver.logs.journal import columns_of, recordable, refused
+from receiver.errors import LogFormatError
+from receiver.logs.packing import columns_of, packed, recordable, refused, rows_of, unpacked
 from receiver.message import LATEST_US, Receipt
 from receiver.recording import Recorder
 from tests.choosing import cases
@@ -74,17 +75,41 @@ def test_nothing_received_leaves_nothing(tmp_path):
     with Recorder(tmp_path) as recorder:
         recorder.record([])
         recorder.flush()
-    assert not list(tmp_path.iterdir())
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
-def test_what_was_flushed_can_be_read_while_recording_goes_on(tmp_path):
+def test_what_waits_is_no_log_yet(tmp_path):
     with Recorder(tmp_path) as recorder:
-        for number in range(3):
-            recorder.record([receipt(number)])
-            recorder.flush()
-            (segment,) = unfinished(tmp_path)
-            assert ids(read(segment)) == [f"id-{known}" for known in range(number + 1)]
-        assert segments(tmp_path) == []
+        recorder.record([receipt(0)])
+        recorder.flush()
+        (waiting,) = unfinished(tmp_path)
+        assert waiting.stat().st_size > 0
+        with pytest.raises(LogFormatError, match="a folder without logs"):
+            read(tmp_path)
+    assert ids(read(tmp_path)) == ["id-0"]
+
+
+def test_texts_of_several_lines(tmp_path):
+    """Each stands as it is, among others that are kept another way."""
+    texts = ["a", "b\nc", "", "\n", "d"]
+    with Recorder(tmp_path) as recorder:
+        rows = [(7, 5, None, text, text, None, None) for text in texts if text]
+        recorder.commit(recorder.packed(rows, [(2, Receipt(None, "s", 4))]))
+        recorder.commit(recorder.packed([(number, 6, None, None, f"id-{number}", None, None) for number in (1, 2)], []))
+    receipts_read = read(tmp_path)
+    assert ids(receipts_read) == ["a", "b\nc", "", "\n", "d", "id-1", "id-2"]
+    assert [each.message_source_id for each in receipts_read] == ["a", "b\nc", "s", "\n", "d", None, None]
+
+
+def test_batches_of_several_channels_share_a_file():
+    """In their order, which is that of one source here."""
+    batches = [
+        unpacked(packed([], [(0, receipt(number))], Channel(f"broker-{number % 2}", "queue://orders")).data)
+        for number in range(9)
+    ]
+    (rows,) = rows_of(batches)
+    assert rows["unique_message_id"].to_pylist() == [f"id-{number}" for number in range(9)]
+    assert rows["connection_id"].to_pylist() == [f"broker-{number % 2}" for number in range(9)]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
+from receiver.report.comparing import comparison_document
+from receiver.report.html import page_text
+from receiver.report.sizing import analysis_document
+
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
@@ -26,3 +30,15 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         (self.scripts if self.open[-1:] == ["script"] else self.text).append(data)
+
+
+def text_of(html):
+    return " ".join("".join(Page(html).text).split())
+
+
+def analysis_page(analysis, provenance=""):
+    return page_text(analysis_document(analysis), provenance)
+
+
+def comparison_page(comparison, provenance=""):
+    return page_text(comparison_document(comparison), provenance)

@@ -9,29 +9,24 @@ from dataclasses import replace
 import pytest
 from analyses import HOSTILE_TEXTS
 from comparisons import NAMES, agreeing, alone, comparison, hostile, without_duplicates
-from pages import Page
+from pages import Page, comparison_page, text_of
 
 from receiver.report.charts import memory_chart
-from receiver.report.pages import comparison_page
 from receiver.report.words import sanitised
-
-
-def text_of(html):
-    return " ".join("".join(Page(html).text).split())
 
 
 def test_the_table_and_the_words_stand_without_any_script():
     text = text_of(comparison_page(comparison()))
     for number, name in enumerate(NAMES, 1):
-        assert f"{number}. {name}" in text
+        assert f" {number} {name} " in text
     for part in (
         "Policy 8 is the two-tier setting recommended for this log, W = 200 with E = 5 s. This log needed W = 97.",
-        "7. sequence Pulsar, RabbitMQ streams 941 0 1,204",
-        "3. artemis:id_cache_size=100 ActiveMQ Artemis 904 37",
-        "6. ttl:expiry=2 - 540 401",
+        "7 sequence Pulsar, RabbitMQ streams 941 0 1,204",
+        "3 artemis:id_cache_size=100 ActiveMQ Artemis 904 37",
+        "6 ttl:expiry=2 - 540 401",
         "artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
         "The policies disagree on 1,642 receipts, of which these 10 show how.",
-        "1-2, 4-5, 7-9 3 evicted, 6 expired 1300 2.21 s 2026-01-01 00:00:01",
+        "2.21 s 1-2, 4-5, 7-9 3 evicted, 6 expired 2026-01-01 00:00:01",
         "solace-last is left out",
         "Made by receiver compare.",
     ):
@@ -42,7 +37,7 @@ def test_the_answer_comes_first_and_names_the_best_with_whose_it_is():
     text = text_of(comparison_page(comparison(), "receiver compare a.csv (version 1.2.3, 2026-01-02 UTC)"))
     answer = text[text.index("Whose rules should I take?") : text.index("The policies side by side")]
     for part in (
-        "Apama apama:window=200,expiry=5",
+        "Apama: apama:window=200,expiry=5",
         "6 of 9 policies catch every duplicate",
         "Policy 8 is the two-tier setting recommended",
     ):
@@ -56,7 +51,7 @@ def test_the_answer_comes_first_and_names_the_best_with_whose_it_is():
 def test_the_best_row_stands_out():
     html = comparison_page(comparison())
     assert html.count('class="marked"') == 1
-    assert '<tr class="marked">' in html[: html.index("8. apama")][-80:]
+    assert '<tr class="marked">' in html[: html.index("&gt;*  8")][-80:]
     assert 'class="marked"' not in comparison_page(without_duplicates())
 
 

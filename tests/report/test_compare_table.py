@@ -12,14 +12,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from receiver.compare import Cause
-from receiver.report.comparing import sides
-from receiver.report.tables import print_comparison
+from receiver.report.comparing import comparison_document, sides
+from receiver.report.terminal import print_document
 
 
 def printed(figures, width=80, *, terminal=False):
     out = io.StringIO()
     colors = "standard" if terminal else None
-    print_comparison(figures, Console(file=out, width=width, force_terminal=terminal, color_system=colors))
+    print_document(
+        comparison_document(figures), Console(file=out, width=width, force_terminal=terminal, color_system=colors)
+    )
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -47,7 +49,7 @@ def test_the_policies_side_by_side():
 def test_what_stands_out_in_words():
     text = " ".join(" ".join(printed(comparison())).split())
     for sentence in (
-        "- 6 of 9 policies catch every duplicate and take no new message for one.",
+        "6 of 9 policies catch every duplicate and take no new message for one.",
         "Of these, apama:window=200,expiry=5 keeps the fewest ids: 6,500.",
         "- artemis:id_cache_size=100 misses 37 of 941 duplicates (3.93 %): 25 not refreshed, 12 evicted.",
         "- sequence takes 1,204 new messages for duplicates, which loses them: 1,204 sequence gap.",
@@ -102,15 +104,13 @@ def test_only_one_policy_is_never_wrong():
     text = " ".join(
         " ".join(printed(replace(comparison(), policies=(*policies[1:3], *policies[5:7]), disputes=()))).split()
     )
-    assert (
-        "- Only artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
-    )
+    assert "Only artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
 
 
 def test_one_policy_alone_that_is_never_wrong():
     policies = comparison().policies
     text = " ".join(" ".join(printed(replace(comparison(), policies=policies[1:2], disputes=()))).split())
-    assert "- artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
+    assert "artemis catches every duplicate and takes no new message for one. It keeps at most 20,000 ids." in text
 
 
 def test_a_limit_that_was_never_reached_is_no_praise():
@@ -147,7 +147,7 @@ def test_one_policy_has_nobody_to_disagree_with():
 
 def test_a_log_without_duplicates_praises_nobody():
     lines = printed(without_duplicates())
-    assert "- The log holds no duplicate, so it can't tell what a policy would miss." in lines
+    assert "The log holds no duplicate, so it can't tell what a policy would miss." in lines
     assert not any(line.startswith(">") for line in lines)
 
 

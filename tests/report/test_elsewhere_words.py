@@ -2,20 +2,22 @@
 
 import io
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from pages import comparison_page, text_of
 from rich.cells import cell_len
 from rich.console import Console
 
 from receiver.compare.engine import compare_policies
 from receiver.policies.names import sized_systems
-from receiver.report.comparing import standing_out
-from receiver.report.elsewhere import Enough, print_systems, systems_of
+from receiver.report.comparing import comparison_document, standing_out
+from receiver.report.elsewhere import Enough, contents, systems_of
 from receiver.report.json_object import comparison_json
-from receiver.report.pages import comparison_page
-from receiver.report.tables import print_analysis, print_comparison
+from receiver.report.sizing import analysis_document
+from receiver.report.terminal import print_contents, print_document
 from receiver.simulate.figures import Elsewhere
 from tests.simulate.small_logs import Receipt, analysed, ingested
 
@@ -30,9 +32,11 @@ def needing(ids, ttl_us, **settings):
     return {system.system: system for system in systems_of(analysis)}
 
 
-def printed(print_, figures, width=80):
+def printed(report, width=80):
+    """The lines of a document, or of what stands in it."""
     out = io.StringIO()
-    print_(figures, Console(file=out, width=width, force_terminal=False, color_system=None))
+    print_ = print_contents if isinstance(report, list) else print_document
+    print_(report, Console(file=out, width=width, force_terminal=False, color_system=None))
     return [line.rstrip() for line in out.getvalue().splitlines()]
 
 
@@ -127,13 +131,13 @@ def test_the_margin_is_that_of_the_advice():
 def test_a_log_without_duplicates_says_nothing():
     analysis = analysed(LOG[:2])
     assert systems_of(analysis) == ()
-    assert printed(print_systems, analysis) == []
+    assert printed(contents(analysis)) == []
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_table_fits_and_sentences_are_of_what_is_not_enough(width):
     analysis = replace(analysed(LOG), elsewhere=Elsewhere(30_321, 300 * SECOND_US))
-    lines = printed(print_systems, analysis, width)
+    lines = printed(contents(analysis), width)
     assert max(map(cell_len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     systems = systems_of(analysis)
@@ -142,7 +146,7 @@ def test_the_table_fits_and_sentences_are_of_what_is_not_enough(width):
 
 
 def test_it_stands_behind_the_sources():
-    lines = printed(print_analysis, analysed(LOG))
+    lines = printed(analysis_document(analysed(LOG)))
     headings = [line for line, below in pairwise(lines) if line.startswith(("Sources that", "What other systems"))]
     assert headings == [
         "Sources that need most, and the W or E that would do for each alone",
@@ -165,16 +169,17 @@ def test_rows_that_are_fitted_say_so_in_json(fitted):
 
 
 def test_rows_that_are_fitted_are_marked_on_a_terminal(fitted):
-    lines = printed(print_comparison, fitted, 100)
+    lines = printed(comparison_document(fitted), 100)
     marked = [line.split()[2] for line in lines if "+" in line[:2] and ":" in line.split()[2]]
     assert marked == ["artemis:id_cache_size=4", "ttl:expiry=6"]
     assert lines.count("+ fitted to this log: 2 times the least that misses nothing, rounded up") == 1
 
 
 def test_rows_that_are_fitted_are_marked_on_the_page(fitted):
-    page = comparison_page(fitted)
-    assert ". artemis:id_cache_size=4, fitted" in page
-    assert "Fitted to this log: 2 times the least that misses nothing, rounded up." in page
+    text = text_of(comparison_page(fitted))
+    for policy in ("artemis:id_cache_size=4", "ttl:expiry=6"):
+        assert re.search(rf"\+ \d+ {policy} ", text)
+    assert "+ fitted to this log: 2 times the least that misses nothing, rounded up" in text
 
 
 def test_what_is_fitted_is_no_limit_that_this_log_never_reached(fitted):
@@ -187,4 +192,4 @@ def test_nothing_is_marked_where_policies_were_named():
     comparison = compare_policies(ingested(LOG), "default", ["ttl:expiry=6"]).comparison
     assert "fitted" not in comparison_json(comparison)
     assert "fitted" not in comparison_page(comparison)
-    assert not [line for line in printed(print_comparison, comparison) if "fitted" in line]
+    assert not [line for line in printed(comparison_document(comparison)) if "fitted" in line]

@@ -10,9 +10,7 @@ import re
 import analyses
 import comparisons
 import pytest
-from pages import Page
-
-from receiver.report.pages import analysis_page, comparison_page
+from pages import Page, analysis_page, comparison_page
 
 PAGES = [
     *((analysis_page, build) for build in (analyses.realistic, analyses.hostile, analyses.empty, analyses.large)),

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from analyses import empty, hostile, large, of_kind, realistic
+from pages import analysis_page
 
-from receiver.report.pages import analysis_page
 from receiver.simulate.figures import Kind, SettingFigures
 
 pytestmark = pytest.mark.browser
@@ -92,12 +92,14 @@ def test_the_marks_of_a_curve_are_written_apart(opened, curve):
 def test_a_desktop_shows_all_five_answers_at_once(opened, scheme):
     page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900}, color_scheme=scheme)
     bottoms = page.eval_on_selector_all(
-        ".questions > section", "sections => sections.map(section => section.getBoundingClientRect().bottom)"
+        ".answer, .believe, .cost, .present, .price",
+        "sections => sections.map(section => section.getBoundingClientRect().bottom)",
     )
     assert len(bottoms) == 5
     assert max(bottoms) <= 900
     wide = page.eval_on_selector_all(
-        ".questions .scroll", "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)"
+        ".answer .scroll, .believe .scroll, .cost .scroll, .present .scroll, .price .scroll",
+        "all => all.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)",
     )
     assert wide == []
 
@@ -108,7 +110,7 @@ def test_paper_cuts_no_table(opened):
     page.emulate_media(media="print")
     page.add_style_tag(content="body { width: 700px; }")  # A4; charts stay as wide as on the screen
     right = page.eval_on_selector_all(
-        ".questions table, .chart svg", "all => all.map(one => one.getBoundingClientRect().right)"
+        ".cost table, .present table, .chart svg", "all => all.map(one => one.getBoundingClientRect().right)"
     )
     assert max(right) <= page.locator("body").bounding_box()["x"] + 700
 

@@ -60,7 +60,7 @@ def test_no_other_module_asks_a_dialect_for_its_name():
     [
         "import sqlite3",
         "from sqlalchemy.dialects import postgresql",
-        "from receiver.store.databases.postgres_log import PostgresLog",
+        "from receiver.store.databases.postgres_rows import PostgresRows",
         "if is_sqlite(url): pass",
         "name == 'sqlite'",
         "f'PRAGMA {pragma}'",

@@ -144,3 +144,9 @@ def logs(draw, *, least: int = 1, most: int = 40) -> list[Receipt]:
         "body_digest": st.sampled_from(["", "x", "y"]),
     }
     return [Receipt(time_us, **draw(st.fixed_dictionaries(parts))) for time_us in times_us]
+
+
+def with_a_repeat(log: list[Receipt]) -> list[Receipt]:
+    """The log, with a repeat at its end where it has none."""
+    again = log[-1]._replace(unique_message_id="again")
+    return log if repeats(log) else [*log, again, again]

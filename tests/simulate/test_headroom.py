@@ -4,20 +4,22 @@ from collections import defaultdict
 from itertools import chain
 
 import numpy as np
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from model import Model
-from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats
+from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats, with_a_repeat
 
-from receiver.simulate.headroom import SlackCounts, count_slack, headroom_of, pair_outcome, reuse_distances
-from receiver.simulate.rows import split_domains
+from receiver.simulate.distances import reuse_distances
+from receiver.simulate.domain_rows import split_domains
+from receiver.simulate.headroom import ReplayAsked, ReplayShare, count_slack, replayed_of
+from receiver.simulate.kernel import WindowAsked
+from receiver.simulate.replays import NONE_CAUGHT
 from tests.choosing import cases
 
 
-@given(logs())
+@given(logs().map(with_a_repeat))
 @cases(100)
 def test_headroom_is_what_the_model_has_left(log):
-    assume(repeats(log))
     analysis = analysed(log)
     setting = analysis.recommendation.setting
     models, windows, expiries_us = {}, defaultdict(list), defaultdict(list)
@@ -52,18 +54,25 @@ DUPLICATES = st.lists(
 
 
 def outcome(*parts):
-    counts = SlackCounts.none(SOURCES)
+    shares, nothing = [], np.zeros(1, np.int64)
     for part in parts:
         windows, needs_us, source = np.array(part, np.int64).reshape(-1, 3).T
-        counts += count_slack((5, 10), windows, needs_us, source.astype(np.int32), SOURCES)
-    return pair_outcome(0, 0, 0, counts)
+        least_window, least_expiry_us = np.full((2, SOURCES + 1), NONE_CAUGHT)
+        counts = count_slack(5, 10, windows, needs_us, source.astype(np.int32), least_window, least_expiry_us)
+        by_source, by_time = np.array(counts).reshape(2, 1)
+        shares.append(ReplayShare(0, nothing, nothing, nothing, by_source, by_time, least_window, least_expiry_us))
+    sources = {(0, str(source)): source for source in range(SOURCES)}
+    asked = ReplayAsked(
+        [WindowAsked(5, [10], with_needs=True)], np.empty((0, 0), int), [(5, 10)], np.zeros(1, int), sources
+    )
+    return replayed_of(shares, 1, asked).pairs[0]
 
 
 @given(DUPLICATES, st.integers(0, 20))
 def test_what_is_left_adds_up_over_parts_of_a_log(duplicates, cut):
     whole, in_parts = outcome(duplicates), outcome(duplicates[:cut], duplicates[cut:])
-    assert headroom_of(in_parts.slack) == headroom_of(whole.slack)
-    assert in_parts.source_slack == whole.source_slack
+    assert in_parts.headroom() == whole.headroom()
+    assert [in_parts.left(source) for source in range(SOURCES)] == [whole.left(source) for source in range(SOURCES)]
 
 
 @given(DUPLICATES)
@@ -71,15 +80,18 @@ def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates
     windows = [(5 - window, source) for window, need_us, source in duplicates if need_us < 0]
     expiries_us = [(10 - need_us, source) for _, need_us, source in duplicates if 0 < need_us <= 10]
     measured = outcome(duplicates)
-    assert measured.slack.least_window == min((left for left, _ in windows), default=None)
-    assert measured.slack.least_expiry_us == min((left for left, _ in expiries_us), default=None)
-    assert measured.source_slack == tuple(
+    headroom = measured.headroom()
+    assert (headroom is None) == (not windows and not expiries_us)
+    if headroom is not None:
+        assert headroom.least_window_left == min((left for left, _ in windows), default=None)
+        assert headroom.least_expiry_left_us == min((left for left, _ in expiries_us), default=None)
+    assert [measured.left(source) for source in range(SOURCES)] == [
         (
             min((left for left, of in windows if of == source), default=None),
             min((left for left, of in expiries_us if of == source), default=None),
         )
         for source in range(SOURCES)
-    )
+    ]
 
 
 def needs_by_row(log, key="default"):

@@ -13,9 +13,9 @@ from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, read_logs
 from receiver.simulate import compiled
+from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.ingest import ingest
 from receiver.simulate.numbering import Channels, Names, TextNumbers, Texts
-from receiver.simulate.rows import link_rows
 
 FIVE = [Receipt(time, f"id{time}", f"s{time}") for time in range(5)]
 

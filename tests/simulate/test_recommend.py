@@ -3,9 +3,9 @@
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats
+from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats, with_a_repeat
 
 from receiver.simulate.figures import Kind
 from receiver.simulate.recommend import _rounded_up
@@ -37,11 +37,10 @@ def test_there_always_is_one(log, max_missed):
     assert recommendation.why
 
 
-@given(LOGS, st.sampled_from([1.0, 1.5, 2.0, 3.0]))
+@given(LOGS.map(with_a_repeat), st.sampled_from([1.0, 1.5, 2.0, 3.0]))
 @cases(100)
 def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, margin):
     duplicates = len(repeats(log))
-    assume(duplicates)
     window = next(w for w in range(1, len(log) + 1) if judged(log, w, 0).caught == duplicates)
     expiry_secs = next(e for e in range(1, 40 * len(log)) if judged(log, 0, e * SECOND_US).caught == duplicates)
     lean = next(sized for sized in analysed(log, margin=margin).kinds if sized.kind is Kind.LEAN)
@@ -50,11 +49,10 @@ def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, marg
     assert peak_ids <= judged(log, 0, _rounded_up(margin * expiry_secs * SECOND_US)).peak_ids
 
 
-@given(LOGS)
+@given(LOGS.map(with_a_repeat))
 @cases(50)
 def test_without_its_margin_it_would_still_miss_nothing(log):
     """The margin is over what the log needed, so half of the setting is enough, rounded up for windows."""
-    assume(repeats(log))
     setting = analysed(log, margin=2.0).recommendation.setting
     assert judged(log, setting.window // 2, setting.expiry_us // 2).caught == len(repeats(log))
 

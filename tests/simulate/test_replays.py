@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from small_logs import Receipt, analysed, histogram, logs, repeats
 
 from receiver.logs import StatusLine
+from receiver.simulate.figures import SourceFigures
 from receiver.simulate.replays import (
     WORST_SOURCES,
-    SourceNeeds,
     ValueCounts,
     counts_of,
     histogram_of,
@@ -102,7 +102,7 @@ def test_the_worst_are_the_same_however_their_log_was_cut(needs, random):
     """Ties are many here, and more sources than are listed; then the name decides."""
     names = [f"s{number}" for number in range(len(needs))]
     random.shuffle(names)
-    sources = [SourceNeeds("d", name, 2, 1, *need) for name, need in zip(names, needs, strict=True)]
+    sources = [SourceFigures("d", name, 2, 1, *need) for name, need in zip(names, needs, strict=True)]
     expected = sorted(sources, key=lambda s: (-s.window_need, -s.expiry_need_us, s.source))[:WORST_SOURCES]
     assert list(worst(sources)) == expected
     columns = np.array(needs, np.int64).reshape(-1, 2)

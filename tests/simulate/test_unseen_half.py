@@ -18,7 +18,7 @@ from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Kind
 from receiver.simulate.ingest import Receipts, ingest
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
-from receiver.simulate.synthetic import SCHEMA, batches
+from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 from receiver.simulate.verdict_rows import VERDICTS, verdicts_of
 from receiver.simulate.whole import WholeLog
 
@@ -90,7 +90,7 @@ def test_on_the_recorded_log(tmp_path):
 def test_on_synthetic_logs(scenario, tmp_path, request):
     broken = {}
     for seed in range(20 if request.config.getoption("--campaign") == "long" else 3):
-        with open_table(tmp_path / "log.csv", SCHEMA) as table:
+        with open_table(tmp_path / "log.csv", SYNTHETIC_SCHEMA) as table:
             for batch in batches(ScenarioPlan(scenario=scenario, receipts=RECEIPTS, seed=seed)):
                 table.write(batch)
         missed = missed_unseen((tmp_path / "log.csv").read_text(encoding="utf-8").splitlines(keepends=True), tmp_path)

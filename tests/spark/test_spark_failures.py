@@ -13,7 +13,7 @@ from receiver.errors import SparkError
 from receiver.spark.compacting import BadRows
 from receiver.spark.flow import start
 from receiver.spark.session import session
-from receiver.steps.rows import Row
+from receiver.steps.arrow_rows import Row
 
 ROWS = [Row(key, BadRows(key, "")) for key in range(4)]
 
@@ -95,7 +95,7 @@ def test_a_python_of_another_version(spark, monkeypatch):
 STEPS = """
 import os, signal
 from receiver.spark.flow import start
-from receiver.steps.rows import Row
+from receiver.steps.arrow_rows import Row
 from receiver.spark.compacting import BadRows
 
 def filled(rows):

@@ -18,7 +18,7 @@ from pyspark.cloudpickle import register_pickle_by_value
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.spark.flow import start
-from receiver.steps.rows import Row
+from receiver.steps.arrow_rows import Row
 from tests.choosing import cases
 from tests.steps.plain_flow import PlainFlow
 
@@ -186,7 +186,7 @@ def test_each_step_is_told(spark):
 LARGE = """
 import numpy as np
 from receiver.spark.flow import start
-from receiver.steps.rows import Row
+from receiver.steps.arrow_rows import Row
 from receiver.steps.schemas import Caught
 
 def empty(key):

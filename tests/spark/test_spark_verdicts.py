@@ -11,7 +11,7 @@ from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
-from receiver.simulate.verdict_rows import SCHEMA, verdict_batches
+from receiver.simulate.verdict_rows import VERDICT_SCHEMA, verdict_batches
 from receiver.spark import verdicts
 from receiver.spark.sources import read_files
 from receiver.spark.verdicts import verdict_rows, verdicts_file
@@ -20,7 +20,7 @@ from receiver.steps.log import chunked_log
 SAMPLE = [str(Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz")]
 SETTING = (100, 5_000_000)
 KEY = domain_key("destination")
-PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string()) for field in SCHEMA])
+PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string()) for field in VERDICT_SCHEMA])
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def rows(spark):
 @pytest.fixture(scope="module")
 def expected() -> pa.Table:
     receipts = ingest(read_logs(SAMPLE, ReadOptions()), KEY)
-    return pa.Table.from_batches(verdict_batches(receipts, *SETTING), SCHEMA).cast(PLAIN)
+    return pa.Table.from_batches(verdict_batches(receipts, *SETTING), VERDICT_SCHEMA).cast(PLAIN)
 
 
 @pytest.mark.slow

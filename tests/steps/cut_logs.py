@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
+from receiver.steps.arrow_rows import Row as Made
 from receiver.steps.log import assembled_chunks, linked_ids
 from receiver.steps.plan import cut_ids, plan_of
-from receiver.steps.read import Reading, reading, reports_of, units_of
-from receiver.steps.rows import Row as Made
+from receiver.steps.read import Reading, reading, units_of
+from receiver.steps.reports import reports_of
 from receiver.steps.schemas import (
+    ChunkReceipts,
     CutPlan,
     Ids,
     Latest,
     Piece,
-    State,
     Unit,
     UnitReport,
 )
@@ -50,7 +51,7 @@ class Cutting(NamedTuple):
     chunk_rows: int = 5
     chunks_per_domain: int | None = None
     partition_rows: int = 3
-    tasks: int = 1
+    cores: int = 1
     seed: int | None = 0
 
 
@@ -64,11 +65,11 @@ class Assembled(NamedTuple):
         """`Ids` and `Latest`."""
         return self.pieces.only(Piece).map(cut_ids(self.plan), Ids, Latest)
 
-    def chunks(self) -> list[State]:
+    def chunks(self) -> list[ChunkReceipts]:
         pieces = self.pieces.only(Piece)
         before_us = np.full(self.plan.chunks, -1, np.int64)
         chunks = assembled_chunks(pieces, linked_ids(pieces, self.plan), self.plan, before_us)
-        return [row.value for row in chunks.only(State).rows]
+        return [row.value for row in chunks.only(ChunkReceipts).rows]
 
 
 def write(folder: Path, files: Sequence[File]) -> list[str]:
@@ -118,7 +119,7 @@ def assemble(paths: Sequence[str], cutting: Cutting, key: str = "default", optio
         domain_key(key),
         chunk_rows=cutting.chunk_rows,
         partition_rows=cutting.partition_rows,
-        tasks=cutting.tasks,
+        cores=cutting.cores,
         chunks_per_domain=cutting.chunks_per_domain,
         keeps_rows=True,
     )
@@ -161,7 +162,7 @@ cuttings = st.builds(
     chunk_rows=st.integers(1, 40),
     chunks_per_domain=st.sampled_from([None, None, 1, 2, 7, 64]),
     partition_rows=st.integers(1, 100),
-    tasks=st.integers(1, 3),
+    cores=st.integers(1, 3),
     seed=st.integers(0, 2**32),
 )
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable
 
-from receiver.steps.rows import Row, batches_of, rows_of
+from receiver.steps.arrow_rows import Row, batches_of, rows_of
 
 
 class PlainFlow:

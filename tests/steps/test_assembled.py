@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.logs import read_logs
+from receiver.simulate.domain_rows import split_domains
 from receiver.simulate.ingest import ingest
-from receiver.simulate.rows import split_domains
 from receiver.steps.digests import digests_of
-from receiver.steps.schemas import Ids, Latest, State
+from receiver.steps.schemas import ChunkReceipts, Ids, Latest
 from tests.choosing import cases
 from tests.logs.reading import Row
 
@@ -25,12 +25,12 @@ def domain_of(row: Row, key: str) -> str:
     return domain_key(key).name(Channel(row.connection_id, row.destination, row.receiver_id))
 
 
-def chunks_of(made, domain: int) -> list[State]:
+def chunks_of(made, domain: int) -> list[ChunkReceipts]:
     chunks = {state.chunk: state for state in made.chunks()}
     return [chunks[chunk] for chunk in made.plan.of_domain(domain) if chunk in chunks]
 
 
-def places_in(made, body: State) -> list[tuple[int, int]]:
+def places_in(made, body: ChunkReceipts) -> list[tuple[int, int]]:
     """(file, row of the file) of receipts."""
     numbered = [(file, row) for file, rows in sorted(rows_of_files(made).items()) for row in range(rows)]
     return [numbered[number] for number in body.number.tolist()]

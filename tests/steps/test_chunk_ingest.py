@@ -17,7 +17,8 @@ from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
-from receiver.steps.read import reports_of, units_of
+from receiver.steps.read import units_of
+from receiver.steps.reports import reports_of
 from receiver.steps.schemas import Piece, UnitReport, channel_of
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read

@@ -134,7 +134,7 @@ def days(draw) -> list[Row]:
 @given(days(), st.sampled_from([1, 2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
 @cases(120)
 def test_seconds_bursts_halves_and_ids_may_go_on_over_any_number_of_chunks(rows, chunks, question, seed):
-    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed, tasks=3)
+    cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks, seed=seed, cores=3)
     with written([File("csv", rows)]) as paths:
         assert_alike(paths, question, cutting)
 

@@ -1,4 +1,4 @@
-"""Links between the receipts of an id, however these are dealt to chunks and parts, against dictionaries."""
+"""Links between the receipts of an id, however these are dealt to chunks and partitions, against dictionaries."""
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.domains import destination_name
+from receiver.simulate.shares import IdCounts
+from receiver.steps.arrow_rows import Row
 from receiver.steps.digests import digests_of
 from receiver.steps.link import linked
-from receiver.steps.rows import Row
-from receiver.steps.schemas import NEVER, CutPlan, Departures, Ids, Latest, LinkCounts, Repeats
+from receiver.steps.schemas import NEVER, CutPlan, Ids, Latest, Links
 from tests.choosing import cases
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
@@ -45,16 +46,16 @@ class Log(NamedTuple):
     receipts: list[Placed]
     """In order."""
     chunk_domain: list[int]
-    chunk_bundle: list[int]
+    chunk_task: list[int]
 
 
-class Links(NamedTuple):
+class Linked(NamedTuple):
     repeats: dict[tuple[int, int, int], tuple[bool, bool, bool, int]]
     """(chunk, unit, row in the unit) -> (is_again, replaces, is_last, next_in)."""
     ids: list[list[tuple[int, int, int]]]
     """Those that have one label, ascending."""
-    departures: list[tuple[int, int, int, int]]
-    """(chunk, unit, row in the unit, to_chunk), ascending."""
+    refs: list[tuple[int, int, int, int]]
+    """(chunk, unit, row in the unit, the chunk that refers to it), ascending."""
     reused: int
     from_other_sources: int
     ways: dict[tuple[str, str], int]
@@ -86,8 +87,8 @@ def logs(draw, most=40):
         for start, end in zip([0, *cuts], [*cuts, len(mine)], strict=True):
             placed += [Placed(receipt, len(chunk_domain), row) for row, receipt in enumerate(mine[start:end])]
             chunk_domain.append(domain)
-    bundles = draw(st.lists(st.integers(0, 3), min_size=len(chunk_domain), max_size=len(chunk_domain)))
-    return Log(sorted(placed), chunk_domain, bundles)
+    tasks = draw(st.lists(st.integers(0, 3), min_size=len(chunk_domain), max_size=len(chunk_domain)))
+    return Log(sorted(placed), chunk_domain, tasks)
 
 
 def plan_of(log: Log, *, looks_across_domains: bool, partitions: int = 1) -> CutPlan:
@@ -97,7 +98,7 @@ def plan_of(log: Log, *, looks_across_domains: bool, partitions: int = 1) -> Cut
         domains=["x", "y", "z"],
         carry_us=nothing[:0],
         chunk_domain=np.array(log.chunk_domain, np.int32),
-        chunk_bundle=np.array(log.chunk_bundle, np.int32),
+        chunk_task=np.array(log.chunk_task, np.int32),
         cut_key_us=nothing,
         cut_unit=nothing.astype(np.int32),
         cut_row=nothing,
@@ -105,9 +106,6 @@ def plan_of(log: Log, *, looks_across_domains: bool, partitions: int = 1) -> Cut
         unit_number=nothing[:0],
         keeps_rows=False,
         is_whole=np.zeros(3, np.bool_),
-        start_us=0,
-        slice_us=1,
-        slices=1,
         looks_across_domains=looks_across_domains,
     )
 
@@ -137,7 +135,7 @@ def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: boo
     )
 
 
-def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Row]]:
+def partitions_of(log: Log, partitions: int, without_digest: set[int], has_places: bool) -> dict[int, list[Row]]:
     dealt = defaultdict(list)
     for each in log.receipts:
         dealt[crc32(each.receipt.id.encode()) % partitions, each.receipt.position[1]].append(each)
@@ -150,16 +148,16 @@ def parts_of(log: Log, partitions: int, without_digest: set[int], has_places: bo
     return parts
 
 
-def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
-    """What the work on the parts yields, put together."""
-    repeats, by_label, departures, reused, from_others, ways = {}, defaultdict(list), [], 0, 0, Counter()
+def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
+    """What the work on the partitions yields, put together."""
+    repeats, by_label, refs, reused, from_others, ways = {}, defaultdict(list), [], 0, 0, Counter()
     for part, rows_ in parts.items():
         came = list(linked(plan)(part, iter(rows_)))
-        assert [type(row.value) for row in came].count(LinkCounts) == 1
+        assert [type(row.value) for row in came].count(IdCounts) == 1
         passed_on = [type(row.value) for row in came].count(Latest)
         assert passed_on == sum(row.value is LATEST for row in rows_)
         for key, value in came:
-            if isinstance(value, LinkCounts):
+            if isinstance(value, IdCounts):
                 assert key == 0
                 reused += value.reused
                 from_others += value.from_other_sources
@@ -168,8 +166,8 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
                         zip(zip(value.cross_from, value.cross_to, strict=True), value.cross_count.tolist(), strict=True)
                     )
                 )
-            elif isinstance(value, Repeats):
-                assert key == log.chunk_bundle[value.chunk]
+            elif isinstance(value, Links):
+                assert key == log.chunk_task[value.chunk]
                 where = receipts_of(value)
                 columns = value.is_again, value.replaces, value.is_last, value.next_in
                 cells = [column.tolist() for column in columns]
@@ -177,16 +175,12 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Links:
                 repeats |= dict(zip(where, zip(*cells, strict=True), strict=True))
                 for receipt_, label in zip(where, value.label.tolist(), strict=True):
                     by_label[label].append(receipt_)
-            elif isinstance(value, Departures):
-                assert key == log.chunk_bundle[value.chunk]
-                departures += [
-                    (*receipt_, to) for receipt_, to in zip(receipts_of(value), value.to_chunk.tolist(), strict=True)
-                ]
+                refs += [(*where[at], to) for at, to in zip(value.ref_at.tolist(), value.ref_to.tolist(), strict=True)]
     ids = sorted(map(sorted, by_label.values()))
-    return Links(repeats, ids, sorted(departures), reused, from_others, dict(ways))
+    return Linked(repeats, ids, sorted(refs), reused, from_others, dict(ways))
 
 
-def receipts_of(value: Repeats | Departures) -> list[tuple[int, int, int]]:
+def receipts_of(value: Links) -> list[tuple[int, int, int]]:
     return [(value.chunk, unit, row) for unit, row in zip(value.unit.tolist(), value.unit_row.tolist(), strict=True)]
 
 
@@ -194,7 +188,7 @@ def where(placed: Placed) -> tuple[int, int, int]:
     return placed.chunk, *placed.receipt.position[1:]
 
 
-def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Links:
+def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Linked:
     """By dictionaries, as the words of the values say."""
     reused, from_others, ways = 0, 0, Counter()
     seen: dict[tuple[int, str], list[Placed]] = defaultdict(list)
@@ -217,9 +211,9 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
         earlier.append(placed)
     runs = [run for run in seen.values() if len(run) > 1]
     repeats = {where(each): repeat_of(run, number) for run in runs for number, each in enumerate(run)}
-    departures = [departure for run in runs for departure in departures_of(run)]
+    refs = [ref for run in runs for ref in refs_of(run)]
     ids = sorted(sorted(map(where, run)) for run in runs)
-    return Links(repeats, ids, sorted(departures), reused, from_others, dict(ways))
+    return Linked(repeats, ids, sorted(refs), reused, from_others, dict(ways))
 
 
 def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, bool, int]:
@@ -229,7 +223,7 @@ def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, bool, int]:
     return number > 0, replaces, number == len(run) - 1, min(later, default=NEVER)
 
 
-def departures_of(run: list[Placed]):
+def refs_of(run: list[Placed]):
     for to_chunk in sorted({each.chunk for each in run}):
         newest = {each.receipt.source: each for each in run if each.chunk < to_chunk}
         yield from ((*where(each), to_chunk) for each in newest.values())
@@ -244,7 +238,7 @@ def departures_of(run: list[Placed]):
 )
 @cases(400)
 def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_across_domains, random):
-    parts = parts_of(log, partitions, without_digest, looks_across_domains)
+    parts = partitions_of(log, partitions, without_digest, looks_across_domains)
     for rows_ in parts.values():
         random.shuffle(rows_)
     plan = plan_of(log, looks_across_domains=looks_across_domains, partitions=partitions)
@@ -255,18 +249,18 @@ def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_
 def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
     parts = {0: [Row(0, ids) for ids in rows_]}
-    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Links({}, [], [], 0, 0, {})
+    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Linked({}, [], [], 0, 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
     return Receipt((number, 0, number), 0, id_, source, 0, "c", "q")
 
 
-def test_a_receipt_is_looked_back_to_until_its_source_sends_again():
+def test_a_receipt_is_referred_to_until_its_source_sends_again():
     chunks = ["s", "t", "s", "t"]
     log = Log([Placed(receipt(c, "a", source), c, 0) for c, source in enumerate(chunks)], [0] * 4, [0] * 4)
-    links = links_of(log, plan_of(log, looks_across_domains=False), parts_of(log, 1, set(), has_places=False))
-    assert links.departures == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
+    links = links_of(log, plan_of(log, looks_across_domains=False), partitions_of(log, 1, set(), has_places=False))
+    assert links.refs == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
     assert links.repeats == {
         (0, 0, 0): (False, False, False, 2),
         (1, 0, 1): (True, False, False, 3),

@@ -1,16 +1,19 @@
-"""How a log is cut up: about equal chunks, bundles that fit a task, and nothing that depends on the cuts."""
+"""How a log is cut up: about equal chunks, as many for a task as fit it, and nothing that depends on the cuts."""
 
 import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, cuttings, files, written
 from hypothesis import given
 
+from receiver.domains import domain_key
 from receiver.simulate.replays import slices_of
+from receiver.simulate.shares import Measures
+from receiver.steps.reports import seen_of
 from tests.choosing import cases
 from tests.logs.reading import Row
 
 
-def log_of(domains: dict[str, int], per_file: int = 1000) -> list[File]:
+def log_with(domains: dict[str, int], per_file: int = 1000) -> list[File]:
     """So many receipts of each domain, by turns."""
     names = [name for name, count in domains.items() for _ in range(count)]
     names = np.random.default_rng(1).permutation(names).tolist()
@@ -33,8 +36,8 @@ def test_chunks_are_numbered_domain_by_domain_in_order(log, cutting):
     assert plan.domains == sorted(set(plan.domains))
     assert (np.diff(plan.chunk_domain) >= 0).all()
     assert set(plan.chunk_domain.tolist()) == set(range(len(plan.domains)))
-    assert (np.diff(plan.chunk_bundle) >= 0).all()
-    assert set(plan.chunk_bundle.tolist()) == set(range(plan.bundles))
+    assert (np.diff(plan.chunk_task) >= 0).all()
+    assert set(plan.chunk_task.tolist()) == set(range(plan.tasks))
     for domain in range(len(plan.domains)):
         chunks = plan.of_domain(domain)
         cuts = [(int(plan.cut_key_us[c]), int(plan.cut_unit[c]), int(plan.cut_row[c])) for c in chunks]
@@ -46,7 +49,7 @@ def test_chunks_are_numbered_domain_by_domain_in_order(log, cutting):
 
 @pytest.mark.parametrize("sample_rows", [1, 10])
 def test_a_large_domain_is_cut_into_about_equal_chunks(sample_rows):
-    made = assembled_from(log_of({"hot": 900, "cold": 50}), chunk_rows=100, sample_rows=sample_rows)
+    made = assembled_from(log_with({"hot": 900, "cold": 50}), chunk_rows=100, sample_rows=sample_rows)
     receipts = {state.chunk: len(state.source) for state in made.chunks()}
     hot = [receipts[chunk] for chunk in made.plan.of_domain(1)]
     assert len(hot) == 9
@@ -55,22 +58,23 @@ def test_a_large_domain_is_cut_into_about_equal_chunks(sample_rows):
 
 
 def test_small_chunks_are_worked_on_together():
-    made = assembled_from(log_of({f"{number:02}": 10 for number in range(40)} | {"hot": 300}), chunk_rows=100)
+    made = assembled_from(log_with({f"{number:02}": 10 for number in range(40)} | {"hot": 300}), chunk_rows=100)
     receipts = {state.chunk: len(state.source) for state in made.chunks()}
-    held = np.bincount(made.plan.chunk_bundle, [receipts[chunk] for chunk in range(made.plan.chunks)])
+    held = np.bincount(made.plan.chunk_task, [receipts[chunk] for chunk in range(made.plan.chunks)])
     assert held.tolist() == [100] * 7
 
 
 def test_parts_are_as_many_as_the_ids_and_the_cores_need():
-    log = log_of({"a": 100})
+    log = log_with({"a": 100})
     assert assembled_from(log, partition_rows=30).plan.partitions == 4
-    assert assembled_from(log, partition_rows=30, tasks=8).plan.partitions == 8
+    assert assembled_from(log, partition_rows=30, cores=8).plan.partitions == 8
 
 
 def test_the_timeline_spans_the_log():
-    plan = assembled_from([File("csv", [Row(5, "a"), Row(1_000_000, "b"), Row(7, "c")])]).plan
-    assert plan.start_us == 5
-    assert (plan.slice_us, plan.slices) == slices_of(5, 1_000_000)
+    made = assembled_from([File("csv", [Row(5, "a"), Row(1_000_000, "b"), Row(7, "c")])])
+    measures = Measures.of(seen_of(made.reports, domain_key("destination")).log, max_missed=0)
+    assert measures.start_us == 5
+    assert (measures.slice_us, measures.slices) == slices_of(5, 1_000_000)
 
 
 def test_a_clock_that_stepped_back_is_carried_over_the_units_of_its_file():

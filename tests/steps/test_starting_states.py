@@ -11,9 +11,10 @@ from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
 from receiver.steps.log import ChunkedLog
-from receiver.steps.lookback import dense_ids
-from receiver.steps.replaying import started, tail_plan, tailing
-from receiver.steps.schemas import Ready, Tail
+from receiver.steps.measuring import dense_ids
+from receiver.steps.replaying import started
+from receiver.steps.schemas import MeasuredReceipts, Tail
+from receiver.steps.tails import tail_plan, tailing
 from tests.choosing import cases
 
 
@@ -50,27 +51,27 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
     log = ChunkedLog(made.plan, made.reports, made.pieces)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
-    tails = tail_plan(made.plan, log._standings, log._tallies, window + setting.wider, longest_us)
-    ready = log._ready.only(Ready)
-    behind = ready.plus(ready.map(tailing(made.plan, tails), Tail))
+    tails = tail_plan(made.plan, log._totals, log._source_counts, window + setting.wider, longest_us)
+    measured = log._measured.only(MeasuredReceipts)
+    behind = measured.plus(measured.map(tailing(made.plan, tails), Tail))
     by_bundle = defaultdict(list)
     for row in behind.rows:
         by_bundle[row.key].append(row)
-    states = [each for held in by_bundle.values() for each in started(iter(held))]
+    states = [each for held in by_bundle.values() for each in started(iter(held), made.plan, log._measures)]
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
-    for chunk in sorted(states, key=lambda each: each.ready.chunk):
-        label = dense_ids(chunk.label, chunk.ready)[0].tolist()
+    for chunk in sorted(states, key=lambda each: each.receipts.chunk):
+        label = dense_ids(chunk.label, chunk.receipts)[0].tolist()
         given_ = [
-            (str(label[row]), str(chunk.rows.source[row]), int(chunk.rows.received_at_us[row]))
+            (str(label[row]), str(chunk.section.rows.source[row]), int(chunk.section.rows.received_at_us[row]))
             for row in range(len(label))
         ]
         fresh = TwoTierDetector(window, expiry_us / 1_000_000)
-        _told(fresh, given_[: chunk.counted_from])
-        here = receipts[at : at + len(chunk.ready.source)]
+        _told(fresh, given_[: chunk.section.counted_from])
+        here = receipts[at : at + len(chunk.receipts.source)]
         assert fresh.remembered_ids == detector.remembered_ids
-        assert _told(fresh, given_[chunk.counted_from :]) == _told(detector, here)
+        assert _told(fresh, given_[chunk.section.counted_from :]) == _told(detector, here)
         at += len(here)
     assert at == len(receipts)
 
@@ -81,12 +82,12 @@ class _Sums:
     def __init__(self, paths, chunks: int) -> None:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
         self.begins = [0, *made.plan.cut_row[1:].tolist()]
-        self._standings = ChunkedLog(made.plan, made.reports, made.pieces)._standings
+        self._totals = ChunkedLog(made.plan, made.reports, made.pieces)._totals
 
     def before(self, source: str, chunk: int) -> tuple[int, int]:
-        series = np.array([self._standings.series[0, source]], np.int64)
+        series = np.array([self._totals.series[0, source]], np.int64)
         at = np.array([chunk], np.int32)
-        return int(self._standings.firsts_before(series, at)[0]), int(self._standings.lasts_before(series, at)[0])
+        return int(self._totals.firsts_before(series, at)[0]), int(self._totals.lasts_before(series, at)[0])
 
 
 @given(hot_domains(), st.sampled_from([2, 3, 5]))

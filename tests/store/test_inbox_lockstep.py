@@ -16,17 +16,18 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
+from receiver.store.unpacked import unpack_all
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
 from tests.store.waiting import add, inbox_of, message, waiting_in
+from tests.stores import engine_of
 
 NAMES = ("file:a", "python:b:\ud800")
 TARGETS = st.sampled_from(NAMES)
 SOURCES = st.sampled_from([None, "", "a", "b", "gateway:1\0\ud800"])
 BODIES = st.sampled_from([b"", b"\0", bytes(range(256)), b"\xff" * 5_000])
 DELIVERED = st.sampled_from([True, True, True, False])
-PACKS = st.sampled_from([True, True, False])
 ENDS = st.sampled_from(["commit", "commit", "undo"])
 INDICES = st.lists(st.integers(0, 23), max_size=6, unique=True) | st.just(range(24))
 """Which of the messages that are there, by their index where there are so many."""
@@ -53,9 +54,8 @@ class InboxMachine(RuleBasedStateMachine):
         self.next_sequence = 0
         self.others_parked = {row.parked_id for row in parked_rows(self.url)}
 
-    @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, DELIVERED), max_size=16), packs=PACKS, end=ENDS)
-    def receive(self, name, bodies, packs, end):
-        """Half of all batches are so large that they wait in one row."""
+    @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, DELIVERED), max_size=16), end=ENDS)
+    def receive(self, name, bodies, end):
         with suppress(UndoError), self.receiver.batch() as batch:
             first = self.inboxes[name].first_sequence(batch.connection)
             assert first == self.next_sequence
@@ -64,7 +64,7 @@ class InboxMachine(RuleBasedStateMachine):
                 batch.receive(None, received_at_us=0)
                 if delivered:
                     rows.append(message(first + index, source, body, is_text=len(body) < 2))
-            add(self.inboxes[name], batch.connection, rows, packs=packs)
+            add(self.inboxes[name], batch.connection, rows)
             if end == "undo":
                 raise UndoError
             self.next_sequence += len(bodies)
@@ -89,10 +89,10 @@ class InboxMachine(RuleBasedStateMachine):
             eligible = [number for number, row in rows.items() if (row.message_source_id or "") not in skipped]
             numbers = lease.sequence_numbers(at_most, but_of=but_of)
             assert numbers == eligible[:at_most]
-            assert lease.rows(numbers) == [rows[number] for number in numbers]
-            for number in chosen(failed, numbers):
-                rows[number] = rows[number]._replace(tries=rows[number].tries + 1)
-                assert lease.try_failed(number) == rows[number].tries
+            assert lease.messages(numbers) == [rows[number] for number in numbers]
+            tried = chosen(failed, numbers)
+            rows |= {number: rows[number]._replace(tries=rows[number].tries + 1) for number in tried}
+            assert lease.tries_failed(tried) == {number: rows[number].tries for number in tried}
             for number in chosen(parked, numbers):
                 reported.append(rows.pop(number))
                 lease.park(reported[-1], f"refused {number}")
@@ -164,27 +164,34 @@ class InboxMachine(RuleBasedStateMachine):
         self.inboxes[name].close()
         self.inboxes[name] = inbox_of(self.receiver, self.url, name)
 
+    @rule()
+    def have_them_as_older_processes_leave_them(self):
+        with engine_of(self.url).begin() as connection:
+            unpack_all(connection)
+
     @rule(name=TARGETS)
     def give_back_space(self, name):
         self.inboxes[name].give_back_space()
 
     @invariant()
     def same(self):
+        """What waits is looked at last, for a lease packs it."""
         for target, inbox in self.inboxes.items():
-            assert waiting_in(inbox) == self.waiting[target]
             assert inbox.waiting() == len(self.waiting[target])
             assert inbox.has_waiting() == bool(self.waiting[target])
             listed, rows = self.row_of(target), self.waiting[target]
-            assert (listed.waiting, listed.body_bytes) == (len(rows), sum(len(row.body) for row in rows))
+            assert (listed.waiting, listed.body_bytes) == (len(rows), sum(len(row.message.body) for row in rows))
             assert listed.newest_sequence == max((row.sequence for row in rows), default=-1)
             assert listed.oldest_us == min((row.received_at_us for row in rows), default=None)
             others = {other: len(rows) for other, rows in self.waiting.items() if other != target and rows}
             assert inbox.elsewhere() == others
+        for target, inbox in self.inboxes.items():
+            assert waiting_in(inbox) == self.waiting[target]
         by_number = {self.number_of(row): row for row in self.parked_now()}
         assert by_number.keys() == self.parked.keys()
         for number, (target, row) in self.parked.items():
             shown = by_number[number]
-            assert (shown.target, shown.tries, shown.body_bytes) == (target, row.tries, len(row.body))
+            assert (shown.target, shown.tries, shown.body_bytes) == (target, row.tries, len(row.message.body))
             assert (shown.unique_message_id, shown.message_source_id) == (row.unique_message_id, row.message_source_id)
 
     def teardown(self):

@@ -48,11 +48,11 @@ def test_only_what_is_asked_for_is_read(store_url):
             tracemalloc.start()
             try:
                 assert lease.sequence_numbers(100) == list(range(20))
-                assert lease.rows([7, 99]) == [rows[7]]
+                assert lease.messages([7, 99]) == [rows[7]]
                 _, most_bytes = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
-            assert lease.rows([]) == []
+            assert lease.messages([]) == []
             lease.confirm([])
     assert most_bytes < 4 * MEGABYTE
 
@@ -67,13 +67,13 @@ def test_a_body_of_100_megabytes(store_url, seed):
         (row,) = receive(receiver, inbox, body)
         assert bytes_taken(store_url) > 100 * MEGABYTE
         with inbox.lease() as lease:
-            assert lease.rows([0]) == [row]
+            assert lease.messages([0]) == [row]
             lease.park(row, "too large")
         (parked,) = parked_rows(store_url)
         assert parked.body_bytes == 100 * MEGABYTE
         assert retry_parked(store_url, None) == 1
         with inbox.lease() as lease:
-            assert lease.rows([0]) == [row]
+            assert lease.messages([0]) == [row]
             lease.confirm([0])
         give_back_all(inbox)
         receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew

@@ -48,11 +48,11 @@ def test_what_waits_is_moved_in_order_and_as_never_tried(store_url):
         rows = [*receive(receiver, old, b"0", b"1"), *receive(receiver, new, b"2"), *receive(receiver, old, b"3")]
         receive(other, beside, b"other")
         with old.lease() as lease:
-            lease.try_failed(1)
+            lease.tries_failed([1])
             lease.park(rows[0], "refused")
         of = next(row for row in target_rows(store_url) if row.number == old.target_id)
         assert move_waiting(store_url, of, NEW) == 2
-        assert waiting_in(new) == [row for row in rows if row.body != b"0"]
+        assert waiting_in(new) == [row for row in rows if row.message.body != b"0"]
         assert waiting_in(old) == []
         assert len(waiting_in(beside)) == 1
         assert [row.target for row in parked_rows(store_url)] == [OLD]

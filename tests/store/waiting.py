@@ -8,29 +8,25 @@ from sqlalchemy import Connection
 from receiver.durable.receiver import Receiver
 from receiver.settings import StoreSettings
 from receiver.store.inbox import Inbox, Lease
-from receiver.store.tables import InboxColumns, InboxRow
+from receiver.store.messages import Message, StoredMessage
 from tests.durable.opened import opened
 
 TARGET = "file:orders.jsonl"
 
 
-def message(sequence: int, source: str | None = None, body: bytes = b"body", **fields: object) -> InboxRow:
-    row = InboxRow(
+def message(sequence: int, source: str | None = None, body: bytes = b"body", **fields: object) -> StoredMessage:
+    """`fields` are of the message, or of its receipt."""
+    of_receipt = {name: fields.pop(name) for name in StoredMessage._fields if name in fields}
+    row = StoredMessage(
         sequence=sequence,
         tries=0,
+        received_at_us=1_777_629_600_000_000 + sequence,
         unique_message_id=f"{sequence}:gateway",
         message_source_id=source,
-        received_at_us=1_777_629_600_000_000 + sequence,
-        redelivered=False,
-        jms_timestamp_ms=None,
         destination="queue://orders",
-        message_id="ID:broker-1",
-        headers={},
-        properties={},
-        is_text=False,
-        body=body,
+        message=Message(**{"body": body, "message_id": "ID:broker-1"} | fields),
     )
-    return row._replace(**fields)
+    return row._replace(**of_receipt)
 
 
 def inbox_of(receiver: Receiver, url: str, target: str = TARGET, *, patience_secs: float = 10.0) -> Inbox:
@@ -45,17 +41,13 @@ def opened_inbox(url: str, target: str = TARGET, **options) -> Iterator[tuple[Re
         yield receiver, inbox
 
 
-def in_columns(rows: Sequence[InboxRow]) -> InboxColumns:
-    return dict(zip(InboxRow._fields, zip(*rows, strict=True), strict=True))
-
-
-def add(inbox: Inbox, connection: Connection, rows: Sequence[InboxRow], *, packs: bool = True) -> None:
+def add(inbox: Inbox, connection: Connection, rows: Sequence[StoredMessage]) -> None:
     """Have these messages wait, if there are any."""
     if rows:
-        inbox.add_columns(connection, in_columns(rows), packs=packs)
+        inbox.add(connection, rows)
 
 
-def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[InboxRow]:
+def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[StoredMessage]:
     """Messages that wait, committed with the receipts of their ids."""
     with receiver.batch() as batch:
         first = inbox.first_sequence(batch.connection)
@@ -65,10 +57,10 @@ def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None
     return rows
 
 
-def all_of(lease: Lease) -> list[InboxRow]:
-    return lease.rows(lease.sequence_numbers(1_000_000))
+def all_of(lease: Lease) -> list[StoredMessage]:
+    return lease.messages(lease.sequence_numbers(1_000_000))
 
 
-def waiting_in(inbox: Inbox) -> list[InboxRow]:
+def waiting_in(inbox: Inbox) -> list[StoredMessage]:
     with inbox.lease() as lease:
         return all_of(lease)

@@ -9,7 +9,7 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 | `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
-| `amqp_sections.py`, `stomp_frames.py`, `stomp_destination.py` | the sections of a message by AMQP; the frames of STOMP, and its names of queues and topics |
+| `amqp_sections.py`, `stomp_frames.py` | the sections of a message by AMQP; the frames of STOMP |
 | `amqp_stream.py` | streams of RabbitMQ |
 | `position_names.py` | how sources whose broker forgets nothing name their positions |
 | `products/` | what each broker product does differently |
@@ -17,13 +17,14 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
+from receiver.store.messages import Message, Property
 from receiver.store.positions import Advance, Positions
 
 __all__ = [
@@ -65,41 +66,6 @@ in milliseconds since 1970."""
 NON_PERSISTENT = "NON_PERSISTENT"
 UNREAD = "unread"
 """The kind of a body that is all of a message that couldn't be read."""
-
-Property = str | int | float | bool | bytes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """One message, as it came off a broker or as it is to be sent."""
-
-    body: bytes
-    is_text: bool = False
-    """Whether the body is text, in UTF-8; else it is bytes. Where a protocol doesn't say, whether it could be text."""
-    properties: Mapping[str, Property] = field(default_factory=dict)
-    """What the application has set, by exact name; ids are among them."""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    """JMSCorrelationID, JMSReplyTo, JMSType, ContentType, JMSPriority, JMSDeliveryMode and JMSExpiration, as text, each
-    where it's set; a connector sends no others."""
-    message_id: str | None = None
-    """The broker's own name for it (JMSMessageID)."""
-    redelivered: bool = False
-    """Whether the broker says that it has delivered it before (JMSRedelivered)."""
-    jms_timestamp_ms: int | None = None
-    """When it was sent (JMSTimestamp), None where nothing says so."""
-    body_kind: str | None = None
-    """None where the body is text or bytes. `amqp-value` or `amqp-sequence` where it is something else, such as a map: then
-    `body` has AMQP's sections of it, which only AMQP can send. `UNREAD` where `body` is all of the message."""
-    amqp: bytes | None = None
-    """What came by AMQP and the other fields can't hold, as sections: annotations, types of properties and so on. Only AMQP
-    sends them on."""
-    refused: str | None = None
-    """Why it can't be read. A bridge parks it with this reason."""
-    default_id: str | None = None
-    """Its uniqueMessageId where no property has one: a name that the broker never gives again, as Kafka's
-    `TOPIC-PARTITION-OFFSET`."""
-    default_source: str | None = None
-    """Its messageSourceId where no property has one. Kafka takes it from the record's key, and sends it as the key."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,13 +197,21 @@ def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     )
 
 
-def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None, durable: bool = True) -> Source:
+def source_of(
+    address: BrokerAddress | str,
+    *,
+    max_body_bytes: int | None = None,
+    durable: bool = True,
+    most_ahead: int | None = None,
+) -> Source:
     """A source that is connected to an address.
 
     Args:
         address: Text is read by `BrokerAddress.parse`.
         max_body_bytes: The largest body that is taken. None: the settings' default.
         durable: Refuse a topic without a subscription.
+        most_ahead: About how many messages of a queue may be with this consumer and not acknowledged. What one has, others
+            can't get. None: as many as is fast.
 
     Raises:
         SettingsError: The address is invalid.
@@ -250,7 +224,8 @@ def source_of(address: BrokerAddress | str, *, max_body_bytes: int | None = None
     if max_body_bytes is not None and max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     make, _ = connectors_of(address)
-    return make(address, max_body_bytes=max_body_bytes)
+    more = {} if most_ahead is None else {"most_ahead": most_ahead}
+    return make(address, max_body_bytes=max_body_bytes, **more)
 
 
 def check_durable(address: BrokerAddress) -> None:

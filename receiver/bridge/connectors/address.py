@@ -8,26 +8,11 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from pathlib import Path
 from typing import NoReturn, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+from receiver.bridge.options import Tls
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
-
-__all__ = [
-    "ANSWER_SECS",
-    "CLOSE_SECS",
-    "PIECE_BYTES",
-    "WOULD_WAIT",
-    "BrokerAddress",
-    "Tls",
-    "connected",
-    "failure",
-    "is_broker",
-    "is_secure",
-    "masked",
-    "mute",
-]
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
@@ -60,22 +45,6 @@ WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tls:
-    """The files, in PEM, by which a broker and its client prove through TLS who they are."""
-
-    ca_file: Path | None = None
-    """Certificates of the authorities that may vouch for the broker; None for those that the system trusts."""
-    cert_file: Path | None = None
-    """The client's own certificate, for a broker that asks for one."""
-    key_file: Path | None = None
-    """The key of the client's certificate, unless it is in the same file."""
-
-    def __post_init__(self) -> None:
-        if self.key_file is not None and self.cert_file is None:
-            raise SettingsError(f"{self.key_file} is a key without its certificate", hint="name that too (--tls-cert)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
     """One queue or topic of one broker."""
 
@@ -84,7 +53,7 @@ class BrokerAddress:
     host: str
     port: int
     tls: bool = False
-    files: Tls = Tls()
+    files: Tls = field(default_factory=Tls)
     """The certificates for TLS. They are no part of the address as text."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -191,11 +160,11 @@ class BrokerAddress:
         return given
 
     def with_password(self, password: str | None) -> Self:
-        """The same with this password, unless None is given or it has one."""
+        """The address with this password, unless None is given or it has one."""
         return self if password is None or self.password is not None else replace(self, password=password)
 
     def with_tls(self, files: Tls) -> Self:
-        """The same, with these files to prove who is who; `SettingsError` where they would prove nothing."""
+        """The address with these files to prove who is who; `SettingsError` where they would prove nothing."""
         if files != Tls() and not self.tls:
             raise SettingsError(
                 f"{self} uses no TLS, so certificates are of no use",

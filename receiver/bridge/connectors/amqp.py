@@ -1,10 +1,9 @@
 """AMQP 1.0 by way of Qpid Proton, in the dialect of the broker's product.
 
-No broker need answer that it has heard of an acceptance, and none does, whichever settlement mode is asked for. So a
-batch is acknowledged in a transaction of its own: the broker answers its discharge once all of it is written down. A
-product without transactions is sent acceptances, and not waited for: what they didn't reach it for comes again.
-What is sent is safe by the broker's acceptance. A whole batch is under way at once, for sent one by one each message
-would wait for its answer.
+AMQP brokers don't confirm an acceptance, in any settlement mode. So a batch is acknowledged in a transaction of its own: the
+broker answers its discharge once all of it is written down. A product without transactions is sent acceptances, and not
+waited for: a message comes again if its acceptance doesn't reach the broker. What is sent is safe by the broker's
+acceptance. A whole batch is under way at once, for sent one by one each message would wait for its answer.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink
 from receiver.bridge.connectors.amqp_message import decoded, encoded
 from receiver.errors import MessageRefusedError, MessageUnfitError
 
-__all__ = ["AmqpSink", "AmqpSource"]
-
 _PROPERTIES_BYTES = 1 << 20
 """What a message may have beside the largest body. One that is still larger is refused before all of it has come."""
 _IS_FULL = "amqp:resource-limit-exceeded"
@@ -34,8 +31,11 @@ _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+    def __init__(
+        self, address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
+    ) -> None:
         self._max_body_bytes = body_limit_bytes(max_body_bytes)
+        self._most_ahead = most_ahead
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()
@@ -151,9 +151,21 @@ class AmqpSource(AmqpLink):
             self._serve_transaction()
         elif self._to_accept:
             self._settle()
-        ahead, most = self._link.credit + len(self._incoming), self._dialect.prefetch
-        if ahead <= most // 2 and self._has_room():
-            self._link.flow(most - ahead)
+        if self._has_room():
+            self._ask_for_more()
+
+    def _ask_for_more(self) -> None:
+        credit, most = self._link.credit, self._dialect.prefetch
+        if self._most_ahead is None:
+            ahead = credit + len(self._incoming)
+            if ahead <= most // 2:
+                self._link.flow(most - ahead)
+            return
+        # Whatever isn't acknowledged is kept from other consumers. RabbitMQ sends five more than Proton asks for at first:
+        # for less than nothing it must not be asked.
+        wanted = max(0, min(most, self._most_ahead) - len(self._unsettled))
+        if credit < wanted:
+            self._link.flow(wanted - credit)
 
     def _give_back(self) -> None:
         if not self._dialect.is_given_back:

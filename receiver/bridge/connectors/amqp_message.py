@@ -46,8 +46,6 @@ from receiver.bridge.connectors.amqp_sections import (
 )
 from receiver.errors import MessageUnfitError
 
-__all__ = ["decoded", "encoded"]
-
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
 """Of bodies that are neither text nor bytes."""
 _MESSAGE_ID, _CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES, _CREATED = 0, 5, 6, 7, 8, 9

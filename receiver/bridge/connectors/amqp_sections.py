@@ -6,23 +6,6 @@ from typing import Any
 
 from receiver.bridge.connectors.amqp_link import proton
 
-__all__ = [
-    "ANNOTATIONS",
-    "APPLICATION_PROPERTIES",
-    "DATA",
-    "FOOTER",
-    "HEADER",
-    "PROPERTIES",
-    "SEQUENCE",
-    "VALUE",
-    "WRONG",
-    "canonical",
-    "section",
-    "section_of",
-    "sections_of",
-    "value_of",
-]
-
 HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
 WRONG = (proton.ProtonException, TypeError, ValueError, LookupError, OverflowError, RecursionError)
 """What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP."""
@@ -105,7 +88,7 @@ def _owned(value: Any) -> Any:
 
 
 def canonical(body: bytes) -> bytes:
-    """The same values in one encoding, with maps in one order; `WRONG` where there is none.
+    """The values of a body in one encoding, with maps in one order; `WRONG` where there is none.
 
     A broker may encode a body anew before it sends it again, as ActiveMQ Classic does.
     """

@@ -42,8 +42,6 @@ from receiver.errors import (
     StoreCorruptError,
 )
 
-__all__ = ["AmqpStreamSource", "amqp_source"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 _SPEC = proton.symbol("rabbitmq:stream-offset-spec")
 _OFFSET = "x-stream-offset"
@@ -57,11 +55,13 @@ _NULL = b"\x40"
 _ANY_BYTES = 1 << 40
 
 
-def amqp_source(address: BrokerAddress, *, max_body_bytes: int | None = None) -> AmqpSource | AmqpStreamSource:
+def amqp_source(
+    address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
+) -> AmqpSource | AmqpStreamSource:
     """For a stream or anything else; `BrokerRefusedError` for a stream that the address doesn't call so."""
     if address.is_stream:
         return AmqpStreamSource(address, max_body_bytes=max_body_bytes)
-    source = AmqpSource(address, max_body_bytes=max_body_bytes)
+    source = AmqpSource(address, max_body_bytes=max_body_bytes, most_ahead=most_ahead)
     if source.has_streams and not address.is_topic:
         try:
             _check_no_stream(address)
@@ -166,7 +166,7 @@ class AmqpStreamSource(Closing):
             reader.close()
 
     def _accepted(self, reader: _Reader, came: Sequence[Delivery]) -> list[Delivery]:
-        """Those of them that are next, up to where an offset is left out without a proof that no message is."""
+        """The deliveries that continue the stream without a gap; a gap ends them that isn't proven to be empty."""
         assert self._next is not None  # noqa: S101 - the reader began there
         taken: list[Delivery] = []
         for delivery in came:

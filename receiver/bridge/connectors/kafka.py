@@ -43,8 +43,6 @@ from receiver.errors import (
     StoreCorruptError,
 )
 
-__all__ = ["KafkaSink", "KafkaSource"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 _SESSION_SECS = 10.0
 """After so long without a heartbeat a bridge counts as dead, and its partitions go to others."""

@@ -16,8 +16,6 @@ from receiver.bridge.connectors import (
 )
 from receiver.errors import MessageUnfitError
 
-__all__ = ["NULL_VALUE", "decoded", "encoded"]
-
 _JMS_NAMES = (CORRELATION_ID, REPLY_TO, JMS_TYPE)
 NULL_VALUE = "kafkaNullValue"
 """The property of a record without a value, by which a compacted topic deletes what its key had."""

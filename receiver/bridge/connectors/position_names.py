@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-__all__ = ["STREAM_POSITION", "NamedPosition", "of_kafka", "of_stream", "position_named"]
-
 _OF_KAFKA, _OF_STREAM = "{}?group={}", "stream/{}"
 _KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 _STREAM = re.compile(r"stream/(.+)", re.DOTALL)

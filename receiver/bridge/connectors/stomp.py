@@ -13,27 +13,28 @@ from collections.abc import Callable, Sequence
 from receiver.bridge.connectors import Delivery, Message, body_limit_bytes
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
-from receiver.bridge.connectors.stomp_destination import sending, subscribing
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.bridge.connectors.stomp_message import decoded, encoded_headers, unread
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
 
-__all__ = ["StompSink", "StompSource"]
+_SUBSCRIPTION = "receiver"
 
 
 class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+    def __init__(
+        self, address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
+    ) -> None:
         self._refused: MessageRefusedError | None = None
         self._session = StompSession(
             address, client_id=address.subscription, max_body_bytes=body_limit_bytes(max_body_bytes)
         )
         self.product = self._session.product
         try:
-            headers = subscribing(address, self.product)
+            headers = _subscribing(address, self.product, most_ahead)
             if _is_stream(address, self.product):
                 raise BrokerRefusedError(
                     f"{address} is a stream, which STOMP doesn't keep track of",
@@ -96,7 +97,7 @@ class StompSink(Closing):
         self._session = StompSession(address, max_body_bytes=body_limit_bytes())
         self.product = self._session.product
         try:
-            self._headers = sending(address, self.product)
+            self._headers = _sending(address, self.product)
             _is_stream(address, self.product)  # one may be sent to; but not a queue that isn't there
         except ReceiverError:
             self._session.close()
@@ -141,7 +142,7 @@ def _is_stream(address: BrokerAddress, product: Product) -> bool:
         return False
     session = StompSession(address, max_body_bytes=body_limit_bytes())  # the answer ends it
     try:
-        session.ask(Frame("SUBSCRIBE", {**subscribing(address, product), **probe}))
+        session.ask(Frame("SUBSCRIBE", {**_subscribing(address, product), **probe}))
     except BrokerRefusedError as error:
         if product.stomp.queue_is_there not in error.message:
             raise
@@ -149,3 +150,58 @@ def _is_stream(address: BrokerAddress, product: Product) -> bool:
     finally:
         session.close()
     return True
+
+
+def _subscribing(address: BrokerAddress, product: Product, most_ahead: int | None = None) -> dict[str, str]:
+    """The headers of SUBSCRIBE. A subscription acknowledges cumulatively."""
+    dialect = product.stomp
+    headers = {"destination": _destination(address, product), "id": _SUBSCRIPTION, "ack": "client"}
+    headers |= dialect.prefetch(most_ahead)
+    if dialect.names_kind:
+        headers["subscription-type"] = _kind(address)
+    if address.subscription is not None:
+        headers |= _durable(address, address.subscription, product)
+    if address.selector is not None:
+        if not dialect.has_selectors:
+            raise SettingsError(
+                f"{address}: {product.name} has no selectors by STOMP, and would deliver all messages",
+                hint="leave the selector out, and let the broker route the wanted messages to a queue of their own",
+            )
+        headers["selector"] = address.selector
+    return headers
+
+
+def _sending(address: BrokerAddress, product: Product) -> dict[str, str]:
+    """The headers of SEND."""
+    headers = {"destination": _destination(address, product)}
+    return headers | ({"destination-type": _kind(address)} if product.stomp.names_kind else {})
+
+
+def _destination(address: BrokerAddress, product: Product) -> str:
+    dialect, name = product.stomp, address.name
+    if address.vhost is not None and not dialect.has_vhosts:
+        raise SettingsError(f"{address}: {product.name} has no virtual hosts by STOMP", hint="leave out vhost=")
+    if dialect.escapes_slashes:
+        if "%2F" in name:
+            raise SettingsError(f"{address}: {product.name} would read %2F as / by STOMP", hint="reach it by AMQP")
+        name = name.replace("/", "%2F")
+    return (dialect.topic if address.is_topic else dialect.queue).format(name)
+
+
+def _durable(address: BrokerAddress, subscription: str, product: Product) -> dict[str, str]:
+    dialect = product.stomp
+    if dialect.durable is None:
+        raise SettingsError(
+            f"{address}: how {product.name} keeps a subscription by STOMP isn't known",
+            hint="take a queue that the broker copies the topic to, or AMQP",
+        )
+    if dialect.not_in_subscriptions is not None and dialect.not_in_subscriptions in subscription:
+        raise SettingsError(
+            f"{address}: {product.name} allows no {dialect.not_in_subscriptions} in the name of a subscription by STOMP",
+            hint="choose another name",
+        )
+    return {name: value.format(subscription) for name, value in dialect.durable.items()}
+
+
+def _kind(address: BrokerAddress) -> str:
+    return "MULTICAST" if address.is_topic else "ANYCAST"

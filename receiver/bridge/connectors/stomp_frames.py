@@ -9,8 +9,6 @@ from typing import NamedTuple
 from receiver.bridge.connectors import too_large
 from receiver.errors import BrokerError, MessageRefusedError
 
-__all__ = ["Frame", "FrameReader", "UnreadableError"]
-
 _COMMANDS = (b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR")
 _LONGEST_HEAD_BYTES = 16 << 20
 _LINE_ENDS = re.compile(rb"[\r\n]+")

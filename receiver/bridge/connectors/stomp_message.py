@@ -22,8 +22,6 @@ from receiver.bridge.connectors.products.product import StompDialect
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.errors import MessageRefusedError, MessageUnfitError
 
-__all__ = ["PROTOCOLS_OWN", "decoded", "encoded_headers", "unread"]
-
 _JMS_NAMES = {"correlation-id": CORRELATION_ID, "reply-to": REPLY_TO, "type": JMS_TYPE, "content-type": CONTENT_TYPE}
 _SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
 _FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"

@@ -28,8 +28,6 @@ from receiver.bridge.connectors.products import Product, product_by_stomp
 from receiver.bridge.connectors.stomp_frames import Frame, FrameReader, UnreadableError
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
-__all__ = ["StompSession"]
-
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
 """How often each side is to be heard, unless the broker wants to say or hear something less often."""
@@ -92,7 +90,7 @@ class StompSession:
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """The same, but what it returns waits for the receipts; it is called before anything else is asked, if ever."""
+        """Send these frames. What it returns waits for the receipts, and is called before anything else is asked, if ever."""
         receipts = set()
         for frame in frames:
             self.check()
@@ -227,7 +225,7 @@ class StompSession:
             return bool(selector.select(secs))
 
     def named(self, error: MessageRefusedError) -> MessageRefusedError:
-        """The same, with the address."""
+        """The error with the address before its message."""
         return MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint)
 
     def _refuse(self, error: MessageRefusedError) -> None:

@@ -7,6 +7,7 @@ A `Flow` is one way to do that. Here is what all of them share.
 | `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox |
 | `duplicates_flow.py` | duplicates wait there too, for a target of their own |
 | `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates |
+| `consumer_flow.py` | the same by several consumers at once, each in a transaction of its own |
 | `direct_flow.py` | BEST_EFFORT: messages wait in memory |
 """
 
@@ -16,11 +17,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from receiver.bridge.connectors import Advance, Source
 from receiver.bridge.received import Received
-from receiver.durable.status import Rate, Status
+from receiver.durable.status import Rate, Status, counter
 from receiver.errors import IdFormatError
 from receiver.message import NEW, Decision
 from receiver.store.inbox import Inbox
@@ -28,26 +29,22 @@ from receiver.store.inbox import Inbox
 if TYPE_CHECKING:
     from receiver.durable.batch import Batch
 
-__all__ = ["Admitted", "Figures", "Flow", "Taken", "admit", "judged", "log_failure", "log_refused"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
-_OF_RECEIPT: Final = 5
-"""How many of the first fields of `Received` are those of a `Receipt`, in its order: all but the digest."""
 
 
 @dataclass(slots=True)
 class Figures:
     """What a bridge counts beside what its receiver does. Written by the bridge's thread alone, and read by any."""
 
-    delivered: int = 0
+    delivered: int = counter("Messages handed on to the target.")
     """Messages handed on, since the bridge was started."""
-    failed: int = 0
+    failed: int = counter("Tries of single messages that failed.")
     """Tries of single messages that failed."""
-    parked: int = 0
+    parked: int = counter("Messages given up and parked; in BEST_EFFORT, dropped.")
     """Messages that it gave up, and put in the parking table or, in BEST_EFFORT, dropped."""
     waiting: int = 0
     """Messages in the inbox, when it was last looked at."""
-    connection_errors: int = 0
+    connection_errors: int = counter("Connections to brokers or the store that broke or could not be made.")
     """How often a connection broke, or could not be made, to a broker or the store."""
     has_ended: bool = False
     """Whether the bridge is closed."""
@@ -124,7 +121,7 @@ def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
     connection = batch.connection
     first = inbox.first_sequence(connection)
     for index, why in refused.items():
-        inbox.park(connection, taken.messages[index].row(first + index), why)
+        inbox.park(connection, taken.messages[index].numbered(first + index), why)
     messages, dropped = {}, {}
     for sequence, message, decision in zip(count(first), taken.messages, decisions, strict=False):
         if decision is NEW or decision.deliver:  # the former in a third of the time
@@ -150,16 +147,13 @@ def judged(
     counts as one without id."""
     decide = batch.decide
     decisions, refused = [], dict(unjudged)
-    for index, message in enumerate(messages):
-        id_, source, received_at_us, redelivered, sent_ms = message[:_OF_RECEIPT]  # faster than by name
-        digest = message.body_digest
-        if index in refused:
-            id_ = None
+    for index, received in enumerate(messages):
+        receipt = received.receipt()
         try:
-            decision = decide(id_, source, received_at_us, redelivered, sent_ms, digest)
+            decision = decide(None if index in refused else receipt[0], *receipt[1:])
         except IdFormatError as error:
             refused[index] = str(error)
-            decision = decide(None, source, received_at_us, redelivered, sent_ms, digest)
+            decision = decide(None, *receipt[1:])
         decisions.append(decision)
     return decisions, refused
 

@@ -9,12 +9,11 @@ from receiver.bridge.modes import Admitted, Figures, Taken, log_failure, log_ref
 from receiver.bridge.modes.inbox_flow import Dispatcher
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Target
+from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError
 from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
-
-__all__ = ["ControlledFlow"]
 
 
 class ControlledFlow(Dispatcher):
@@ -56,16 +55,20 @@ class ControlledFlow(Dispatcher):
 
     def _hand_on_batch(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
-            admitted = self.admit(batch, taken)
-            with self._inbox.lease(batch.connection) as lease:
-                if not self._target.ready(lease):
-                    raise _NotReadyError
-                parked = self._deliver(lease, admitted)
+            admitted, parked = self.hand_on_in(batch, taken)
         self.figures.delivered += len(admitted.messages) - parked
         log_refused(taken, admitted.refused)
         self.figures.parked += len(admitted.refused) + parked
 
-    def _deliver(self, lease: Lease, admitted: Admitted) -> int:
+    def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
+        """Hand on what is new, in the transaction of the batch; how many messages were parked instead."""
+        admitted = self.admit(batch, taken)
+        with self._inbox.lease(batch.connection) as lease:
+            if not self._target.ready(lease):
+                raise _NotReadyError
+            return admitted, self.deliver(lease, admitted)
+
+    def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be; how many were parked instead."""
         first, left = admitted.first_sequence, dict(admitted.messages)
         parked = self._park_given_up(lease, first, left)
@@ -98,8 +101,8 @@ class ControlledFlow(Dispatcher):
         """Park the messages that aren't tried again, though the batch may be; how many there are."""
         given_up = {index: why for index, why in self._given_up.items() if first + index in left}
         for index, why in given_up.items():
-            row = left.pop(first + index).row(first + index)
-            lease.park(row._replace(tries=self._tries[index]), why)
+            message = left.pop(first + index)
+            lease.park(message._replace(sequence=first + index, tries=self._tries[index]), why)
         return len(given_up)
 
 

@@ -14,8 +14,6 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError
 from receiver.settings import BridgeSettings
 
-__all__ = ["DirectFlow"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from receiver.bridge.connectors import Source
 from receiver.bridge.modes import Figures, Taken
 from receiver.bridge.modes.controlled_flow import ControlledFlow
 from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
-from receiver.bridge.received import Received, iso, numbered
+from receiver.bridge.received import Received, iso
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.events import Duplicate
-
-__all__ = ["BODY_DIFFERS", "DUPLICATE_OF", "DuplicatesFlow"]
 
 DUPLICATE_OF = "receiverDuplicateOf"
 """The property that says when the id first came, as far as it has been remembered without a break: ISO 8601, in UTC."""
@@ -76,10 +75,12 @@ class DuplicatesFlow:
     def _keep(self, batch: Batch, dropped: dict[int, Received]) -> None:
         events = [event for event in batch.duplicates if not event.delivered]
         messages = [
-            message._replace(properties={**message.properties, **_said_of(event)})
-            for message, event in zip(dropped.values(), events, strict=True)
+            each._replace(
+                sequence=number, message=replace(each.message, properties={**each.properties, **_said_of(event)})
+            )
+            for (number, each), event in zip(dropped.items(), events, strict=True)
         ]
-        self._duplicates.keep(batch.connection, numbered(messages, list(dropped))[1])
+        self._duplicates.keep(batch.connection, messages)
         self._dropped = len(dropped)
 
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
-from receiver.bridge.received import Received, numbered
+from receiver.bridge.received import Received, new_received
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
@@ -25,9 +25,6 @@ from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
-from receiver.store.tables import InboxColumns
-
-__all__ = ["Dispatcher", "InboxFlow"]
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
@@ -108,10 +105,9 @@ class Dispatcher:
             self.on_dropped(batch, admitted.dropped)
         return admitted
 
-    def keep(self, connection: Connection, columns: InboxColumns) -> None:
+    def keep(self, connection: Connection, messages: Sequence[Received]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed."""
-        # While a source waits for its next try, messages are delivered by source, so not all of them together.
-        self._inbox.add_columns(connection, columns, packs=not self._due_secs)
+        self._inbox.add(connection, messages)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Lease the target until nothing is left that is due, or until `is_enough`."""
@@ -185,8 +181,10 @@ class Dispatcher:
         outcome = self._target.deliver(messages, lease)
         done.delivered = [numbers[index] for index in outcome.delivered]
         lease.confirm(done.delivered)
+        tries = lease.tries_failed([numbers[index] for index in outcome.failed])
         for index, why in outcome.failed.items():
-            done.parked += self._failed(lease, numbers[index], messages[index], why, is_final=index in outcome.final)
+            failed = messages[index]._replace(tries=tries[numbers[index]])
+            done.parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
         done.failed = len(outcome.failed)
         done.bytes = sum([len(messages[index].body) for index in outcome.delivered])
         done.more = lease.has_more or len(done.delivered) < len(numbers)
@@ -206,14 +204,14 @@ class Dispatcher:
         messages = self.at_hand if self.at_hand_of == lease.server_run else {}
         missing = [number for number in numbers if number not in messages]
         if missing:
-            messages = messages | {row.sequence: Received.of_row(row) for row in lease.rows(missing)}
+            messages = messages | dict(zip(missing, map(new_received, lease.messages(missing)), strict=True))
         return [messages[number] for number in numbers]
 
-    def _failed(self, lease: Lease, number: int, message: Received, why: str, *, is_final: bool) -> bool:
-        """Count a try that failed; whether it was the last, so that the message is parked."""
-        tries = lease.try_failed(number)
+    def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
+        """Deal with a message that was tried once more; whether that was the last try, so that it is parked."""
+        tries = message.tries
         if log_failure(self._target.name, message, tries, self._max_tries, why, is_final=is_final, then="parked"):
-            lease.park(message.row(number)._replace(tries=tries), why)
+            lease.park(message, why)
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
         return False
@@ -253,10 +251,9 @@ class InboxFlow(Dispatcher):
 
     def _kept(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
         """Have these messages wait, by sequence number, and return them as they are to be handed on."""
-        numbers = list(messages)
-        received, columns = numbered(self._with_ids(messages, connection).values(), numbers)
-        self.keep(connection, columns)
-        return dict(zip(numbers, received, strict=True))
+        kept = {number: message.numbered(number) for number, message in self._with_ids(messages, connection).items()}
+        self.keep(connection, list(kept.values()))
+        return kept
 
     def _with_ids(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
         """The messages; where all are to have an id, those without one have a new one."""

@@ -19,8 +19,6 @@ from receiver.bridge.received import Received
 from receiver.errors import MessageRefusedError, MessageUnfitError
 from receiver.store.inbox import Lease
 
-__all__ = ["Outcome", "Target", "one_by_one"]
-
 
 @dataclass(slots=True)
 class Outcome:
@@ -34,7 +32,7 @@ class Outcome:
     failed: dict[int, str] = field(default_factory=dict)
     """Those that failed by themselves, each with the reason."""
     final: set[int] = field(default_factory=set)
-    """Those of them that would fail however often they were tried."""
+    """The failed ones that would fail however often they were tried."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:

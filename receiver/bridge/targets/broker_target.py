@@ -17,8 +17,6 @@ from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
 
-__all__ = ["ORIGINAL_DUPLICATE_ID", "BrokerTarget"]
-
 ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
 """The property with the `_AMQ_DUPL_ID` that a message's sender gave it, for the broker it came from. The first bridge on
 its way sets it."""

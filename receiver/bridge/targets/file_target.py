@@ -32,8 +32,6 @@ try:
 except ImportError:  # pragma: no cover - Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["FileTarget", "StandardOutput"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 _TAIL_BYTES = 4_096
 """How many of its last bytes distinguish a file from another."""
@@ -240,7 +238,7 @@ class FileTarget:
 
 
 class StandardOutput(Target):
-    """The same lines on standard output: at least once, for what was written can't be cut.
+    """Lines of JSON on standard output: at least once, for what was written can't be cut.
 
     It is left open, for others may write there.
     """

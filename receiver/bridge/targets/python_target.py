@@ -22,8 +22,6 @@ from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Lease
 
-__all__ = ["PythonTarget", "check_takes_message", "function_named", "imported"]
-
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
 _LONG_SECS = 1.0
@@ -70,6 +68,11 @@ class PythonTarget(Target):
     def takes_part(self) -> bool:
         """Whether the function takes the connection."""
         return self._form.connection
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether the function takes a list of messages."""
+        return self._form.many
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self._process = os.getpid()

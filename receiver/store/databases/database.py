@@ -7,34 +7,20 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.sql_log import SqlLog, Vacuum
+from receiver.store.sql_log import OwnLog
+from receiver.store.sql_rows import SqlRows, Vacuum
+from receiver.store.tables import receipts
 
-__all__ = [
-    "ADDRESSES",
-    "BUSY",
-    "CORRUPT",
-    "FULL",
-    "INPUT_OUTPUT",
-    "LONGEST_NAME_BYTES",
-    "MEMORY",
-    "OTHER_DATABASE",
-    "OUTRUN",
-    "READ_ONLY",
-    "UNKNOWN",
-    "Database",
-    "Fault",
-    "masked",
-    "refused",
-    "shown",
-]
+if TYPE_CHECKING:
+    from receiver.store.databases.claims import Claims
 
 ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
 """The forms of a store's address, as a hint."""
@@ -85,9 +71,15 @@ class Database(ABC):
     """SQLAlchemy's name of the dialect."""
     drivers: tuple[str, ...]
     """What an address of this kind may begin with."""
-    log: type[SqlLog]
+    rows: type[SqlRows]
+    """The rows of a domain through a connection to one of these databases."""
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
+
+    def log(self, engine: Engine, domain_id: int) -> OwnLog:
+        """The log of a domain, in transactions of our own."""
+        vacuum = self.vacuum_of(receipts.name, truncates=False)  # autovacuum is left to shorten the table
+        return OwnLog(engine, domain_id, self.rows, vacuum, is_replaced=self.is_replaced, watch_idle=self.watch_idle)
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
@@ -108,6 +100,14 @@ class Database(ABC):
     @abstractmethod
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
         """An engine to read and write; where there is nothing yet, what holds a store is made."""
+
+    def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
+        """As `writable`, but it keeps connections for many transactions at once.
+
+        One that is awaited has an asynchronous driver: it is used where SQLAlchemy awaits that.
+        """
+        del is_awaited
+        return self.writable(url, settings)
 
     @abstractmethod
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
@@ -158,19 +158,10 @@ class Database(ABC):
     def vacuum_of_all(self) -> Vacuum | None:
         """The vacuum for rows deleted from any table; None where the database looks after that by itself."""
 
-    @abstractmethod
-    def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        """Put rows of these columns into the inbox."""
-
-    @abstractmethod
-    def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
-    ) -> Iterator[Sequence[Any]]:
-        """The columns of the rows of the inbox with these sequence numbers, which ascend; those that are there."""
-
-    @abstractmethod
-    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
-        """Delete the rows with these sequence numbers, which ascend; how many rows that left to vacuum."""
+    def claims(self, driver: Any, domain_id: int) -> Claims:
+        """The claims of a domain through a driver's connection; `SettingsError` where there can be none."""
+        del driver, domain_id
+        raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
 
     @abstractmethod
     def accept_broken_text(self, driver: Any) -> None:

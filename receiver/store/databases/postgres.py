@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from receiver.errors import MissingExtraError, SettingsError
+from receiver.errors import MissingExtraError, SettingsError, StoreBusyError
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
+from receiver.store.databases.claims import Claims
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
-from receiver.store.databases.postgres_log import (
+from receiver.store.databases.postgres_rows import (
     READING,
     WRITING,
-    PostgresLog,
+    PostgresRows,
     TableVacuum,
     autocommits,
     lock_timeout_ms,
     run_of,
-    types_of,
 )
-from receiver.store.sql_log import driver_of
-from receiver.store.tables import METADATA, VERSION_TABLE, inbox
-
-__all__ = ["Postgres"]
+from receiver.store.sql_rows import driver_of
+from receiver.store.tables import METADATA, VERSION_TABLE
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _LONGEST_TABLE_WAIT_MS = 500
@@ -43,16 +41,11 @@ _CONNECTING = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
-_TOAST_BYTES = 2_000
-"""A large body is kept in rows of about this size, which are deleted with it."""
-_SEQUENCE = inbox.c.sequence.name
-_AMONG = f"FROM {inbox.name} WHERE target_id = %s AND {_SEQUENCE} = ANY(%s::int8[])"
-# The length of a body is known without reading it.
-_DELETE_COUNTING = (
-    f"WITH gone AS (DELETE {_AMONG} RETURNING length(body) AS bytes)"
-    f" SELECT coalesce(sum(1 + bytes / {_TOAST_BYTES}), 0) FROM gone"
+_ALL_IN_USE = Fault(
+    "tasks have all connections of the receiver in use",
+    "keep batches short, raise lock_timeout_secs, or give batch() a connection of yours",
+    StoreBusyError,
 )
-
 _FORBIDDEN = Fault("the user may not do this", "grant the right that is named")
 _REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
 _NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
@@ -63,10 +56,12 @@ _LOST = Fault("the connection is lost", "try again when the server is back")
 _TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
 _NO_TABLE = Fault("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
 _BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
+_FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
 _CANCELLED = Fault("the server cancelled the statement", "raise its statement_timeout for this user")
 _FAULTS = {
     "08": _LOST,
     "25006": database.READ_ONLY,
+    "25P02": _FAILED_BEFORE,
     "25P03": _TOO_LONG,
     "25P04": _TOO_LONG,
     "28": _REFUSED,
@@ -114,7 +109,7 @@ _IN_WORDS = {
 class Postgres(Database):
     name = "postgresql"
     drivers = ("postgresql", "postgresql+psycopg")
-    log = PostgresLog
+    rows = PostgresRows
     insert = staticmethod(postgresql.insert)
 
     def checked(self, url: URL) -> URL:
@@ -131,13 +126,21 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings)})
+        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)})
+
+    def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
+        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}
+        if not is_awaited:
+            return _engine(url, WRITING, session, **_POOLED)
+        return _engine(url, WRITING, session, _awaited_engine, **_AWAITED, pool_timeout=settings.lock_timeout_secs)
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        session = {"lock_timeout": lock_timeout_ms(settings), "default_transaction_read_only": "on"}
+        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs), "default_transaction_read_only": "on"}
         return _engine(url, READING, session)
 
     def fault_of(self, raw: BaseException) -> Fault | None:
+        if isinstance(raw, PoolTimeoutError):
+            return _ALL_IN_USE
         # Whoever never loaded a driver can't have met its errors.
         psycopg = sys.modules.get("psycopg")
         asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # by which a caller's transaction is joined
@@ -158,6 +161,9 @@ class Postgres(Database):
     def is_there(self, url: URL) -> bool:
         del url
         return True
+
+    def claims(self, driver: Any, domain_id: int) -> Claims:
+        return Claims(driver, domain_id)
 
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
@@ -184,26 +190,6 @@ class Postgres(Database):
     def vacuum_of_all(self) -> None:
         """None, for autovacuum does it."""
 
-    def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        statement, types = _copy(tuple(columns))
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.set_types(types)
-            for row in rows:
-                copy.write_row(row)
-
-    def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
-    ) -> Iterator[Sequence[Any]]:
-        with driver.cursor(binary=True) as cursor:
-            yield from cursor.execute(
-                f"SELECT {', '.join(columns)} {_AMONG} ORDER BY {_SEQUENCE}", (target_id, numbers)
-            )
-
-    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
-        """A large body counts as several rows, in which it is kept."""
-        (vacuumable,) = driver.execute(_DELETE_COUNTING, (target_id, numbers)).fetchone()
-        return int(vacuumable)
-
     def accept_broken_text(self, driver: Any) -> None:
         """Nothing to do, for the server accepts no such text."""
 
@@ -218,11 +204,31 @@ class Postgres(Database):
         return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
 
 
-def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
+_POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 32, "max_overflow": -1, "pool_use_lifo": True}
+_AWAITED: dict[str, Any] = {"pool_size": 20, "max_overflow": 0, "pool_use_lifo": True}
+"""Tasks are made by the thousand. So they wait for a connection, and a server's stay few."""
+
+
+def _awaited_engine(url: URL, **options: Any) -> Engine:
+    try:
+        from sqlalchemy.ext.asyncio import create_async_engine
+
+        return create_async_engine(url, **options).sync_engine
+    except (ImportError, ValueError) as error:  # whichever says that there is no greenlet
+        raise MissingExtraError("asyncio", "a receiver for an event loop") from error
+
+
+def _engine(
+    url: URL,
+    isolation_level: str,
+    session: dict[str, str],
+    create: Callable[..., Engine] = create_engine,
+    **pool: Any,
+) -> Engine:
     options = {name: value for name, value in _CONNECTING.items() if name not in url.query}
-    engine = create_engine(
+    engine = create(
         url,
-        poolclass=NullPool,
+        **(pool or {"poolclass": NullPool}),
         # Whatever the defaults of server, database and user are.
         isolation_level=isolation_level,
         connect_args={**options, "client_encoding": "utf8"},
@@ -242,9 +248,3 @@ def _engine(url: URL, isolation_level: str, session: dict[str, str]) -> Engine:
             connection.exec_driver_sql(f"BEGIN ISOLATION LEVEL {isolation_level}")
 
     return engine
-
-
-@lru_cache
-def _copy(columns: tuple[str, ...]) -> tuple[str, list[str]]:
-    """The statement, and the types of what it takes."""
-    return f"COPY {inbox.name} ({', '.join(columns)}) FROM STDIN (FORMAT BINARY)", types_of(inbox, columns)

@@ -21,10 +21,16 @@ from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import Database, Fault, refused
 from receiver.store.databases.sqlite_files import is_file, open_to_read, open_to_write
-from receiver.store.sql_log import IN_AUTOCOMMIT, JOIN_HINT, ROWS_AT_ONCE, SqlLog, driver_of, runs_of
-from receiver.store.tables import DomainState, domains, inbox, receipt_rows, receipts, sequences
-
-__all__ = ["FileVacuum", "Sqlite", "SqliteLog", "insert_rows"]
+from receiver.store.sql_rows import (
+    IN_AUTOCOMMIT,
+    JOIN_HINT,
+    ROWS_AT_ONCE,
+    SqlRows,
+    Statements,
+    driver_of,
+    runs_of,
+)
+from receiver.store.tables import DomainState, domains, receipt_rows, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
 """So few that even an SQLite that takes no more than 999 values in a statement takes them."""
@@ -93,33 +99,18 @@ def _free_pages(driver: Any) -> int:
     return int(free)
 
 
-class SqliteLog(SqlLog):
-    placeholder = "?"
-    for_update = ""  # a transaction that writes has all of the file
-
-    def __init__(self, engine: Engine, settings: StoreSettings, domain_id: int) -> None:
-        super().__init__(engine, settings, domain_id)
-        self._vacuum = FileVacuum()
-        self._sql_delete = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
-        self._sql_touch = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
-
-    def connect(self) -> None:
-        if self._connection is not None and self.dbapi.is_replaced():
-            self.discard()
-        super().connect()
-        self.dbapi.is_idle = self.is_idle
+class SqliteRows(SqlRows):
+    sql = Statements("?", for_update="")  # a transaction that writes has all of the file
 
     @property
     def in_transaction(self) -> bool:
-        return bool(self.dbapi.in_transaction)
+        return bool(self.driver.in_transaction)
 
     def begin(self) -> DomainState:
-        self.connect()
         self.cursor.execute("BEGIN IMMEDIATE")
-        return self.read(self.sql_lock)
+        return self.read(self.sql.lock)
 
     def begin_if_free(self) -> DomainState | None:
-        self.connect()
         try:
             with self._waiting_at_most(0):
                 return self.begin()
@@ -129,53 +120,51 @@ class SqliteLog(SqlLog):
             return None
 
     def begin_reading(self) -> DomainState:
-        self.connect()
-        self.dbapi.execute("BEGIN")
-        return self.read(self.sql_read)
+        self.cursor.execute("BEGIN")
+        return self.read(self.sql.read)
 
     @contextmanager
     def _waiting_at_most(self, patience_secs: float) -> Iterator[None]:
         """Within it, statements wait for the file's lock for so long."""
-        (before_ms,) = self.dbapi.execute("PRAGMA busy_timeout").fetchone()
-        self.dbapi.execute(f"PRAGMA busy_timeout = {patience_secs * 1000:.0f}")
+        (before_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
+        self.driver.execute(f"PRAGMA busy_timeout = {patience_secs * 1000:.0f}")
         try:
             yield
         finally:
-            self.dbapi.execute(f"PRAGMA busy_timeout = {before_ms}")
+            self.driver.execute(f"PRAGMA busy_timeout = {before_ms}")
 
-    def lock_in_callers_transaction(self) -> DomainState:
-        with self._waiting_at_most(self.settings.lock_timeout_secs):
+    def join(self, patience_secs: float) -> DomainState:
+        with self._waiting_at_most(patience_secs):
             # A write, for that is what begins a transaction of the driver's and takes the lock.
-            self.dbapi.execute(self._sql_touch, (self.domain_id,))
-        if not self.dbapi.in_transaction:
+            self.driver.execute(_TOUCH, (self.domain_id,))
+        if not self.driver.in_transaction:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
-        return self.read(self.sql_lock)
+        return self.read(self.sql.lock)
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         del last_seq
-        cursor = self.dbapi.execute(self.sql_rows_after, (self.domain_id, seq))
+        cursor = self.driver.execute(self.sql.rows_after, (self.domain_id, seq))
         while rows := cursor.fetchmany(ROWS_AT_ONCE):
             yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if len(rows) < _ROWS_PER_STATEMENT:
-            insert_rows(self.dbapi, self.sql_append, self.stored(rows))
+            insert_rows(self.driver, self.sql.append, self.stored(rows))
             return
         # A column that is empty in all of them, as half of the columns mostly are, costs as much as one that isn't.
         columns = zip(receipt_rows.columns, receipt_rows.stored_columns(rows), strict=True)
         used = {name: values for name, values in columns if values.count(None) < len(rows)}
         values = f"{self.domain_id:d}{', ?' * len(used)}"
         insert = f"INSERT INTO {receipts.name} (domain_id, {', '.join(used)}) VALUES ({values})"
-        insert_rows(self.dbapi, insert, zip(*used.values(), strict=True))
+        insert_rows(self.driver, insert, zip(*used.values(), strict=True))
 
     def delete(self, seqs: Sequence[int]) -> None:
-        self.dbapi.executemany(self._sql_delete, [(self.domain_id, *run) for run in runs_of(seqs)])
-        self._vacuum.note(len(seqs))
+        self.driver.executemany(_DELETE, [(self.domain_id, *run) for run in runs_of(seqs)])
 
 
+_DELETE = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
+_TOUCH = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 _STEPS_AT_ONCE = 1_000_000
-_SEQUENCE = inbox.c.sequence.name
-_RUN = f"target_id = ? AND {_SEQUENCE} BETWEEN ? AND ?"
 _PRIMARY = 0xFF
 """The part of a code that every refinement of it shares."""
 _CANNOT_OPEN = Fault("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
@@ -202,7 +191,7 @@ _FAULTS = {
 class Sqlite(Database):
     name = "sqlite"
     drivers = ("sqlite", "sqlite+pysqlite")
-    log = SqliteLog
+    rows = SqliteRows
     insert = staticmethod(sqlite.insert)
 
     def checked(self, url: URL) -> URL:
@@ -256,21 +245,6 @@ class Sqlite(Database):
     def vacuum_of_all(self) -> FileVacuum:
         return FileVacuum()
 
-    def add_waiting(self, driver: Any, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        insert_rows(driver, _insert(tuple(columns)), rows)
-
-    def waiting(
-        self, driver: Any, columns: Sequence[str], target_id: int, numbers: Sequence[int]
-    ) -> Iterator[Sequence[Any]]:
-        select = f"SELECT {', '.join(columns)} FROM {inbox.name} WHERE {_RUN} ORDER BY {_SEQUENCE}"
-        for run in runs_of(numbers) if numbers else []:
-            yield from driver.execute(select, (target_id, *run))
-
-    def delete_waiting(self, driver: Any, target_id: int, numbers: Sequence[int]) -> int:
-        runs = runs_of(numbers) if numbers else []
-        driver.executemany(f"DELETE FROM {inbox.name} WHERE {_RUN}", [(target_id, *run) for run in runs])
-        return len(numbers)
-
     def accept_broken_text(self, driver: Any) -> None:
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
 
@@ -303,8 +277,3 @@ def _engine(url: URL, begin: str, open_file: Callable[[], sqlite3.Connection]) -
             driver.execute(begin)
 
     return engine
-
-
-@lru_cache
-def _insert(columns: tuple[str, ...]) -> str:
-    return f"INSERT INTO {inbox.name} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"

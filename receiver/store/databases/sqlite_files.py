@@ -23,8 +23,6 @@ from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import shown
 
-__all__ = ["Connection", "is_file", "open_to_read", "open_to_write"]
-
 _File = tuple[int, int]
 
 _INHERITED: set[_File] = set()

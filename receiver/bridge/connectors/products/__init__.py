@@ -36,7 +36,7 @@ def product_by_amqp(properties: Mapping[str, object]) -> Product:
 
 
 def product_by_stomp(server: str) -> Product:
-    """The same by the header `server` of CONNECTED, empty where there is none."""
+    """Which product a broker is by the header `server` of CONNECTED, which is empty where there is none."""
     for product in KNOWN:
         if product.stomp.calls_itself is not None and server.startswith(product.stomp.calls_itself):
             return product

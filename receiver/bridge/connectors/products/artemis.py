@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
-__all__ = ["ARTEMIS"]
-
 _PREFETCH_BYTES = 4 << 20
 """A single larger message comes all the same."""
+_LEAST_BYTES = 256
+"""Hardly a message has fewer, with its headers."""
 
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
@@ -18,7 +18,9 @@ ARTEMIS = Product(
         queue="{}",
         topic="{}",
         names_kind=True,
-        prefetch={"consumer-window-size": str(_PREFETCH_BYTES)},
+        prefetch=lambda most: {
+            "consumer-window-size": str(_PREFETCH_BYTES if most is None else (most - 1) * _LEAST_BYTES + 1)
+        },
         durable={"durable-subscription-name": "{}"},
         has_selectors=True,
         has_vhosts=False,

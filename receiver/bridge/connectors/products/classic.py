@@ -7,8 +7,6 @@ from collections.abc import Mapping
 
 from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
-__all__ = ["CLASSIC"]
-
 _OWN_ID = re.compile(r".*(:-?[0-9]+){4}", re.DOTALL)
 
 
@@ -23,7 +21,7 @@ CLASSIC = Product(
     amqp=AmqpDialect(calls_itself="ActiveMQ", topic="topic://{name}", virtual_host=None),
     stomp=StompDialect(
         calls_itself="ActiveMQ/",
-        prefetch={"activemq.prefetchSize": "1000"},
+        prefetch=lambda most: {"activemq.prefetchSize": str(most or 1_000)},
         durable={"activemq.subscriptionName": "{}"},  # beside the client id
         has_selectors=True,
         has_vhosts=False,

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-__all__ = ["AmqpDialect", "Product", "StompDialect"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpDialect:
@@ -68,8 +66,9 @@ class StompDialect:
     """Whether a slash in a name is written `%2F` there."""
     names_kind: bool = False
     """Whether the headers `subscription-type` and `destination-type` tell queues (ANYCAST) from topics (MULTICAST)."""
-    prefetch: Mapping[str, str] = field(default_factory=dict)
-    """The headers of SUBSCRIBE that bound what comes ahead of acknowledgements."""
+    prefetch: Callable[[int | None], Mapping[str, str]] = lambda _most: {}
+    """The headers of SUBSCRIBE by which no more than so many messages come ahead of acknowledgements; None: as many as is
+    fast."""
     durable: Mapping[str, str] | None = None
     """The headers of SUBSCRIBE that make a topic's subscription a durable one, by its name; None: there is no way."""
     not_in_subscriptions: str | None = None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from receiver.bridge.connectors.products.product import AmqpDialect, Product
 
-__all__ = ["QPID"]
-
 QPID = Product(
     name="Qpid Broker-J",
     amqp=AmqpDialect(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from receiver.bridge.connectors.products.product import AmqpDialect, Product, StompDialect
 
-__all__ = ["RABBITMQ"]
-
 RABBITMQ = Product(
     name="RabbitMQ",
     amqp=AmqpDialect(
@@ -31,7 +29,7 @@ RABBITMQ = Product(
         escapes_slashes=True,
         probe={"x-stream-offset": "next", "prefetch-count": "1"},
         queue_is_there="invalid arg 'x-stream-offset'",
-        prefetch={"prefetch-count": "1000"},
+        prefetch=lambda most: {"prefetch-count": str(most or 1_000)},
         # The name is the subscription's id, without which it would be another queue at each connection.
         durable={"durable": "true", "auto-delete": "false", "id": "{}"},
         not_in_subscriptions="@@",  # by which the broker parts what names a message in ACK

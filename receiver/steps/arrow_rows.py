@@ -24,30 +24,10 @@ from receiver.steps.schemas import Failure
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "Row",
-    "RowFlow",
-    "batches_of",
-    "by_chunk",
-    "changes",
-    "column",
-    "failure_of",
-    "in_one",
-    "joined",
-    "order_unless_sorted",
-    "rows_of",
-    "runs",
-    "schema_of",
-    "split_by",
-    "stable_order",
-    "used",
-    "values_in",
-]
-
 _BLOCK_BYTES = 8 << 20
 """Of a value in one row: longer columns go on in further rows, so that no buffer has to hold a chunk."""
 _TOGETHER_BYTES = 1 << 20
-_LEAD = {"key": pa.int32(), "value": pa.int64(), "block": pa.int32(), "blocks": pa.int32()}
+LEAD = {"key": pa.int32(), "value": pa.int64(), "block": pa.int32(), "blocks": pa.int32()}
 _SCALARS = {"int": pa.int64(), "str": pa.string(), "bytes": pa.binary()}
 _LISTS = {
     "npt.NDArray[np.int64]": (pa.int64(), np.int64),
@@ -95,7 +75,7 @@ class RowFlow(Protocol):
     def plus(self, *others: Self) -> Self: ...
 
     def kept(self, what: str, *counts: type[Any]) -> tuple[Self, list[Any]]:
-        """The same, worked out now and kept for whoever asks later, and what it holds of the kinds that are `counts`.
+        """Compute the rows now and keep them. Returns the kept flow, and all values of the kinds in `counts`.
 
         `what` names the step to those who wait.
         """
@@ -112,10 +92,15 @@ class RowFlow(Protocol):
 
 def values_in(rows: Iterable[Row], *kinds: type[Any]) -> tuple[list[Any], ...]:
     """The values of each kind; there are no others."""
-    values: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
-    for row in rows:
-        values[type(row.value)].append(row.value)
-    return tuple(values.values())
+    return by_kind((row.value for row in rows), *kinds)
+
+
+def by_kind(values: Iterable[Any], *kinds: type[Any]) -> tuple[list[Any], ...]:
+    """The values of each kind; there are no others."""
+    of_kind: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
+    for value in values:
+        of_kind[type(value)].append(value)
+    return tuple(of_kind.values())
 
 
 @cache
@@ -126,7 +111,7 @@ def _struct(kind: type[Any]) -> pa.StructType:
 
 def schema_of(*kinds: type[Any]) -> pa.Schema:
     """Of rows that hold such values, or failures."""
-    return pa.schema(_LEAD | {kind.__name__: _struct(kind) for kind in (*kinds, Failure)})
+    return pa.schema(LEAD | {kind.__name__: _struct(kind) for kind in (*kinds, Failure)})
 
 
 def batches_of(rows: Iterable[Row], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
@@ -173,7 +158,7 @@ def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.S
         pa.array(numbers, field.type)
         for numbers, field in zip(zip(*(lead for lead, _, _ in rows), strict=True), schema, strict=False)
     ]
-    for field in list(schema)[len(_LEAD) :]:
+    for field in list(schema)[len(LEAD) :]:
         of_kind = [kind.__name__ == field.name for _, kind, _ in rows]
         values = [cells for (_, _, cells), here in zip(rows, of_kind, strict=True) if here]
         structs = pa.StructArray.from_arrays(
@@ -208,8 +193,8 @@ def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Ro
     by_name = {kind.__name__: kind for kind in (*kinds, Failure)}
     unfinished: dict[int, dict[int, Any]] = {}
     for batch in batches:
-        keys, numbers, block, blocks = (batch.column(name).to_pylist() for name in _LEAD)
-        for name in batch.schema.names[len(_LEAD) :]:
+        keys, numbers, block, blocks = (batch.column(name).to_pylist() for name in LEAD)
+        for name in batch.schema.names[len(LEAD) :]:
             for row, value in _values(batch.column(name), by_name[name]):
                 if isinstance(value, Failure):
                     raise _raised(value)
@@ -316,7 +301,7 @@ def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def runs(begins: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """The stretches of rows that begin where it is said, the first row among them."""
+    """Where rows that belong together begin and end; they begin where it is said, the first row among them."""
     return pairwise([*np.flatnonzero(begins).tolist(), len(begins)])
 
 

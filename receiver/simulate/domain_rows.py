@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from receiver.simulate.ingest import Receipts
 
-__all__ = ["Domain", "DomainRows", "link_rows", "split_domains"]
-
 _NOTHING = -1
 _Value = TypeVar("_Value", np.int32, np.int64)
 
@@ -158,12 +156,12 @@ class Domain:
     rows: DomainRows
     log_rows: npt.NDArray[np.int64]
     """Row of the domain -> row of the log."""
+    unchecked_rows: npt.NDArray[np.int64]
+    """The rows of the log that are of this domain and have no id."""
     source_numbers: npt.NDArray[np.int32]
     """Source of the domain -> its number in the log; checked receipts only."""
     sources: int
     """Distinct sources, those of unchecked receipts included."""
-    clock_clamped: int
-    largest_step_back_us: int
 
 
 @compiled()
@@ -186,19 +184,6 @@ def _number_densely(
     return dense, old
 
 
-@compiled()
-def _clamped(as_read: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int, int]:
-    """Times that never descend; how many were clamped for it, and by how much at most."""
-    clamped = np.empty_like(as_read)
-    newest, steps_back, largest = 0, 0, 0
-    for row in range(len(as_read)):
-        newest = max(newest, int(as_read[row]))
-        clamped[row] = newest
-        steps_back += as_read[row] < newest
-        largest = max(largest, newest - int(as_read[row]))
-    return clamped, steps_back, largest
-
-
 def split_domains(receipts: Receipts) -> Iterator[Domain]:
     """The domains of a log, ordered by name."""
     domain = receipts.domain_number
@@ -212,7 +197,7 @@ def split_domains(receipts: Receipts) -> Iterator[Domain]:
         yield _domain(receipts, receipts.domains[number], log_rows, ids_seen, sources_seen)
 
 
-def _taken(column: npt.NDArray[_Value], log_rows: npt.NDArray[np.int64]) -> npt.NDArray[_Value]:
+def taken(column: npt.NDArray[_Value], log_rows: npt.NDArray[np.int64]) -> npt.NDArray[_Value]:
     """The column's values at these ascending rows; no copy where they are all rows."""
     return column if len(log_rows) == len(column) else column[log_rows]
 
@@ -224,24 +209,23 @@ def _domain(
     ids_seen: npt.NDArray[np.int32],
     sources_seen: npt.NDArray[np.int32],
 ) -> Domain:
-    has_id = _taken(receipts.id_number, log_rows) != 0
-    checked = log_rows if has_id.all() else log_rows[has_id]
-    ids, distinct_ids = _taken(receipts.id_number, checked), receipts.ids.count
+    has_id = taken(receipts.id_number, log_rows) != 0
+    checked, unchecked = (log_rows, log_rows[:0]) if has_id.all() else (log_rows[has_id], log_rows[~has_id])
+    ids, distinct_ids = taken(receipts.id_number, checked), receipts.ids.count
     if 2 * len(ids) < distinct_ids:  # else numbers of the whole log will do, and tables by them are hardly larger
         ids, numbers = _number_densely(ids, ids_seen)
         distinct_ids = len(numbers)
-    source, source_numbers = _number_densely(_taken(receipts.source_number, checked), sources_seen)
+    source, source_numbers = _number_densely(taken(receipts.source_number, checked), sources_seen)
     sources = len(source_numbers)
-    if len(checked) < len(log_rows):
-        sources = len(_number_densely(_taken(receipts.source_number, log_rows), sources_seen)[1])
-    received_at_us, clock_clamped, largest_step_back_us = _clamped(_taken(receipts.received_at_us, checked))
+    if len(unchecked):
+        sources = len(_number_densely(taken(receipts.source_number, log_rows), sources_seen)[1])
+    received_at_us = np.maximum.accumulate(taken(receipts.received_at_us, checked))
     return Domain(
         name=name,
         receipts=len(log_rows),
         rows=link_rows(received_at_us, source, ids, sources=len(source_numbers), distinct_ids=distinct_ids),
         log_rows=checked,
+        unchecked_rows=unchecked,
         source_numbers=source_numbers,
         sources=sources,
-        clock_clamped=clock_clamped,
-        largest_step_back_us=largest_step_back_us,
     )

@@ -1,4 +1,4 @@
-"""The consumer in an event loop of `docs/embedding.md`, as it stands there, killed again and again on a real RabbitMQ."""
+"""The consumers of `docs/embedding.md`, as they stand there, killed again and again on a real RabbitMQ."""
 
 import json
 import random
@@ -17,16 +17,32 @@ from tests.docs.markdown import blocks, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SCRIPT = blocks("docs/embedding.md", "python", "In an event loop")[1]
+PAGE = "docs/embedding.md"
+EXCLUSIVE = blocks(PAGE, "python", "In an event loop")[1]
+THREADS, TASKS, FASTSTREAM = blocks(PAGE, "python", "Many consumers at once")
+CONSUMERS = {"exclusive": EXCLUSIVE, "threads": THREADS, "tasks": TASKS, "faststream": FASTSTREAM}
 KILLS = {"quick": 1, "small": 5, "long": 100}
 SENT_PER_KILL = 200
 SECS = 180
 
 
 @pytest.mark.quick
-def test_it_is_short():
-    assert len(SCRIPT.splitlines()) <= 40
-    assert len(SCRIPT.partition("async def main")[2].splitlines()) <= 30
+@pytest.mark.parametrize("script", CONSUMERS.values(), ids=CONSUMERS)
+def test_they_are_short(script):
+    assert len(script.splitlines()) <= 45
+    assert len(script.partition("async def main")[2].splitlines()) <= 30
+
+
+@pytest.fixture(params=["exclusive-sqlite", "exclusive-postgresql", "threads", "tasks", "faststream"])
+def kind(request):
+    if request.param == "faststream":
+        pytest.importorskip("faststream")
+    return request.param
+
+
+@pytest.fixture
+def url(request, kind):
+    return request.getfixturevalue("sqlite_url" if kind.endswith("sqlite") else "fresh_postgres_url")
 
 
 @pytest.fixture
@@ -37,25 +53,28 @@ def queue(rabbitmq):
 
 
 @pytest.fixture
-def consumer(rabbitmq, queue, store_url, tmp_path):
+def consumer(rabbitmq, queue, kind, url, tmp_path):
     """Starts the page's script."""
-    url = make_url(store_url)
-    driver = "aiosqlite" if url.get_backend_name() == "sqlite" else "asyncpg"
-    by_driver = url.set(drivername=f"{url.get_backend_name()}+{driver}").render_as_string(hide_password=False)
+    takes = {"threads": "consume", "faststream": "RabbitQueue"}.get(kind, "get_queue")
+    backend = make_url(url).get_backend_name()
+    driver = "aiosqlite" if backend == "sqlite" else "asyncpg"
+    by_driver = make_url(url).set(drivername=f"{backend}+{driver}").render_as_string(hide_password=False)
     real = {
-        "postgresql://bridge@db.example.com/bridge": store_url,
-        "postgresql+asyncpg://bridge@db.example.com/bridge": by_driver,
+        "postgresql://bridge@db.example.com/bridge": url,
         "amqp://guest:guest@localhost/": f"amqp://guest:guest@{HOST}:{rabbitmq.amqp_port}/",
-        'get_queue("orders")': f'get_queue("{queue}")',
+        f'{takes}("orders"': f'{takes}("{queue}"',
     }
-    (tmp_path / "consumer.py").write_text(replaced(SCRIPT, real), encoding="utf-8")
+    if kind != "threads":
+        real["postgresql+asyncpg://bridge@db.example.com/bridge"] = by_driver
+    script = replaced(CONSUMERS[kind.partition("-")[0]], real)
+    (tmp_path / "consumer.py").write_text(script, encoding="utf-8")
     return lambda: subprocess.Popen([sys.executable, "consumer.py"], cwd=tmp_path)
 
 
 @pytest.fixture
-def rows(store_url):
+def rows(url):
     """How many rows there are, and the references of all where they are asked for."""
-    engine = create_engine(store_url, poolclass=NullPool)
+    engine = create_engine(url, poolclass=NullPool)
     Base.metadata.create_all(engine)
 
     def read(what="count(*)", table="payment"):

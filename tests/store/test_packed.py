@@ -1,50 +1,56 @@
-"""A batch's messages wait in one row until something happens to one of them alone; nobody can tell from outside."""
+"""A batch's messages wait in one row, and what happens to one of them alone rewrites it; nobody can tell from outside."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
 
+from receiver.durable.audit import audit
 from receiver.errors import StoreCorruptError
 from receiver.store import inbox as of_store
-from receiver.store.bundles import bundle_of, columns_of, rows_of
+from receiver.store import packed
 from receiver.store.engine import NONSENSE
-from receiver.store.tables import InboxRow
-from tests.store.waiting import all_of, in_columns, message, opened_inbox, receive, waiting_in
+from receiver.store.messages import DEFAULTS, FIELDS
+from receiver.store.packed import packed_rows, unpack
+from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in
 from tests.stores import engine_of
 
 TEN = [str(number).encode() for number in range(10)]
 
 
-def in_bundles(url):
+def rows_in(url):
+    """How many messages each row has, and their tries."""
     with engine_of(url).connect() as connection:
-        return connection.scalar(text("SELECT coalesce(sum(messages), 0) FROM receiver_bundle"))
+        rows = connection.execute(text("SELECT messages, tries FROM receiver_bundle ORDER BY first_sequence"))
+        return list(map(tuple, rows))
 
 
 @pytest.mark.parametrize("what", ["confirmed", "failed", "parked", "left out"])
 def test_what_happens_to_one_alone_leaves_the_others(store_url, what):
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, *TEN)
-        assert in_bundles(store_url) == 10
+        assert rows_in(store_url) == [(10, 0)]
         with inbox.lease() as lease:
             if what == "confirmed":
                 lease.confirm([3])
             elif what == "failed":
-                assert lease.try_failed(3) == 1
+                assert lease.tries_failed([3]) == {3: 1}
             elif what == "parked":
                 lease.park(rows[3], "refused")
             else:
                 assert lease.sequence_numbers(20, but_of=["a"]) == list(range(10))
         left = [row for row in rows if row.sequence != 3 or what in {"failed", "left out"}]
         assert waiting_in(inbox) == [row._replace(tries=int(what == "failed" and row.sequence == 3)) for row in left]
-        assert in_bundles(store_url) == 0
+    expected = {"failed": [(3, 0), (1, 1), (6, 0)], "left out": [(10, 0)]}
+    assert rows_in(store_url) == expected.get(what, [(9, 0)])
 
 
 def test_only_so_many_are_listed(store_url, monkeypatch):
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, *TEN)
         receive(receiver, inbox, b"10")
-        assert in_bundles(store_url) == 10
+        assert rows_in(store_url) == [(10, 0), (1, 0)]
         with inbox.lease() as lease:
             assert (lease.sequence_numbers(20), lease.has_more) == (list(range(11)), False)
             assert (lease.sequence_numbers(4), lease.has_more) == ([0, 1, 2, 3], True)
@@ -57,7 +63,7 @@ def test_all_of_them_go_with_their_row(store_url):
         receive(receiver, inbox, *TEN)
         with inbox.lease() as lease:
             lease.confirm(range(10))
-        assert (waiting_in(inbox), in_bundles(store_url)) == ([], 0)
+        assert (waiting_in(inbox), rows_in(store_url)) == ([], [])
 
 
 def test_a_damaged_one_is_named(store_url):
@@ -67,6 +73,14 @@ def test_a_damaged_one_is_named(store_url):
             connection.execute(text("UPDATE receiver_bundle SET packed = :value"), {"value": b"{}\n"})
         with pytest.raises(StoreCorruptError, match="sequence number 0 that waits"), inbox.lease() as lease:
             all_of(lease)
+
+
+def having(row, properties):
+    return row._replace(message=replace(row.message, properties=properties))
+
+
+def unpacked(rows):
+    return [each for row in rows for each in unpack(row.runs, row.packed, row.tries)]
 
 
 def test_every_value_comes_back_as_it_was():
@@ -85,20 +99,19 @@ def test_every_value_comes_back_as_it_was():
         for number in range(12)
     ]
     same_names = [
-        row._replace(
-            message_source_id="é\0",
-            properties={"id": row.unique_message_id, "from": "é\0", "n": row.sequence % 2 == 0, "to": "from"},
+        having(
+            row._replace(message_source_id="é\0"),
+            {"id": row.unique_message_id, "from": "é\0", "n": row.sequence % 2 == 0, "to": "from"},
         )
         for row in rows
     ]
     # Read one after the other, their names are those of equal objects.
     cycling = [
-        row._replace(properties=dict.fromkeys(names, "1"))
+        having(row, dict.fromkeys(names, "1"))
         for row, names in zip(rows, ["ab", "a", "ba", "b", *["ab"] * 8], strict=True)
     ]
     for each in (rows, same_names, cycling):
-        bundle = bundle_of(in_columns(each))
-        back = rows_of(columns_of(bundle.runs, bundle.packed))
+        back = unpacked(packed_rows(each))
         assert back == each
         assert list(map(repr, back)) == list(map(repr, each))
 
@@ -147,29 +160,88 @@ def test_what_earlier_versions_packed_is_read(store_url, form, lacking):
         ]
 
 
-@pytest.mark.parametrize(
-    "missing", sorted(set(InboxRow._fields) - InboxRow._field_defaults.keys() - {"sequence", "tries"})
-)
+@pytest.mark.parametrize("missing", sorted({*FIELDS} - DEFAULTS.keys() - {"sequence", "tries"}))
 def test_a_field_that_was_always_there_has_no_default(missing):
-    """A bundle without it is damaged."""
-    bundle = bundle_of(in_columns([message(number) for number in range(8)]))
-    head, end, bodies = bundle.packed.partition(b"\n")
+    """A row without it is damaged."""
+    (row,) = packed_rows([message(number) for number in range(8)])
+    head, end, bodies = row.packed.partition(b"\n")
     fields = json.loads(head)
     del fields[missing]
     with pytest.raises(NONSENSE):
-        columns_of(bundle.runs, json.dumps(fields).encode() + end + bodies)
+        unpack(row.runs, json.dumps(fields).encode() + end + bodies, 0)
 
 
 @pytest.mark.parametrize("values", [{"destination": ["a"] * 7}, {"headers": [{}] * 7}])
 def test_values_that_are_missing_are_noticed(values):
-    bundle = bundle_of(in_columns([message(number) for number in range(8)]))
-    head, end, bodies = bundle.packed.partition(b"\n")
+    (row,) = packed_rows([message(number) for number in range(8)])
+    head, end, bodies = row.packed.partition(b"\n")
     with pytest.raises(ValueError, match="8 messages"):
-        columns_of(bundle.runs, json.dumps(json.loads(head) | values).encode() + end + bodies)
+        unpack(row.runs, json.dumps(json.loads(head) | values).encode() + end + bodies, 0)
 
 
 def test_two_ids_never_become_one():
-    """JSON spells a character as it spells the two surrogates of its UTF-16 form."""
-    rows = [message(number, unique_message_id="\ud83d\ude00") for number in range(8)]
-    assert bundle_of(in_columns(rows)) is None
-    assert bundle_of(in_columns(rows[:7])) is None
+    """JSON may spell a character as it spells the two surrogates of its UTF-16 form."""
+    ids = ["\ud83d\ude00", "😀", "\ud83d", "\ude00"]
+    rows = [message(number, id_, unique_message_id=id_, destination=id_) for number, id_ in enumerate(ids)]
+    assert unpacked(packed_rows(rows)) == rows
+
+
+def test_a_row_has_no_more_than_whoever_needs_one_of_them_should_read(monkeypatch):
+    monkeypatch.setattr(packed, "_MOST_MESSAGES", 3)
+    monkeypatch.setattr(packed, "_MOST_BODY_BYTES", 10)
+    sizes = [1, 1, 1, 1, 9, 1, 11, 1, 10, 0]
+    rows = list(packed_rows([message(number, body=bytes(size)) for number, size in enumerate(sizes)]))
+    assert [row.messages for row in rows] == [3, 2, 1, 1, 1, 2]
+    assert [row.body_bytes for row in rows] == [3, 10, 1, 11, 1, 10]
+
+
+def test_sources_that_wait_are_not_read_again(store_url):
+    """A row of theirs alone isn't; one of others too is."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN, source="a")
+        rows = receive(receiver, inbox, b"10", b"11", source="b")
+        with engine_of(store_url).begin() as connection:
+            connection.execute(text("UPDATE receiver_bundle SET packed = :value WHERE messages = 10"), {"value": b"x"})
+        with inbox.lease() as lease:
+            assert lease.sequence_numbers(20, but_of=["a"]) == [10, 11]
+            assert lease.messages([10, 11]) == rows
+            assert lease.sequence_numbers(20, but_of=["b"]) == list(range(10))
+            assert lease.sequence_numbers(20, but_of=["c"]) == list(range(12))
+            assert lease.sequence_numbers(20, but_of=["a", "b"]) == []
+
+
+def test_numbers_of_several_rows_come_in_order(store_url):
+    """A parked message that is retried stands between others."""
+    with opened_inbox(store_url) as (_, inbox):
+        with inbox.lease() as lease:
+            inbox.add(lease.connection, [message(number) for number in (0, 2, 4, 6, 8)])
+            inbox.add(lease.connection, [message(number) for number in (1, 3, 9)])
+            inbox.add(lease.connection, [message(5)])
+        with inbox.lease() as lease:
+            for most in range(1, 10):
+                assert lease.sequence_numbers(most) == [0, 1, 2, 3, 4, 5, 6, 8, 9][:most]
+            assert [row.sequence for row in lease.messages([9, 5, 0, 4])] == [0, 4, 5, 9]
+            lease.confirm([0, 1, 5, 9])
+        assert [row.sequence for row in waiting_in(inbox)] == [2, 3, 4, 6, 8]
+
+
+def test_messages_that_came_apart_stay_apart(store_url):
+    """So what waits when a person looks can be dropped without what came later."""
+    with opened_inbox(store_url) as (receiver, inbox):
+        rows = receive(receiver, inbox, *TEN[:3])
+        rows += receive(receiver, inbox, *TEN[3:6])
+        with inbox.lease() as lease:
+            lease.confirm([1, 4])
+            assert lease.tries_failed([0, 5]) == {0: 1, 5: 1}
+        assert rows_in(store_url) == [(1, 1), (1, 0), (1, 0), (1, 1)]
+        assert [row._replace(tries=0) for row in waiting_in(inbox)] == [rows[index] for index in (0, 2, 3, 5)]
+
+
+def test_a_message_in_two_rows_is_found(store_url):
+    with opened_inbox(store_url) as (receiver, inbox):
+        receive(receiver, inbox, *TEN)
+        with inbox.lease() as lease:
+            inbox.add(lease.connection, [message(5)])
+    (finding,) = audit(store_url).findings
+    assert (finding.kind, finding.count) == ("messages", 1)
+    assert "the one at 5 is in another row too" in finding.example

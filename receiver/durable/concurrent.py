@@ -1,0 +1,415 @@
+"""Concurrent receivers: many transactions of one domain at once. Ids are claimed; receipts are folded in afterwards.
+
+A consumer's transaction claims the ids of its receipts (`receiver.store.databases.claims`), and knows nothing of
+the domain: neither its memory nor its lock. One process at a time folds in what was committed. It does so as an ordinary
+receiver, in batches of an ordinary domain: so figures, events, recordings, retiring and resizing are those of any receiver,
+with each receipt's place in the order of folding.
+
+What the rule remembers is always claimed: an id is claimed before its receipt can be folded in, and released after the rule
+has forgotten it, in the transaction in which that is recorded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from sqlalchemy import Connection, Engine
+
+from receiver.detector import ForgottenId, TwoTierDetector
+from receiver.durable.batch import Batch, BatchOptions
+from receiver.durable.events import Duplicate
+from receiver.durable.status import Counters
+from receiver.errors import ClosedError, SettingsError, StoreError
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
+from receiver.store.engine import store_error, translated
+from receiver.store.sql_log import ended, joinable, under_way
+from receiver.store.sql_rows import discard, driver_of
+from receiver.store.tables import ArrivalRow
+
+if TYPE_CHECKING:
+    from receiver.durable.session import DomainSession
+    from receiver.store.databases.claims import Claims, Waiting
+
+_LOGGER = logging.getLogger("receiver")
+_AT_ONCE = 2_000
+"""Receipts folded in by one transaction."""
+_LOOK_SECS = 0.1
+"""How often the folding process looks for receipts."""
+_TAKE_OVER_SECS = 0.5
+"""How often other processes try to become the folding one."""
+_LOST_AT_MOST = 32
+"""Idle connections that a pool keeps, all of which are lost where a server was restarted."""
+_DUPLICATE = Decision(Verdict.DUPLICATE)
+_DUPLICATE_DELIVERED = Decision(Verdict.DUPLICATE, delivered_anyway=True)
+
+
+class ConcurrentBatch(Batch):
+    """A batch of a concurrent receiver: one transaction, or part of the caller's. Each thread has its own.
+
+    A receipt is decided by the database as it is received: whoever meets an id that an open transaction has waits for it.
+    """
+
+    def __init__(
+        self,
+        session: DomainSession,
+        options: BatchOptions,
+        counters: Counters,
+        connection: Connection | None,
+        *,
+        engine: Engine,
+        notify: Callable[[], None],
+    ) -> None:
+        """`engine` has the connections of transactions of our own."""
+        super().__init__(session, options, counters, connection, notify=notify)
+        self._engine = engine
+        self._given = connection
+        self._duplicate = _DUPLICATE_DELIVERED if options.observe_only else _DUPLICATE
+
+    def __enter__(self) -> Self:
+        try:
+            self._session.check_usable()
+            with translated(self._session.address):
+                if self._given is None:
+                    self._begin_own()
+                else:
+                    self._has(joinable(self._given, self._engine.dialect, "batch()", may_await=True))
+                    self._claims.refuse_autocommit()
+        except BaseException:
+            self._counters.fail()
+            raise
+        self._is_open = True
+        self._lends = False
+        self._arrivals: list[int] = []
+        return self
+
+    def _begin_own(self) -> None:
+        self._pool = self._engine.pool
+        connection = self._engine.connect()
+        connection.begin()
+        self._has(connection)
+
+    def _give_back(self) -> None:
+        if self._pool is not self._engine.pool or self._session.is_closed:
+            discard(self._own)  # the pool was disposed of, and would keep what comes back
+        else:
+            self._own.close()
+
+    def _has(self, connection: Connection) -> None:
+        self._own = connection
+        self._dbapi = driver_of(connection)
+        self._under_way = under_way(connection)
+        self._claims = self._session.claims_of(connection)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        if self._session.is_forked_off:  # the transaction is its parent's
+            if error is None:
+                self._session.check_process()
+            return
+        if error is not None:
+            self._counters.roll_back()
+            self._roll_back()
+        else:
+            try:
+                self._commit()
+            except BaseException:
+                self._counters.fail()
+                raise
+        self._notify()
+
+    def _roll_back(self) -> None:
+        if self._given is not None:
+            # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
+            with suppress(Exception), self._lost_if_interrupted():
+                self._claims.take_back(self._arrivals)
+            return
+        try:
+            self._own.rollback()
+            self._give_back()
+        except BaseException as error:
+            discard(self._own)  # whatever it is, the transaction ends with its connection
+            if not isinstance(error, Exception):
+                raise
+
+    @contextmanager
+    def _lost_if_interrupted(self) -> Iterator[None]:
+        """Whether a statement that was interrupted has changed anything isn't known. So its transaction must not commit."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            with suppress(Exception):
+                self._own.invalidate()
+            raise
+
+    def _check_whole(self) -> None:
+        """Raise where the COMMIT to come would undo what was received, or some of it, without a word."""
+        connection = self._own
+        if connection.closed or connection.invalidated or under_way(connection) != self._under_way:
+            raise ended(connection, self._dbapi)
+        with translated(self._session.address):
+            self._claims.check_whole()
+
+    def _commit(self) -> None:
+        try:
+            self._check_whole()
+        except BaseException:
+            self._roll_back()
+            raise
+        if self._given is not None:  # the caller commits
+            return
+        try:
+            self._own.commit()
+        except BaseException as error:
+            discard(self._own)
+            if not isinstance(error, Exception):
+                raise
+            failure = store_error(error, self._session.address)
+            raise StoreError(
+                f"{failure.message}; it isn't known whether the batch was committed",
+                hint="send it again: what was recorded after all is judged a duplicate",
+            ) from error
+        self._give_back()
+
+    @property
+    def connection(self) -> Connection:
+        """As `Batch.connection`."""
+        if not self._is_open:
+            raise ClosedError("the batch is over")
+        self._lends = True
+        return self._own
+
+    @property
+    def arrivals(self) -> Sequence[int]:
+        """The numbers of the receipts so far, in order; no other receipt of any domain of the database has one of them."""
+        return self._arrivals
+
+    @property
+    def duplicates(self) -> Sequence[Duplicate]:
+        """None: duplicates are reported once their receipts are folded in."""
+        return ()
+
+    def advance(self, *, min_msg_time_us: int) -> None:
+        del min_msg_time_us
+        raise SettingsError("advance is for the policy cmq:retry=...,network=..., which no concurrent receiver has")
+
+    def decide(self, *receipt: Any) -> Decision:
+        """As `Batch.decide`."""
+        return self.receive_many([Receipt(*receipt)])[0]
+
+    def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:
+        rows = [self._row(Receipt(*receipt)) for receipt in receipts]
+        self._session.check_process()
+        if not rows:
+            return []
+        if self._own.get_transaction() is not self._under_way[0]:  # the driver would begin one that nobody ends
+            raise ended(self._own, self._dbapi)
+        with translated(self._session.address), self._lost_if_interrupted():
+            claimed = self._claimed(rows)
+        self._arrivals += [arrival for arrival, _ in claimed]
+        decisions = []
+        for row, (_, is_repeated) in zip(rows, claimed, strict=True):
+            if row.unique_message_id is None:
+                decisions.append(UNCHECKED)
+            elif is_repeated:
+                decisions.append(self._duplicate)
+            else:
+                decisions.append(NEW)
+        return decisions
+
+    def _claimed(self, rows: Sequence[ArrivalRow]) -> list[tuple[int, bool]]:
+        session = self._session
+        for _ in range(_LOST_AT_MOST):
+            try:
+                return self._claims.claim(rows, session.store_id, session.patience_secs)
+            except Exception:
+                has_nothing = self._given is None and not self._arrivals and not self._lends
+                if not (has_nothing and (self._own.invalidated or driver_of(self._own).closed)):
+                    raise
+                discard(self._own)  # it was lost while it lay idle in the pool, and nothing with it
+                self._begin_own()
+        return self._claims.claim(rows, session.store_id, session.patience_secs)
+
+    def _row(self, receipt: Receipt) -> ArrivalRow:
+        id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest = receipt
+        if received_at_us is None:
+            received_at_us = time.time_ns() // 1000
+        self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
+        check_receipt("" if id_ is None else id_, source, received_at_us, first=True)
+        return ArrivalRow(
+            arrival=0,
+            received_at_us=received_at_us,
+            jms_timestamp_ms=jms_timestamp_ms,
+            unique_message_id=id_ or None,
+            message_source_id=source or None,
+            body_digest=body_digest,
+            redelivered=bool(redelivered),
+            is_repeated=False,
+        )
+
+
+class FoldedUpTo(NamedTuple):
+    """What the last folding leaves for the next."""
+
+    policy: TwoTierDetector
+    """Whose forgotten ids are released: another one has read the log anew."""
+    again: set[str]
+    """Ids to be looked at again, for somebody was at their claims."""
+
+
+def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = _AT_ONCE) -> tuple[int, FoldedUpTo]:
+    """Fold receipts in, in a batch of the domain, and release what the rule has forgotten; how many, and how far that is."""
+    rows = claims.take(at_most)
+    for row in rows:
+        batch.decide(
+            row.unique_message_id,
+            row.message_source_id,
+            row.received_at_us,
+            row.redelivered,
+            row.jms_timestamp_ms,
+            row.body_digest,
+        )
+    policy = batch.policy
+    assert isinstance(policy, TwoTierDetector)  # noqa: S101 - no other domain is concurrent
+    if known is not None and known.policy is policy:
+        forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
+    else:  # the log was read anew, and what was forgotten meanwhile isn't known
+        forgotten = claims.all()
+    policy.forgotten_ids = deque()
+    # What was forgotten by hand has no id any more.
+    again = claims.release(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
+    return len(rows), FoldedUpTo(policy, again)
+
+
+def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
+    """Make a domain the other kind, in a batch of it. Consumers' transactions end first; later ones find another kind.
+
+    What is remembered is claimed; or what waits is folded in, and no claim is left.
+    """
+    if batch.is_concurrent == to_concurrent:  # another process was faster, and consumers may be at work already
+        return
+    claims.keep_others_out()
+    policy = batch.policy
+    if not isinstance(policy, TwoTierDetector):
+        raise SettingsError(f"concurrent receivers go by Apama's rule, not by {policy}", hint="open another domain")
+    if to_concurrent:
+        claims.drop()
+        claims.add(policy.remembered())
+    else:
+        known = None
+        while claims.waiting().receipts:
+            _, known = fold(batch, claims, known)
+        claims.drop()
+    batch.make_concurrent(to_concurrent)
+
+
+class Folder:
+    """Folds the receipts of a domain in, in a thread of its own, while no other process does."""
+
+    def __init__(
+        self,
+        begin: Callable[[], Batch],
+        claims_of: Callable[[Connection], Claims],
+        engine: Engine,
+        store_id: int,
+        name: str,
+    ) -> None:
+        """`begin` makes a batch of the domain. `engine` is for a connection of the folder's own, whose session's lock says
+        who folds."""
+        self._begin = begin
+        self._claims_of = claims_of
+        self._engine = engine
+        self._store_id = store_id
+        self._name = name
+        self._known: FoldedUpTo | None = None
+        self._last_writer: int | None = None
+        self._kept: Connection | None = None
+        self._is_folding = False
+        self._has_tried = False
+        self.waiting: Waiting | None = None
+        """What waits to be folded in, as it was last seen; None before that."""
+        self._ends = threading.Event()
+        self._failing: str | None = None
+        self._thread = threading.Thread(target=self._run, name="receiver-folder", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_folding(self) -> bool:
+        """Whether this process is the one that folds."""
+        return self._is_folding
+
+    def close(self) -> None:
+        """Fold in what is there, if it is this process that folds; let another take over."""
+        self._ends.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ends.wait(_LOOK_SECS if self._is_folding else _TAKE_OVER_SECS * self._has_tried):
+            self._has_tried = True
+            self._try_to_fold("trying again")
+        if self._is_folding:
+            self._try_to_fold("the next receiver does")
+        self._let_go()
+
+    def _try_to_fold(self, what_then: str) -> None:
+        try:
+            if self._is_folding or self._try_lock():
+                self._fold_all()
+            self._failing = None
+        except Exception as error:  # noqa: BLE001 - what waits is in the store
+            self._let_go()
+            if str(error) != self._failing:
+                self._failing = str(error)
+                _LOGGER.warning("%s: can't fold receipts in, %s: %s", self._name, what_then, error)
+
+    def _try_lock(self) -> bool:
+        if self._kept is None:
+            self._kept = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        claims = self._claims_of(self._kept)
+        self._is_folding = claims.try_to_be_the_folder(self._store_id)
+        self.waiting = claims.waiting()
+        return self._is_folding
+
+    def _let_go(self) -> None:
+        self._is_folding, self._known, self._last_writer = False, None, None
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            discard(kept)
+
+    def _fold_all(self) -> None:
+        """Fold in what is there; nothing is written where nothing is to be done."""
+        while self._is_due():
+            try:
+                with self._begin() as batch:
+                    folded, known = fold(batch, self._claims_of(batch.connection), self._known)
+            except BaseException:
+                self._known = None
+                raise
+            self._known = known
+            self._last_writer = batch.last_writer
+            if folded < _AT_ONCE and not known.policy.forgotten_ids:
+                break
+
+    def _is_due(self) -> bool:
+        assert self._kept is not None  # noqa: S101 - it has the lock
+        looked = self._claims_of(self._kept).look()
+        if looked is None:
+            raise StoreError("the domain is gone from the database")
+        last_writer, self.waiting = looked
+        return self.waiting.receipts > 0 or last_writer != self._last_writer or self._left()
+
+    def _left(self) -> bool:
+        """Whether claims are left to be released; those that somebody is at are looked at until nobody is."""
+        return self._known is not None and bool(self._known.again or self._known.policy.forgotten_ids)

@@ -1,0 +1,135 @@
+"""How to read a log, whatever its format: the options, and the fields that hold its columns."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+from zoneinfo import ZoneInfo
+
+from receiver.errors import LogFormatError, SettingsError
+from receiver.logs.columns import COLUMNS
+from receiver.logs.times import UNITS
+
+_NAMES_SHOWN = 20
+MAP_IN_PYTHON = "(in Python: column_map)"
+"""Ends a hint at `--map`, for whoever calls a function."""
+
+OnError = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How to read, whatever the format."""
+
+    time_unit: Literal["s", "ms", "us"] | None = None
+    """The unit of times that are numbers; None takes it from each value's magnitude."""
+    time_zone: str = "UTC"
+    """The zone of times that have none, by its IANA name."""
+    on_error: OnError = "stop"
+    column_map: dict[str, str] = field(default_factory=dict)
+    """Canonical column name -> the field to read it from (`--map`)."""
+    on_skipped: Callable[[str, int, str], None] | None = None
+    """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
+
+
+def checked_options(options: ReadOptions) -> ReadOptions:
+    """Options as readers expect them, every mapped column under its canonical name; `SettingsError` for invalid ones."""
+    if options.time_unit is not None and options.time_unit not in UNITS:
+        raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
+    if options.on_error not in get_args(OnError):
+        raise SettingsError(f"unknown treatment of unreadable rows: {options.on_error!r}", hint="stop or skip")
+    try:
+        ZoneInfo(options.time_zone)
+    except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
+        raise SettingsError(
+            f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
+        ) from error
+    return replace(options, column_map=_canonical(options.column_map))
+
+
+def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
+    canonical = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
+    canonical |= {name: name for name in COLUMNS}
+    mapped: dict[str, str] = {}
+    for name, source_field in column_map.items():
+        if name not in canonical:
+            near = difflib.get_close_matches(name, canonical, 1)
+            hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
+            raise SettingsError(f"there is no column {name!r} to map", hint=hint)
+        if not source_field or mapped.get(canonical[name], source_field) != source_field:
+            raise SettingsError(
+                f"the column {name!r} must be mapped to one field", hint=f"write --map COLUMN=FIELD {MAP_IN_PYTHON}"
+            )
+        mapped[canonical[name]] = source_field
+    return mapped
+
+
+def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
+    """The fields that may hold a column: the mapped one alone, or its own name and that of JMS or Apama."""
+    mapped = options.column_map.get(column)
+    if mapped is not None:
+        return (mapped,)
+    jms_name = COLUMNS[column].jms_name
+    return (column, jms_name) if jms_name else (column,)
+
+
+def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[str, int]:
+    """The index of each column among the `names`; `LogFormatError` where a column is missing or there twice.
+
+    `source` is what the error names.
+    """
+    indices: dict[str, int] = {}
+    for column in COLUMNS:
+        known = spellings(column, options)
+        matches = [index for index, name in enumerate(names) if name in known]
+        if len(matches) > 1:
+            twice = " and ".join(repr(names[index]) for index in matches)
+            raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
+        if matches:
+            indices[column] = matches[0]
+    check_present(indices, names, options, source)
+    return indices
+
+
+def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
+    """`LogFormatError` where required or mapped columns aren't `present`.
+
+    The error names all of them, what is there instead, and the nearest name for each.
+    """
+    lacking = [
+        column
+        for column, declared in COLUMNS.items()
+        if column not in present and (declared.is_required or column in options.column_map)
+    ]
+    if lacking:
+        shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        wanted = " or ".join(
+            f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
+            for column in lacking
+        )
+        raise LogFormatError(source, f"no column {wanted}; there is: {shown}", hint=_hint(lacking, names, options))
+
+
+def map_options(fields_by_column: Mapping[str, str]) -> str:
+    """The options of the command that read columns from these fields."""
+    return " ".join(f"--map {column}={name}" for column, name in fields_by_column.items())
+
+
+def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) -> str:
+    for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+        if len(names) == 1 and separator in names[0]:
+            return f"the header looks separated by {name}; separate by commas"
+    near = {column: nearest for column in lacking if (nearest := _nearest(spellings(column, options), names))}
+    begin = f"did you mean {' and '.join(map(repr, near.values()))}?" if near else "say where it is:"
+    return f"{begin} {map_options({column: near.get(column, 'FIELD') for column in lacking})} {MAP_IN_PYTHON}"
+
+
+def _nearest(wanted: Sequence[str], names: Sequence[str]) -> str | None:
+    folded = {name.casefold().replace("_", "").strip(): name for name in names}
+    for spelling in wanted:
+        near = difflib.get_close_matches(spelling.casefold().replace("_", ""), folded, 1)
+        if near:
+            return folded[near[0]]
+    return None

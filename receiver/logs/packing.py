@@ -1,0 +1,264 @@
+"""A batch of receipts packed into bytes, as it waits to be written to a recording; and its receipts as rows of a log.
+
+Packing must cost next to nothing, for a receiver does it in each batch. Unpacking is the work of a thread.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from receiver.domains import Channel
+from receiver.logs.columns import BATCH_ROWS, COLUMNS, SCHEMA, ValueKind, log_rows
+from receiver.message import Receipt, ReceiptRow, ReceiptValues
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_id_of, _source_of, _time_of = (
+    itemgetter(ReceiptRow._fields.index(name)) for name in ("unique_message_id", "message_source_id", "received_at_us")
+)
+_MICROSECONDS = np.dtype("<i8")
+_LONGEST_TEXT_BYTES = 1 << 20
+"""No broker carries a longer id, and no reader takes a line of hundreds of MB."""
+_LARGEST_BATCH_BYTES = 256 << 20
+"""Every database takes so much in one value, also in hexadecimal digits."""
+_COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
+"""Field of a `Receipt` -> the column that it is recorded in."""
+
+Columns = dict[str, list[Any]]
+"""The fields of receipts by the columns they are recorded in, all of one length."""
+
+IndexedReceipt = tuple[int, Receipt]
+"""A receipt with more than an id, a source and a time, behind its index in the batch."""
+
+
+class Packed(NamedTuple):
+    """A batch as bytes."""
+
+    receipts: int
+    size_bytes: int
+    """Before compression."""
+    data: bytes
+
+
+class UnpackedBatch(msgspec.Struct, array_like=True, frozen=True):
+    """A batch as it is packed. Receipts with no more than an id, a source and a time are in columns, which cost least."""
+
+    ids: bytes
+    """One id a line: Arrow splits lines without blocking other threads."""
+    sources: bytes
+    times: bytes
+    """In microseconds, 8 bytes each."""
+    full: list[tuple[int, list[Any]]]
+    """The other receipts, or all if a text has a line break, each behind its index in the batch."""
+    channel: tuple[str, str, str] = ("", "", "")
+
+    @property
+    def receipts(self) -> int:
+        return len(self.times) // _MICROSECONDS.itemsize + len(self.full)
+
+
+class _Compressing(threading.local):
+    """Each thread's compressor, for a new one takes as long to make as a batch takes to compress."""
+
+    def __init__(self) -> None:
+        self.compress = zstandard.ZstdCompressor(level=1).compress
+
+
+_compressing = _Compressing()
+_encode = msgspec.msgpack.Encoder().encode
+decoded = msgspec.msgpack.Decoder(UnpackedBatch).decode
+"""A batch of bytes that aren't compressed, as journals of earlier versions hold them."""
+
+
+def packed(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], channel: Channel) -> Packed:
+    """Pack a batch: `full` has its receipts with more than id, source and time, `rows` has the others.
+
+    `ValueError` for a receipt that no log can hold, or a batch that no database takes.
+    """
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, and never is
+        raise ValueError("a time before the epoch")
+    ids = "\n".join(list(map(_id_of, rows))).encode()
+    sources = "\n".join([_source_of(row) or "" for row in rows]).encode()
+    if rows and not ids.count(b"\n") == sources.count(b"\n") == len(rows) - 1:
+        return packed((), list(enumerate(receipts_of(rows, full))), channel)
+    times = struct.pack(f"<{len(rows)}q", *map(_time_of, rows))
+    data = _encode((ids, sources, times, full, channel))
+    if len(data) > _LONGEST_TEXT_BYTES:
+        texts = chain.from_iterable((*rows, *(receipt for _, receipt in full)))
+        if any(isinstance(text, str) and len(text.encode()) > _LONGEST_TEXT_BYTES for text in texts):
+            raise ValueError("a text that is too long")
+    if len(data) > _LARGEST_BATCH_BYTES:
+        raise ValueError(f"a batch of more than {_LARGEST_BATCH_BYTES >> 20} MiB")
+    return Packed(len(rows) + len(full), len(data), _compressing.compress(data))
+
+
+def unpacked(data: bytes) -> UnpackedBatch:
+    """The batch of these bytes; `ValueError` if they are none."""
+    try:
+        return decoded(zstandard.decompress(data))
+    except (msgspec.MsgspecError, zstandard.ZstdError) as error:
+        raise ValueError(f"no batch of receipts: {error}") from error
+
+
+def receipts_of(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> list[Receipt]:
+    """All receipts of a batch, in their order."""
+    others = dict(full)
+    plain = (Receipt(_id_of(row), _source_of(row), _time_of(row)) for row in rows)
+    return [others.get(index) or next(plain) for index in range(len(rows) + len(full))]
+
+
+def rows_of(batches: Iterable[UnpackedBatch]) -> Iterator[pa.RecordBatch]:
+    """The receipts of batches as rows of `SCHEMA`, tens of thousands at a time."""
+    held: list[UnpackedBatch] = []
+    receipts = 0
+    for batch in batches:
+        held.append(batch)
+        receipts += batch.receipts
+        if receipts >= BATCH_ROWS:
+            yield _rows(held)
+            held, receipts = [], 0
+    if receipts:
+        yield _rows(held)
+
+
+def _rows(batches: Sequence[UnpackedBatch]) -> pa.RecordBatch:
+    by_channel = groupby(batches, key=attrgetter("channel"))
+    return _joined([_rows_of(list(several), Channel(*channel)) for channel, several in by_channel])
+
+
+def _joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    return pa.Table.from_batches(parts).unify_dictionaries().combine_chunks().to_batches()[0]
+
+
+def _rows_of(batches: Sequence[UnpackedBatch], channel: Channel) -> pa.RecordBatch:
+    full: list[Receipt] = []
+    full_at: list[int] = []
+    receipts = 0
+    for batch in batches:
+        full += [Receipt(*fields) for _, fields in batch.full]
+        full_at += [receipts + index for index, _ in batch.full]
+        receipts += batch.receipts
+    others = recordable(columns_of(full), channel)
+    plain = [batch for batch in batches if batch.times]
+    if not plain:
+        return others
+    rows = _plain_rows(
+        _split(batch.ids for batch in plain),
+        _split(batch.sources for batch in plain),
+        np.frombuffer(b"".join(batch.times for batch in plain), _MICROSECONDS),
+        channel,
+    )
+    if not full:
+        return rows
+    # Back into the order in which they came.
+    order = np.empty(receipts, np.int64)
+    is_full = np.zeros(receipts, dtype=bool)
+    is_full[full_at] = True
+    order[~is_full] = np.arange(len(rows))
+    order[is_full] = len(rows) + np.arange(len(full))
+    return _joined([rows, others]).take(pa.array(order))
+
+
+def _split(joined: Iterable[bytes]) -> pa.Array:
+    return pc.split_pattern(pa.array([b"\n".join(joined)], pa.large_string()), "\n").flatten().cast(pa.string())
+
+
+def columns_of(receipts: Sequence[Receipt]) -> Columns:
+    """Receipts in columns."""
+    fields = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
+    return {_COLUMN_OF_FIELD[name]: list(values) for name, values in zip(Receipt._fields, fields, strict=True)}
+
+
+def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    """The receipts that every reader takes, as rows of `SCHEMA`; the others are left out."""
+    try:
+        return _checked_rows(columns, channel)
+    except ValueError:
+        bad = refused(columns, channel)
+        good = [index for index in range(_size(columns)) if index not in bad]
+        return _checked_rows(_selected(columns, good), channel)
+
+
+def refused(columns: Columns, channel: Channel) -> dict[int, str]:
+    """What is wrong with each receipt that no log can hold, by its index."""
+    return dict(_refused(columns, range(_size(columns)), channel))
+
+
+def _refused(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
+    """Search by halves, since as a rule few of many receipts are bad."""
+    try:
+        _checked_rows(_selected(columns, indexes), channel)
+    except ValueError as refusal:
+        if len(indexes) == 1:
+            yield indexes[0], str(refusal)
+            return
+        half = len(indexes) // 2
+        for part in (indexes[:half], indexes[half:]):
+            yield from _refused(columns, part, channel)
+
+
+def _selected(columns: Columns, indexes: Sequence[int]) -> Columns:
+    return {column: [values[index] for index in indexes] for column, values in columns.items()}
+
+
+def _size(columns: Columns) -> int:
+    return len(columns["unique_message_id"])
+
+
+def _checked_rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
+    checked = {name: _checked(name, values) for name, values in columns.items()}
+    return log_rows(_channel_columns(_size(columns), channel) | checked, _size(columns))
+
+
+def _plain_rows(
+    ids: pa.Array, sources: pa.Array, received_at_us: npt.NDArray[np.int64], channel: Channel
+) -> pa.RecordBatch:
+    """Rows of `SCHEMA` for checked receipts with no more than an id, a source and a time."""
+    columns = _channel_columns(len(ids), channel) | {
+        "received_at": pa.array(received_at_us, pa.int64()).cast(SCHEMA.field("received_at").type),
+        "unique_message_id": ids,
+        "message_source_id": sources.dictionary_encode(),
+        "jms_redelivered": pa.repeat(False, len(ids)),  # noqa: FBT003 - a value
+    }
+    return log_rows(columns, len(ids))
+
+
+def _channel_columns(size: int, channel: Channel) -> dict[str, pa.Array]:
+    return {column: pa.repeat(text, size).dictionary_encode() for column, text in channel._asdict().items()}
+
+
+def _checked(name: str, values: Sequence[Any]) -> pa.Array:
+    """A column of `SCHEMA`; `ValueError` where a value is what no log can hold."""
+    declared = COLUMNS[name]
+    arrow = pa.int64() if declared.kind is ValueKind.TIME else declared.arrow
+    try:
+        column = pa.array(values, arrow)
+    except UnicodeEncodeError:
+        raise ValueError(f"a lone surrogate in {name}, which UTF-8 can't hold") from None
+    except (TypeError, ValueError, OverflowError):  # what Arrow raises is one of these too
+        raise ValueError(f"{name} is of a wrong type, or too large") from None
+    if declared.kind is ValueKind.TIME and column.null_count:
+        raise ValueError(f"{name} is missing")
+    if declared.kind.largest:
+        ends = pc.min_max(column).as_py()
+        if (ends["min"] or 0) < 0 or (ends["max"] or 0) > declared.kind.largest:
+            raise ValueError(f"{name} lies {declared.kind.outside}")
+    if declared.kind is ValueKind.TEXT:
+        words = column.dictionary if pa.types.is_dictionary(arrow) else column
+        if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT_BYTES:
+            raise ValueError(f"{name} is longer than {_LONGEST_TEXT_BYTES >> 20} MiB")
+    return column.cast(declared.arrow)

@@ -1,0 +1,233 @@
+"""Claims: how many transactions of one domain go on at once, on PostgreSQL.
+
+An id is claimed by the first receipt that has it, in that receipt's transaction. Whoever meets an id that an open
+transaction has touched waits for that transaction: afterwards the id is claimed, or free. Each receipt stands as an
+*arrival* beside its claim, numbered once its id is had, and folded into the domain's log later, in the order of the
+numbers. A claim is released once the log's rule has forgotten its id.
+
+What makes it exact, statement by statement:
+
+- The domain's row is locked FOR KEY SHARE. Folding, which updates other columns, doesn't conflict with that. Whoever
+  makes the domain another kind locks the row FOR UPDATE, and so waits for open transactions. A locking SELECT looks at the
+  row as it is once the lock is had, whatever the statement's snapshot was: so no claim is made in a domain that isn't
+  concurrent any more.
+- Ids are claimed in the order of their bytes, so that two statements never wait for each other.
+- Numbers are drawn above a sort that has the whole result of claiming below it: after the last id is had, and in the order
+  of the batch. A number drawn earlier would put the loser of a race for an id before its winner.
+- Whoever releases claims first locks those that nobody is at, then looks in another statement, which has a later snapshot,
+  for arrivals of these ids. Until its transaction ends nobody can touch these claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from receiver.errors import SettingsError, StoreError
+from receiver.store.databases.postgres_rows import autocommits, has_failed, lock_timeout_ms, types_of
+from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
+from receiver.store.tables import (
+    ArrivalRow,
+    arrival_numbers,
+    arrival_rows,
+    arrivals,
+    claims,
+    domain_rows,
+    domains,
+)
+from receiver.store.values import text_of, to_bytes
+
+_GIVEN = [name for name in ArrivalRow._fields if name not in {"arrival", "is_repeated"}]
+_GIVEN_TYPES = ", ".join(f"%s::{type_}[]" for type_ in types_of(arrivals, _GIVEN))
+_GIVEN_NAMES = ", ".join(_GIVEN)
+_INCARNATION = domains.c.store_id.name
+_LONGEST_KEY_BYTES = 1_000
+"""No index takes ids of any length: a longer one is claimed by its beginning and its digest."""
+
+
+def _key(id_: str) -> str:
+    """By what an id is claimed; `_key_of` is the same."""
+    longest = _LONGEST_KEY_BYTES
+    return f"CASE WHEN length({id_}) > {longest} THEN substring({id_} FROM 1 FOR {longest}) || sha256({id_}) ELSE {id_} END"
+
+
+def _key_of(stored: bytes) -> bytes:
+    is_long = len(stored) > _LONGEST_KEY_BYTES
+    return stored[:_LONGEST_KEY_BYTES] + sha256(stored).digest() if is_long else stored
+
+
+_ID = "coalesce(long_id, unique_message_id)"
+_CLAIM = f"""
+WITH waits AS MATERIALIZED (
+    SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true)
+), here AS MATERIALIZED (
+    SELECT domain_id FROM {domains.name}
+    WHERE domain_id = %s AND {_INCARNATION} = %s AND is_concurrent AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
+), came AS (
+    SELECT {", ".join(f"coalesce({name}, false) AS {name}" if name == "redelivered" else name for name in _GIVEN)},
+        {_key("unique_message_id")} AS key, nth
+    FROM unnest({_GIVEN_TYPES}) WITH ORDINALITY AS came({_GIVEN_NAMES}, nth)
+), claimed AS (
+    INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated)
+    SELECT (SELECT domain_id FROM here), key, long_id, false
+    FROM (
+        SELECT DISTINCT key, CASE WHEN key <> unique_message_id THEN unique_message_id END AS long_id
+        FROM came WHERE key IS NOT NULL ORDER BY key
+    ) AS ids
+    WHERE EXISTS (SELECT FROM here)
+    ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true
+    RETURNING unique_message_id AS key, is_repeated
+), arrived AS (
+    INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})
+    SELECT (SELECT domain_id FROM here), nextval('{arrival_numbers.name}'), key IS NOT NULL AND is_repeated, {_GIVEN_NAMES}
+    FROM (
+        SELECT came.*, claimed.is_repeated OR row_number() OVER (PARTITION BY key ORDER BY nth) > 1 AS is_repeated
+        FROM came LEFT JOIN claimed USING (key) ORDER BY nth
+    ) AS in_order
+    WHERE EXISTS (SELECT FROM here)
+    RETURNING arrival, is_repeated
+)
+SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits) FROM arrived ORDER BY arrival
+"""
+"""Gives the number of each receipt, in the order of the batch, and whether its id had been claimed before."""
+_TAKE_BACK = f"""
+WITH gone AS (
+    DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(%s::int8[]) RETURNING unique_message_id, is_repeated
+)
+DELETE FROM {claims.name} USING gone
+WHERE domain_id = %s AND {claims.name}.unique_message_id = {_key("gone.unique_message_id")} AND NOT gone.is_repeated
+"""
+_TAKE = f"""
+DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
+    SELECT arrival FROM {arrivals.name} WHERE domain_id = %s ORDER BY arrival LIMIT %s
+)) RETURNING {", ".join(arrival_rows.columns)}
+"""
+_FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) FOR UPDATE SKIP LOCKED"
+_RELEASE = f"""
+DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) AND NOT EXISTS (
+    SELECT FROM {arrivals.name}
+    WHERE domain_id = %s AND {_key(f"{arrivals.name}.unique_message_id")} = {claims.name}.unique_message_id
+) RETURNING {_ID}
+"""
+_OF_ID = (
+    f"SELECT {', '.join(arrival_rows.columns)} FROM {arrivals.name} WHERE domain_id = %s AND unique_message_id = %s"
+)
+_ALL = f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s"
+_ADD = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated) SELECT %s, *, true FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT DO NOTHING"
+_WAITING = f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
+_LOOK = f"SELECT last_writer FROM {domains.name} WHERE domain_id = %s"
+_KEEP_OTHERS_OUT = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
+_IDS_AT_ONCE = 10_000
+
+
+class Waiting(NamedTuple):
+    """The receipts that wait to be folded in."""
+
+    receipts: int
+    oldest_us: int | None
+
+
+class Claims:
+    """The claims and arrivals of one domain, through one connection, in whatever transaction that is."""
+
+    def __init__(self, driver: Any, domain_id: int) -> None:
+        """`driver` is psycopg's connection, or an `AwaitedDriver`."""
+        self._driver = driver
+        self._domain_id = domain_id
+
+    def refuse_autocommit(self) -> None:
+        """Raise `SettingsError` if each statement would be committed by itself."""
+        if autocommits(self._driver):
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+
+    def check_whole(self) -> None:
+        """Raise what the database says if a statement has failed in the transaction under way: its COMMIT would roll it back."""
+        if not hasattr(self._driver, "info") or has_failed(self._driver):
+            self._driver.execute("SELECT 1")
+
+    def claim(self, rows: Sequence[ArrivalRow], store_id: int, patience_secs: float) -> list[tuple[int, bool]]:
+        """Claim the ids of receipts, and put these down as arrivals; for each in turn its number, and whether its id was
+        claimed before.
+
+        An id that comes twice among them is claimed by the first. `StoreError` if the domain isn't concurrent any more.
+        """
+        # A column that is empty in all of them, as most are, is left out: `unnest` fills it up.
+        columns = dict(zip(ArrivalRow._fields, arrival_rows.stored_columns(rows), strict=True))
+        values = [list(columns[name]) if any(columns[name]) or name == "received_at_us" else None for name in _GIVEN]
+        waits = lock_timeout_ms(patience_secs)
+        cursor = self._driver.execute(_CLAIM, (waits, self._domain_id, store_id, *values))
+        claimed = [(arrival, is_repeated) for arrival, is_repeated, _ in cursor.fetchall()]
+        if len(claimed) != len(rows):
+            raise StoreError(
+                "the domain isn't one of concurrent receivers any more, or was dropped, or the connection leads to another"
+                " database",
+                hint="open it again, and give batch() a connection to its database",
+            )
+        return claimed
+
+    def take_back(self, numbers: Sequence[int]) -> None:
+        """Undo these arrivals of the transaction under way, and the claims that were new with them."""
+        self._driver.execute(_TAKE_BACK, (self._domain_id, list(numbers), self._domain_id))
+
+    def take(self, at_most: int) -> list[ArrivalRow]:
+        """Take committed arrivals away, in order, to be folded in by the transaction under way."""
+        rows = self._driver.execute(_TAKE, (self._domain_id, self._domain_id, at_most)).fetchall()
+        return sorted(arrival_rows.read_many(rows)) if rows else []
+
+    def arrivals_of(self, id_: str) -> list[ArrivalRow]:
+        """The receipts of an id that wait to be folded in, as far as they are committed."""
+        rows = self._driver.execute(_OF_ID, (self._domain_id, to_bytes(id_))).fetchall()
+        return sorted(arrival_rows.read_many(rows)) if rows else []
+
+    def release(self, ids: Iterable[str]) -> set[str]:
+        """Release the claims of ids that are forgotten; those that must be looked at again, as somebody is at them.
+
+        Ids without a claim are as good as released.
+        """
+        left = [_key_of(to_bytes(id_)) for id_ in ids]
+        again: set[str] = set()
+        for first in range(0, len(left), _IDS_AT_ONCE):
+            part = left[first : first + _IDS_AT_ONCE]
+            there = self._among(part)
+            free = [row[0] for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()]
+            released = self._driver.execute(_RELEASE, (self._domain_id, free, self._domain_id)).fetchall()
+            again.update(map(text_of, there.difference(row[0] for row in released)))
+        return again
+
+    def _among(self, keys: list[bytes]) -> set[bytes]:
+        found = self._driver.execute(f"{_ALL} AND unique_message_id = ANY(%s)", (self._domain_id, keys)).fetchall()
+        return {bytes(row[0]) for row in found}
+
+    def all(self) -> set[str]:
+        """All claimed ids that are committed."""
+        return {text_of(row[0]) for row in self._driver.execute(_ALL, (self._domain_id,)).fetchall()}
+
+    def add(self, ids: Collection[str]) -> None:
+        """Claim ids that the rule remembers."""
+        stored = sorted(map(to_bytes, ids))
+        keys = list(map(_key_of, stored))
+        long_ids = [id_ if id_ != key else None for id_, key in zip(stored, keys, strict=True)]
+        self._driver.execute(_ADD, (self._domain_id, keys, long_ids))
+
+    def drop(self) -> None:
+        """Release all claims."""
+        self._driver.execute(f"DELETE FROM {claims.name} WHERE domain_id = %s", (self._domain_id,))
+
+    def try_to_be_the_folder(self, store_id: int) -> bool:
+        """Whether this connection's session is the one that folds the domain from now on, until it ends."""
+        (is_it,) = self._driver.execute("SELECT pg_try_advisory_lock(%s)", (store_id,)).fetchone()
+        return bool(is_it)
+
+    def keep_others_out(self) -> None:
+        """Wait for the transactions that claim, and keep others from it until the transaction under way ends."""
+        self._driver.execute(_KEEP_OTHERS_OUT, (self._domain_id,)).fetchone()
+
+    def look(self) -> tuple[int, Waiting] | None:
+        """Who last wrote the domain's row, and what waits to be folded in; None if the domain is gone."""
+        row = self._driver.execute(_LOOK, (self._domain_id,)).fetchone()
+        return None if row is None else (row[0], self.waiting())
+
+    def waiting(self) -> Waiting:
+        """What waits to be folded in, as far as it is committed."""
+        return Waiting(*self._driver.execute(_WAITING, (self._domain_id,)).fetchone())

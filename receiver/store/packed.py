@@ -1,0 +1,173 @@
+"""Waiting messages packed into rows, mostly all of a batch into one: a row for each would cost ten times as much.
+
+Most messages are delivered at once, all of a batch together, by the process that has them in memory: then nobody unpacks
+them. A packed column has the values of all messages, or one value where they are all the same; then follow all bodies.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from receiver.errors import StoreCorruptError
+from receiver.store.codec import fields_of_kind
+from receiver.store.engine import database_of
+from receiver.store.messages import DEFAULTS, FIELDS, Columns, FlatMessage, StoredMessage, columns_of, from_columns
+from receiver.store.sql_rows import driver_of, runs_of
+from receiver.store.tables import PackedRow, targets, waiting
+from receiver.store.values import encoded, exactly, printable, revived
+
+_MOST_MESSAGES = 1_000
+_MOST_BODY_BYTES = 1 << 20
+"""Of the messages in one row, unless it is one alone. Who needs one of them unpacks them all."""
+_COLUMNS = ("target_id", *PackedRow._fields)
+_OBJECTS = fields_of_kind(FlatMessage, Mapping)
+_BYTES = fields_of_kind(FlatMessage, bytes)
+_AS_JSON = tuple(name for name in FIELDS if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
+_ADDED_SINCE = {name: [default] for name, default in DEFAULTS.items()}
+_OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
+"""Columns whose values a property mostly repeats. Then the column's name is packed, not the values."""
+_TEXT = {str}
+_END = b"\n"
+"""Of the JSON, which has none."""
+
+
+def add_waiting(connection: Connection, target_id: int, messages: Sequence[StoredMessage]) -> list[PackedRow]:
+    """Have these messages wait, as one row or several, which are returned. Their sequence numbers ascend."""
+    insert = _insert(database_of(connection).rows.sql.placeholder)
+    rows = list(packed_rows(messages))
+    for row in rows:
+        driver_of(connection).execute(insert, (target_id, *row))
+    return rows
+
+
+@lru_cache
+def _insert(placeholder: str) -> str:
+    """As text, for to make it by SQLAlchemy each time would cost more than to run it."""
+    values = ", ".join([placeholder] * len(_COLUMNS))
+    return f"INSERT INTO {waiting.name} ({', '.join(_COLUMNS)}) VALUES ({values})"  # noqa: S608
+
+
+def packed_rows(messages: Sequence[StoredMessage]) -> Iterator[PackedRow]:
+    """These messages, as few rows as may be. A message that was tried has its row to itself, which counts its tries."""
+    part: list[StoredMessage] = []
+    body_bytes = 0
+    for each in messages:
+        size = len(each.message.body)
+        is_full = len(part) == _MOST_MESSAGES or body_bytes + size > _MOST_BODY_BYTES
+        if part and (is_full or each.tries or part[0].tries):
+            yield pack(part)
+            part, body_bytes = [], 0
+        part.append(each)
+        body_bytes += size
+    if part:
+        yield pack(part)
+
+
+def pack(messages: Sequence[StoredMessage]) -> PackedRow:
+    """These messages in one row."""
+    columns = columns_of(messages)
+    numbers = columns["sequence"]
+    fields: dict[str, Any] = {name: _shortened(columns[name]) for name in _AS_JSON}
+    known = {name: columns[name] for name in _OFTEN_PROPERTIES}
+    fields |= {name: _by_name(columns[name], known) for name in _OBJECTS}
+    parts = []
+    for name in _BYTES:
+        fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
+        parts += [value for value in columns[name] if value]
+    return PackedRow(
+        first_sequence=numbers[0],
+        last_sequence=numbers[-1],
+        received_at_us=min(columns["received_at_us"]),
+        body_bytes=sum(map(len, columns["body"])),
+        messages=len(numbers),
+        runs=encoded(runs_of(numbers)),
+        packed=b"".join([exactly(fields), _END, *parts]),
+        tries=messages[0].tries,
+        sources=exactly(sorted({source or "" for source in columns["message_source_id"]})),
+    )
+
+
+@lru_cache(maxsize=64)
+def numbers_of(runs: str) -> Sequence[int]:
+    """The sequence numbers of packed messages."""
+    return tuple(chain.from_iterable(range(first, last + 1) for first, last in json.loads(runs)))
+
+
+def sources_of(sources: bytes | None) -> set[str] | None:
+    """The sources of packed messages; None of messages that an earlier version has packed, which didn't say."""
+    return None if sources is None else set(json.loads(sources))
+
+
+def unpack(runs: str, packed: bytes, tries: int) -> list[StoredMessage]:
+    """The messages of a row; where it makes no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+    return from_columns(_columns_of(numbers_of(runs), packed, tries))
+
+
+def corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
+    """The error for a waiting message that makes no sense."""
+    name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
+    return StoreCorruptError(
+        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
+        hint="`receiver check` says what is wrong; restore a copy",
+    )
+
+
+def _columns_of(numbers: Sequence[int], packed: bytes, tries: int) -> Columns:
+    count = len(numbers)
+    end = packed.index(_END)
+    stored = _ADDED_SINCE | json.loads(packed[:end])
+    fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
+    for name in _OBJECTS:
+        fields[name] = _objects(stored[name], fields, count)
+    ends = list(accumulate((size or 0 for name in _BYTES for size in fields[name]), initial=end + 1))
+    if ends[-1] != len(packed):
+        raise ValueError(f"its bodies have {len(packed) - end - 1} bytes, not {ends[-1] - end - 1}")
+    values = (packed[start:end] for start, end in pairwise(ends))
+    for name in _BYTES:
+        fields[name] = [None if size is None else value for size, value in zip(fields[name], values, strict=False)]
+    fields |= {"sequence": numbers, "tries": [tries] * count}
+    for column in fields.values():
+        if len(column) != count:
+            raise ValueError(f"it has {count} messages, and {len(column)} values of them")
+    return fields
+
+
+def _shortened(values: Sequence[Any]) -> Sequence[Any]:
+    return values[:1] if values.count(values[0]) == len(values) else values
+
+
+def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
+    """The values of all objects by name, where all have the same names, as most do; else the objects.
+
+    For values that are those of a `known` column there is that one's name.
+    """
+    if not any(objects):
+        return {}
+    names = list(objects[0])
+    # No object has a name twice. So where these names repeat so often, each object has all of them.
+    if list(chain.from_iterable(objects)) != names * len(objects):
+        return list(map(dict, objects))
+    columns = {name: tuple([each[name] for each in objects]) for name in names}
+    return {name: _name_of(values, known) or values for name, values in columns.items()}
+
+
+def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
+    equal = (name for name, column in known.items() if values == column and _TEXT.issuperset(map(type, values)))
+    return next(equal, None)
+
+
+def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> list[dict[str, Any]]:
+    if isinstance(stored, dict):
+        columns = [known[values] if isinstance(values, str) else values for values in stored.values()]
+        stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
+    return list(map(revived, _lengthened(stored, count)))
+
+
+def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
+    return list(values) * (count if len(values) == 1 else 1)

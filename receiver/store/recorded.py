@@ -1,0 +1,163 @@
+"""Batches that wait in a store to be written to the files of a recording.
+
+A batch's row is written in the batch's own transaction (`sql_log.py`). Who makes a file first *cuts* it: a row says of which
+batches' rows the file is made. Once the file is finished, its batches and the cut are deleted. Whoever finds a cut knows
+from the file whether it is finished, or else makes it of exactly those batches. So each batch is in one file, whatever is
+killed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from typing import NamedTuple, Self
+
+from sqlalchemy import URL, ColumnElement, Connection, bindparam, delete, func, insert, or_, select
+
+from receiver.settings import StoreSettings
+from receiver.store.engine import database_of, translated
+from receiver.store.sql_rows import driver_of, runs_of
+from receiver.store.tables import RecordedRow, recorded
+from receiver.store.values import encoded, text_of, to_bytes
+
+_ROWS_AT_ONCE = 200
+"""So few are read and deleted in one transaction that it is over in some milliseconds."""
+_MOST_ROWS = 1_000_000
+"""How many batches a file has at most, for their numbers are kept in memory."""
+
+
+class Cut(NamedTuple):
+    """A file to make of batches."""
+
+    number: int
+    file: str
+    """Its name."""
+    numbers: Sequence[int]
+    """Of its batches' rows, ascending."""
+    size_bytes: int
+
+
+class Left(NamedTuple):
+    """What waits and isn't in a cut."""
+
+    receipts: int
+    size_bytes: int
+    oldest_us: int
+    """When the oldest batch was recorded; 0 where there is none."""
+
+
+class RecordedBatches:
+    """The batches of one recording. Within `connected` they can be read, cut and deleted."""
+
+    def __init__(self, url: URL, settings: StoreSettings, recording: str, host: str) -> None:
+        self._url = url
+        self._writing = database_of(url).writable(url, settings)
+        self._reading = database_of(url).read_only(url, settings)
+        self._recording = to_bytes(recording)
+        self._host = to_bytes(host)
+        self._reader: Connection
+        self._writer: Connection
+
+    @contextmanager
+    def connected(self) -> Iterator[Self]:
+        """Within it, what a driver raises becomes a `StoreError`."""
+        with translated(self._url), ExitStack() as stack:
+            self._reader, self._writer = (
+                stack.enter_context(engine.connect()) for engine in (self._reading, self._writing)
+            )
+            for connection in (self._reader, self._writer):
+                database_of(self._url).watch_idle(driver_of(connection), partial(_is_idle, connection))
+            yield self
+
+    def left(self, foreign_before_us: int) -> Left:
+        """What waits to be cut: from this host, and what another has left waiting since before that time."""
+        c = recorded.c
+        totals = select(func.sum(c.receipts), func.sum(c.size_bytes), func.min(c.recorded_at_us))
+        with self._reader.begin():
+            values = self._reader.execute(totals.where(c.file.is_(None), self._ours(foreign_before_us))).one()
+        return Left(*(int(value or 0) for value in values))
+
+    def cuts(self, foreign_before_us: int) -> list[Cut]:
+        """Files that somebody cut and didn't live to finish."""
+        with self._reader.begin():
+            return _cuts_in(self._reader, self._ours(foreign_before_us))
+
+    def cut(self, file: str, size_bytes: int, foreign_before_us: int) -> Cut | None:
+        """Cut a file of about this size, of the oldest batches; None where there are none."""
+        c = recorded.c
+        batches = select(c.number, c.receipts, c.size_bytes).where(c.file.is_(None), self._ours(foreign_before_us))
+        with self._writer.begin():
+            # Two hosts that take what a third has left must not both have it.
+            database_of(self._url).keep_migrators_out(self._writer)
+            taken = set(chain.from_iterable(cut.numbers for cut in _cuts_in(self._writer, self._of_recording())))
+            numbers, receipts, cut_bytes = [], 0, 0
+            for number, more, more_bytes in self._writer.execute(batches.order_by(c.number).limit(_MOST_ROWS)):
+                if number in taken:
+                    continue
+                if cut_bytes >= size_bytes:
+                    break
+                numbers.append(number)
+                receipts += more
+                cut_bytes += more_bytes
+            if not numbers:
+                return None
+            row = (time.time_ns() // 1000, to_bytes(file), receipts, cut_bytes, encoded(runs_of(numbers)).encode())
+            values = dict(zip(RecordedRow._fields, (self._recording, self._host, *row), strict=True))
+            key = self._writer.execute(insert(recorded).values(values)).inserted_primary_key
+            return Cut(key[0] if key else 0, file, numbers, cut_bytes)
+
+    def packed(self, cut: Cut) -> Iterator[bytes]:
+        """The batches of a cut, in their order."""
+        c = recorded.c
+        for part in _parts(cut.numbers):
+            several = select(c.number, c.packed).where(c.number.between(part[0], part[-1]), c.file.is_(None))
+            wanted = set(part)
+            with self._reader.begin():
+                rows = self._reader.execute(several.where(self._of_recording()).order_by(c.number)).all()
+            yield from (packed for number, packed in rows if number in wanted)
+
+    def delete(self, cut: Cut) -> None:
+        """Delete a cut and its batches, which are in a file, in transactions so short that nobody waits long for them."""
+        for part in _parts(cut.numbers):
+            began = time.monotonic()
+            self._delete(part)
+            time.sleep(time.monotonic() - began)  # others have their turn
+        self._delete([cut.number])
+
+    def _delete(self, numbers: Sequence[int]) -> None:
+        run = delete(recorded).where(recorded.c.number.between(bindparam("first"), bindparam("last")))
+        with self._writer.begin():
+            self._writer.execute(run, [{"first": first, "last": last} for first, last in runs_of(numbers)])
+
+    def _of_recording(self) -> ColumnElement[bool]:
+        return recorded.c.recording == self._recording
+
+    def _ours(self, foreign_before_us: int) -> ColumnElement[bool]:
+        ours = or_(recorded.c.host == self._host, recorded.c.recorded_at_us < foreign_before_us)
+        return self._of_recording() & ours
+
+
+def _cuts_in(connection: Connection, those: ColumnElement[bool]) -> list[Cut]:
+    c = recorded.c
+    cuts = select(c.number, c.file, c.packed, c.size_bytes).where(c.file.is_not(None), those).order_by(c.number)
+    return [
+        Cut(number, text_of(file), numbers_in_cut(packed), size_bytes)
+        for number, file, packed, size_bytes in connection.execute(cuts)
+    ]
+
+
+def numbers_in_cut(packed: bytes) -> list[int]:
+    """The numbers of a cut's batches."""
+    return [number for first, last in json.loads(packed) for number in range(first, last + 1)]
+
+
+def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (numbers[first : first + _ROWS_AT_ONCE] for first in range(0, len(numbers), _ROWS_AT_ONCE))
+
+
+def _is_idle(connection: Connection) -> bool:
+    return not connection.in_transaction()

@@ -1,0 +1,235 @@
+"""A domain's rows in a database, through one connection and in whatever transaction that is: what all databases share.
+
+Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
+than the database does. Where a caller's driver is asynchronous, an `AwaitedDriver` stands for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Hashable, Iterable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+from receiver.errors import StoreBusyError, StoreError
+from receiver.message import ReceiptColumns, ReceiptValues
+from receiver.store.awaited_driver import AwaitedDriver
+from receiver.store.log import Changes, PolicyStates
+from receiver.store.tables import (
+    DomainState,
+    domain_rows,
+    domains,
+    joined,
+    receipt_rows,
+    receipts,
+    recorded,
+    recorded_rows,
+)
+from receiver.store.values import to_bytes
+
+_IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
+_CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
+# Most batches change these alone. To save all columns would take a batch of one receipt some percent longer.
+_BY_EACH_BATCH = ("last_seq", "last_writer", "latest_us", "clock_us", "receipts")
+_changing_of, _changing_each_time_of = attrgetter(*_CHANGING), attrgetter(*_BY_EACH_BATCH)
+_seldom_changing_of = attrgetter(*(name for name in _CHANGING if name not in _BY_EACH_BATCH))
+_POLICY_STATE = receipts.c.policy_state.name
+_SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
+ROWS_AT_ONCE = 500
+"""How many rows are read at once: so few that they are gone before the garbage collector comes to look at them, and that an
+event loop gets its turn in between."""
+IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction to join"
+JOIN_HINT = "give a connection with a transaction, or none: then a transaction is made"
+
+
+def driver_of(connection: Connection) -> Any:
+    """The driver's own connection."""
+    return connection.connection.dbapi_connection
+
+
+def discard(connection: Connection) -> None:
+    """End a connection, whatever state it is in."""
+    with suppress(Exception):
+        connection.invalidate()
+    with suppress(Exception):
+        connection.close()
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers; there is at least one number."""
+    breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
+    return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
+
+
+class Vacuum(Protocol):
+    def note(self, deleted: int) -> None:
+        """Note that so many rows have been deleted."""
+
+    def run_if_due(self, driver: Any) -> bool:
+        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
+
+
+class Statements:
+    """The statements that all databases understand, each with the placeholders of its driver."""
+
+    def __init__(self, placeholder: str, *, for_update: str) -> None:
+        """`for_update` makes a SELECT lock its rows."""
+        p = self.placeholder = placeholder
+        columns = ", ".join(receipt_rows.columns)
+        self.read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
+        self.lock = self.read + for_update
+        self.save, self.save_what_batches_change = map(self._update_of, (_CHANGING, _BY_EACH_BATCH))
+        self.rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
+        self.page_after = f"{self.rows_after} LIMIT {ROWS_AT_ONCE}"
+        self.append = (
+            f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({p}{f', {p}' * len(receipt_rows.columns)})"
+        )
+        self.set_state = f"UPDATE {receipts.name} SET {_POLICY_STATE} = {p} WHERE domain_id = {p}"
+        self.forget = f"UPDATE {receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
+        recorded_values = ", ".join([p] * len(recorded_rows.columns))
+        self.recorded = f"INSERT INTO {recorded.name} ({', '.join(recorded_rows.columns)}) VALUES ({recorded_values})"
+        self.last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        # The newest number of a receiver replaces the one before: who looks a batch up asks for the last one committed.
+        self.number_batch = (
+            f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
+        )
+
+    def _update_of(self, names: Iterable[str]) -> str:
+        p = self.placeholder
+        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in names)
+        return f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
+
+    def saving(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
+        """The statement that saves what is new in a domain's state, and its values.
+
+        It touches no row if the domain's last number isn't that of the state before: then the lock was lost on the way.
+        """
+        if _seldom_changing_of(state) == _seldom_changing_of(before):
+            statement, changed = self.save_what_batches_change, _changing_each_time_of(state)
+        else:
+            statement, changed = self.save, _changing_of(state)
+        return statement, (*changed, state.domain_id, before.last_seq)
+
+
+class SqlRows(ABC):
+    """The rows of one domain through one connection. Methods that begin a transaction are for a connection of our own."""
+
+    sql: Statements
+    server_run: Hashable = None
+    """As `DomainLog.server_run`."""
+
+    def __init__(self, connection: Connection, domain_id: int) -> None:
+        self.connection = connection
+        self.domain_id = domain_id
+        self.is_awaited = connection.dialect.is_async
+        """Whether the connection is an asynchronous one of the caller's."""
+        self.dbapi: Any = driver_of(connection)
+        self.driver: Any = AwaitedDriver(connection) if self.is_awaited else self.dbapi
+        """Takes statements: the driver's connection, or what stands for it."""
+        self.cursor: Any = self.driver.cursor()
+        """One for all short statements."""
+
+    @property
+    @abstractmethod
+    def in_transaction(self) -> bool:
+        """Whether a transaction is under way; where that can't be asked, True."""
+
+    @abstractmethod
+    def begin(self) -> DomainState:
+        """As `DomainLog.begin`."""
+
+    @abstractmethod
+    def begin_if_free(self) -> DomainState | None:
+        """As `DomainLog.begin_if_free`."""
+
+    @abstractmethod
+    def begin_reading(self) -> DomainState:
+        """As `DomainLog.begin_reading`."""
+
+    @abstractmethod
+    def join(self, patience_secs: float) -> DomainState:
+        """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
+
+    @abstractmethod
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        """As `DomainLog.rows_after`."""
+
+    @abstractmethod
+    def append(self, rows: Sequence[ReceiptValues]) -> None: ...
+
+    @abstractmethod
+    def delete(self, seqs: Sequence[int]) -> None: ...
+
+    def pages_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        """The rows of `rows_after`, by a statement for each few: a cursor that stays open can't be awaited here."""
+        while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
+            yield receipt_rows.read_columns(rows)
+            seq = rows[-1][0]
+
+    def read(self, statement: str) -> DomainState:
+        return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
+
+    def fetched(self, values: Sequence[Any] | None) -> DomainState:
+        """The state of these values of the domain's row; `StoreError` for None, where there is no row."""
+        if values is None:
+            raise StoreError(
+                "the domain is gone from the database",
+                hint="it was dropped, or the database replaced: open it again, and it begins anew",
+            )
+        return domain_rows.read(values)
+
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        """As `DomainLog.record`."""
+        self.save(state, before)
+        if changes.batch_number is not None:
+            self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
+        if changes.gone:
+            self.delete(changes.gone)
+        for states in changes.policy_states:
+            self._set_states(states)
+        for seq in changes.forgotten:
+            self.cursor.execute(self.sql.forget, (to_bytes(""), self.domain_id, seq))
+        if changes.rows:
+            self.append(changes.rows)
+        if changes.recorded is not None:
+            self.cursor.execute(self.sql.recorded, recorded_rows.stored(changes.recorded))
+
+    def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
+        """Save what is new in the domain's state. The statement begins with `with_it`, which takes the `values`."""
+        statement, changed = self.sql.saving(state, before)
+        self.cursor.execute(with_it + statement, (*values, *changed))
+        if self.cursor.rowcount != 1:
+            raise StoreBusyError(
+                "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
+            )
+
+    def _set_states(self, states: PolicyStates) -> None:
+        """Set a policy state; rows are read to find those of the sources, for no index has them."""
+        values = (states.policy_state, self.domain_id)
+        if states.sources is None:
+            self.cursor.execute(self.sql.set_state, values)
+            return
+        update = f"{self.sql.set_state} AND {_POLICY_STATE} IS NULL"
+        if None in states.sources:
+            self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
+        named = [to_bytes(source) for source in states.sources if source]
+        for first in range(0, len(named), _SOURCES_AT_ONCE):
+            part = named[first : first + _SOURCES_AT_ONCE]
+            placeholders = ", ".join([self.sql.placeholder] * len(part))
+            self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
+
+    def last_batch(self, writer: int) -> int:
+        """As `DomainLog.last_batch`."""
+        row = self.cursor.execute(self.sql.last_batch, (self.domain_id, writer)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
+        """The values of `Statements.append` for each row."""
+        if len(rows) == 1:  # for which converting column by column takes twice as long
+            return [(self.domain_id, *receipt_rows.stored(rows[0]))]
+        return [(self.domain_id, *values) for values in receipt_rows.stored_many(rows)]

@@ -1,0 +1,264 @@
+"""Concurrent receivers and a naive model of them, whatever their transactions do; and faults that the model notices.
+
+What holds after each step, and is checked in `claimed_domain.py`:
+
+- What the rule remembers is claimed, and so is what waits to be folded in. So nothing is missed that the rule, in the order
+  of folding, would catch, and an id is delivered once while it is remembered.
+- Nothing is claimed, and so dropped, whose id no committed receipt has had.
+- Once all is folded in, nothing else is claimed than what the rule remembers, but what open transactions are at.
+"""
+
+import uuid
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from receiver.store.databases import claims
+from receiver.store.databases.claims import Claims
+from tests.choosing import examples
+from tests.durable.claimed_domain import ClaimedDomain, claimed_domain
+
+IDS = st.sampled_from([None, "", *"abc", "\0", "\ud800", "forgotten"])
+SOURCES = st.sampled_from([None, "", "s", "t"])
+STEPS_US = st.sampled_from([0, 0, 1, 1, 2, 3, 7, -1, -5])
+STEPS = st.lists(st.tuples(IDS, SOURCES, STEPS_US), min_size=1, max_size=6)
+SIZES = st.tuples(st.integers(0, 3), st.integers(0, 4)).filter(any)
+WHO = st.integers(0, 1)
+WHICH = st.integers(0, 7)
+BY_HAND = st.sampled_from(["resize", "reopen", "retire", "convert", "forget"])
+FATES = st.sampled_from(["kept", "kept", "undone", "rolled back", "released"])
+ENDS = st.sampled_from(["commit", "commit", "commit", "roll back", "die"])
+
+
+class ClaimsMachine(RuleBasedStateMachine):
+    def __init__(self, url):
+        super().__init__()
+        self.url = url
+        self.domain = None
+        self.now_us = 0
+
+    @initialize(chosen=SIZES, receivers=st.integers(1, 2))
+    def start(self, chosen, receivers):
+        self.domain = ClaimedDomain(self.url, uuid.uuid4().hex, receivers, *chosen)
+
+    def _received(self, steps):
+        received = []
+        for id_, source, step_us in steps:
+            self.now_us = max(0, self.now_us + step_us)
+            received.append((id_, source, self.now_us))
+        return received
+
+    def _one(self, which):
+        under_way = self.domain.under_way
+        return under_way[which % len(under_way)]
+
+    @rule(who=WHO, steps=STEPS)
+    def receive_and_commit(self, who, steps):
+        """By ids that nobody is at."""
+        touched = self.domain.touched_by_others()
+        going = self.domain.begin(who)
+        self.domain.receive(going, [row for row in self._received(steps) if row[0] not in touched])
+        self.domain.end(going, "commit")
+
+    @precondition(lambda self: len(self.domain.under_way) < 3)
+    @rule(who=WHO, joins=st.booleans(), steps=STEPS)
+    def begin(self, who, joins, steps):
+        self.domain.receive(self.domain.begin(who, joins=joins), self._received(steps))
+
+    @precondition(lambda self: self.domain.under_way)
+    @rule(which=WHICH, steps=STEPS, fate=FATES)
+    def receive(self, which, steps, fate):
+        self.domain.receive(self._one(which), self._received(steps), fate)
+
+    @precondition(lambda self: self.domain.under_way)
+    @rule(which=WHICH, how=ENDS)
+    def end(self, which, how):
+        self.domain.end(self._one(which), how)
+
+    @precondition(lambda self: self.domain.under_way)
+    @rule(which=WHICH, first=WHICH, steps=STEPS, meanwhile=STEPS, how=ENDS)
+    def overtake(self, which, first, steps, meanwhile, how):
+        holder = self._one(which)
+        held = sorted(holder.touched)
+        steps = [(held[first % len(held)], None, 0), *steps] if held else steps
+        self.domain.overtake(holder, self._received(steps), self._received(meanwhile), how)
+
+    @rule(who=WHO, at_most=st.integers(1, 4), undo=st.sampled_from([False, False, True]))
+    def fold(self, who, at_most, undo):
+        self.domain.fold(who, at_most, undo=undo)
+
+    @rule(who=WHO)
+    def fold_all(self, who):
+        self.domain.fold_all(who)
+
+    @rule(what=BY_HAND, who=WHO, which=WHICH, chosen=SIZES, steps=STEPS)
+    def by_hand(self, what, who, which, chosen, steps):
+        """What is done to a domain now and then."""
+        domain = self.domain
+        if what == "resize":
+            domain.resize(who, *chosen)
+        elif what == "reopen":
+            domain.reopen(who)
+        elif what == "retire":
+            domain.retire([source or "" for _, source, _ in steps[:2]])
+        elif what == "convert":
+            domain.convert(self._received(steps))
+        else:
+            known = sorted(domain.model_remembers())
+            domain.forget([*known, "unknown"][which % (len(known) + 1)])
+
+    @invariant()
+    def holds(self):
+        if self.domain is not None:
+            self.domain.check()
+
+    def teardown(self):
+        if self.domain is not None:
+            try:
+                self.domain.close()
+            except BaseException:
+                self.domain.abandon()
+                raise
+
+
+def run(url, full, **more):
+    run_state_machine_as_test(
+        partial(ClaimsMachine, url),
+        # To make a case smaller takes minutes here.
+        settings=settings(
+            max_examples=full, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate], **more
+        ),
+    )
+
+
+@pytest.mark.scaled
+def test_whatever_transactions_do(fresh_postgres_url):
+    run(fresh_postgres_url, examples(120))
+
+
+def received(ids):
+    return [(id_, None, 0) for id_ in ids]
+
+
+def commit(domain, ids):
+    going = domain.begin(0)
+    domain.receive(going, received(ids))
+    domain.end(going, "commit")
+
+
+def who_waits_is_overtaken(domain):
+    """Its number of `x` is drawn once it has got hold of `a`, and so behind that of whoever came with `x` meanwhile."""
+    holder = domain.begin(0)
+    domain.receive(holder, received("a"))
+    domain.overtake(holder, received("ax"), received("x"), "roll back")
+    domain.end(domain.under_way[0], "commit")
+    domain.check()
+    domain.fold_all(0)
+
+
+def somebody_is_at_what_is_forgotten(domain):
+    commit(domain, "a")
+    domain.fold_all(0)
+    going = domain.begin(0, joins=True)
+    domain.receive(going, received("a"))
+    commit(domain, "bc")
+    domain.fold_all(0)
+    assert domain.claimed() == {"a", "b", "c"}
+    domain.end(going, "roll back")
+    domain.fold_all(0)
+
+
+def what_is_forgotten_waits_to_be_folded_in(domain):
+    commit(domain, "abca")
+    domain.fold(0, 3)
+    domain.check()
+
+
+def more_come_than_are_remembered(domain):
+    commit(domain, "abc")
+    domain.fold_all(0)
+
+
+def an_id_comes_twice_at_once(domain):
+    commit(domain, "cbac")
+    domain.check()
+
+
+DRAWN_EARLY = (
+    ("AS key, nth\n    FROM unnest", "AS key, nth, nextval('receiver_arrival_number') AS number\n    FROM unnest"),
+    ("nextval('receiver_arrival_number'), key", "number, key"),
+)
+
+
+def edited(name, *edits):
+    """Another text of one of the statements."""
+    statement = getattr(claims, name)
+    for before, after in edits:
+        assert before in statement
+        statement = statement.replace(before, after)
+    return partial(patch.object, claims, name, statement)
+
+
+def in_reverse(self, at_most, take=Claims.take):
+    return take(self, at_most)[::-1]
+
+
+def never_again(self, ids, release=Claims.release):
+    release(self, ids)
+    return set()
+
+
+FAULTS = {
+    "numbers drawn before the id is had": (who_waits_is_overtaken, edited("_CLAIM", *DRAWN_EARLY)),
+    "a skipped claim never tried again": (
+        somebody_is_at_what_is_forgotten,
+        partial(patch.object, Claims, "release", never_again),
+    ),
+    "release without a look for arrivals": (
+        what_is_forgotten_waits_to_be_folded_in,
+        edited("_RELEASE", ("\n    WHERE domain_id", "\n    WHERE false AND domain_id")),
+    ),
+    "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
+    "a batch reordered": (
+        an_id_comes_twice_at_once,
+        edited("_CLAIM", ("(key) ORDER BY nth", "(key) ORDER BY 4")),
+    ),
+    "the last of a batch claims": (
+        an_id_comes_twice_at_once,
+        edited("_CLAIM", ("ORDER BY nth) > 1", "ORDER BY nth DESC) > 1")),
+    ),
+}
+STORIES = sorted({story for story, _ in FAULTS.values()}, key=lambda story: story.__name__)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_a_story(fresh_postgres_url, story):
+    with claimed_domain(fresh_postgres_url, "story") as domain:
+        story(domain)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed(fresh_postgres_url, fault):
+    story, broken = FAULTS[fault]
+    with broken(), pytest.raises(AssertionError), claimed_domain(fresh_postgres_url, "story") as domain:
+        story(domain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_model_notices_a_fault(fresh_postgres_url, fault):
+    """By itself, with no story told."""
+    _, broken = FAULTS[fault]
+    with broken(), pytest.raises((AssertionError, pytest.fail.Exception)):
+        run(fresh_postgres_url, 300, report_multiple_bugs=False, database=None)

@@ -1,0 +1,175 @@
+"""Concurrent receivers: claims, folding, and what follows from them."""
+
+import threading
+import time
+from contextlib import suppress
+
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+
+from receiver import Receiver
+from receiver.durable.audit import audit, look
+from receiver.durable.forgetting import forget, look_up
+from receiver.errors import SettingsError, StoreBusyError, StoreError
+from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
+from tests.stores import execute
+
+
+def concurrent(url, **options):
+    return opened(url, concurrent=True, **options)
+
+
+def until(is_so, secs=10.0):
+    ends = time.monotonic() + secs
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def claims(url):
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        rows = (
+            connection.execute(text("SELECT coalesce(long_id, unique_message_id) FROM receiver_claim ORDER BY 1"))
+            .scalars()
+            .all()
+        )
+    return [bytes(row).decode("utf-8", "surrogatepass") for row in rows]
+
+
+def waiting(url):
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT count(*) FROM receiver_arrival")).scalar()
+
+
+def test_new_then_duplicate_then_forgotten(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(2, 0)) as orders:
+        assert send(orders, "a", "b", "a") == [NEW, NEW, DUPLICATE]
+        until(lambda: waiting(url) == 0)
+        assert send(orders, "c", "d") == [NEW, NEW]
+        until(lambda: claims(url) == ["c", "d"])
+        assert send(orders, "a", "d") == [NEW, DUPLICATE]
+        until(lambda: waiting(url) == 0)
+        until(lambda: orders.status().rx == 7)
+    assert claims(url) == ["a", "d"]
+
+
+def test_a_rolled_back_batch_claims_nothing(fresh_postgres_url):
+    url = fresh_postgres_url
+    engine = create_engine(url, poolclass=NullPool)
+    with concurrent(url) as orders:
+        assert undone(orders, "a") == [NEW]
+        with engine.connect() as connection:
+            assert undone(orders, "a", connection=connection) == [NEW]
+            assert send(orders, "b", connection=connection) == [NEW]
+            connection.commit()
+        assert send(orders, "a", "b") == [NEW, DUPLICATE]
+    assert claims(url) == ["a", "b"]
+
+
+def test_others_go_on_while_one_waits(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url, patience_secs=0.5) as orders:
+        with orders.batch() as batch:
+            assert batch.receive("a", received_at_us=0).verdict is NEW
+            assert send(orders, "b", "c") == [NEW, NEW]
+            until(lambda: waiting(url) == 0)  # they are folded in although one is open
+            with pytest.raises(StoreBusyError):
+                send(orders, "a")
+        assert send(orders, "a") == [DUPLICATE]
+
+
+@pytest.mark.parametrize(("ends_well", "verdict"), [(True, DUPLICATE), (False, NEW)])
+def test_who_waits_learns_what_became_of_the_other(fresh_postgres_url, ends_well, verdict):
+    with concurrent(fresh_postgres_url) as orders:
+        answers = []
+        waiter = threading.Thread(target=lambda: answers.append(send(orders, "a")))
+        with suppress(UndoError), orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            waiter.start()
+            time.sleep(0.2)
+            assert answers == []
+            if not ends_well:
+                raise UndoError
+        waiter.join()
+        assert answers == [[verdict]]
+
+
+def test_conversion_both_ways(fresh_postgres_url):
+    url = fresh_postgres_url
+    with opened(url, settings=sizes(3, 0)) as old:
+        send(old, "a", "b", "c", "d")
+        with concurrent(url) as orders:
+            assert claims(url) == ["b", "c", "d"]
+            with pytest.raises(StoreError, match="another kind"):
+                send(old, "x")
+            assert send(orders, "b", "a") == [DUPLICATE, NEW]
+            with opened(url) as again:
+                assert claims(url) == []
+                assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
+                with pytest.raises(StoreError):
+                    send(orders, "y")
+
+
+def test_a_lost_folder_is_replaced(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as first, concurrent(url) as second:
+        until(lambda: first.is_folding or second.is_folding)
+        folding, other = (first, second) if first.is_folding else (second, first)
+        folding.close()
+        send(other, "a")
+        until(lambda: waiting(url) == 0)
+
+
+def test_what_is_refused(fresh_postgres_url, sqlite_url):
+    with pytest.raises(SettingsError):
+        concurrent(sqlite_url)
+    with pytest.raises(SettingsError):
+        concurrent(fresh_postgres_url, policy="artemis:id_cache_size=3")
+    with pytest.raises(SettingsError):
+        Receiver.open(fresh_postgres_url, connection_id="c", destination="q", concurrent=1)
+
+
+def test_looked_up_and_forgotten(fresh_postgres_url):
+    """Also before a receipt is folded in: it is known, and can be forgotten once it is."""
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        assert send(orders, "a", "b", None) == [NEW, NEW, UNCHECKED]
+        assert [known.is_remembered for known in look_up(url, "a")] == [True]
+        until(lambda: waiting(url) == 0)
+        assert [known.is_remembered for known in look_up(url, "a")] == [True]
+        assert len(forget(url, "a")) == 1
+        assert send(orders, "a", "b", "forgotten") == [NEW, DUPLICATE, NEW]
+        until(lambda: waiting(url) == 0)
+        with orders.batch() as batch:
+            batch.receive("b", received_at_us=0)
+            with pytest.raises(StoreBusyError, match="open"):
+                forget(url, "b")
+        until(lambda: waiting(url) == 0)
+        assert send(orders, "forgotten", "b") == [DUPLICATE, DUPLICATE]
+        assert not audit(url).findings
+
+
+def test_figures(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        orders._folder.close()
+        send(orders, "a", "b")
+        (domain,) = look(url).domains
+        assert (domain.unfolded_receipts, domain.state.receipts) == (2, 0)
+        assert domain.unfolded_secs > 0
+    with concurrent(url) as orders:
+        until(lambda: orders.figures().unfolded_receipts == 0 and orders.status().rx == 2)
+    (domain,) = look(url).domains
+    assert (domain.unfolded_receipts, domain.unfolded_secs, domain.state.receipts) == (0, None, 2)
+
+
+def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        send(orders, "a", "b")
+        until(lambda: waiting(url) == 0)
+    execute(url, "DELETE FROM receiver_claim WHERE unique_message_id = 'a'")
+    assert [finding.kind for finding in audit(url).findings] == ["claims"]

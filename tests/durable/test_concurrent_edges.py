@@ -1,0 +1,336 @@
+"""Concurrent receivers at their edges: odd ids, deadlocks, callers' transactions, lost connections, forks, closing."""
+
+import os
+import random
+import threading
+from contextlib import contextmanager, suppress
+from unittest.mock import patch
+
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+
+from receiver.durable.receiver import ConcurrentReceiver
+from receiver.errors import ClosedError, ReceiverError, SettingsError, StoreBusyError, StoreError
+from receiver.store.sql_rows import driver_of
+from tests.durable.claimed_domain import HandFolder
+from tests.durable.forked import forked
+from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
+from tests.durable.proxy import Cut, proxied
+from tests.durable.server import mortal_server
+from tests.durable.test_concurrent import claims, concurrent, until, waiting
+
+ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
+
+
+@contextmanager
+def callers(url, isolation_level="READ COMMITTED"):
+    engine = create_engine(url, poolclass=NullPool, isolation_level=isolation_level)
+    with engine.connect() as connection:
+        yield connection
+
+
+def cut(url, connection):
+    """Let the server end a connection, without its client's knowing."""
+    pid = driver_of(connection).info.backend_pid
+    with callers(url, "AUTOCOMMIT") as other:
+        other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        ended = text("SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = :pid)")
+        until(lambda: other.execute(ended, {"pid": pid}).scalar())
+
+
+def test_ids_are_exact_text(fresh_postgres_url, seed):
+    long = "".join(random.Random(seed).choices("0123456789abcdef", k=10_000))  # which can't be compressed
+    ids = [*ODD_IDS, long, long[:-1] + "x"]
+    with concurrent(fresh_postgres_url) as orders:
+        assert send(orders, *ids) == [NEW] * len(ids)
+        assert send(orders, *ids, None, "") == [DUPLICATE] * len(ids) + [UNCHECKED] * 2
+        until(lambda: waiting(fresh_postgres_url) == 0)
+        assert send(orders, *ids) == [DUPLICATE] * len(ids)
+    assert claims(fresh_postgres_url) == sorted(ids, key=lambda id_: id_.encode("utf-8", "surrogatepass"))
+
+
+@pytest.mark.parametrize(
+    "receipt", [(5, None, 0), (0, None, 0), ("a", 5, 0), (None, 5, 0), ("a", None, -1), ("a", None, True)]
+)
+def test_what_no_receipt_can_be(fresh_postgres_url, receipt):
+    with concurrent(fresh_postgres_url) as orders, orders.batch() as batch:
+        with pytest.raises(SettingsError):
+            batch.decide(*receipt)
+        assert batch.receive("a", received_at_us=0).verdict is NEW
+
+
+def test_opposite_orders(fresh_postgres_url):
+    """Two transactions wait for each other: the server ends one, which may try again; the other goes on."""
+    said = []
+    with concurrent(fresh_postgres_url) as orders:
+        both_have_one = threading.Barrier(2)
+
+        def receive(first, second):
+            try:
+                with orders.batch() as batch:
+                    batch.receive(first, received_at_us=0)
+                    both_have_one.wait()
+                    batch.receive(second, received_at_us=0)
+                said.append(None)
+            except StoreBusyError as error:
+                said.append(error)
+
+        threads = [threading.Thread(target=receive, args=order) for order in ("ab", "ba")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (refused,) = [error for error in said if error is not None]
+        assert "try again" in refused.hint
+        assert len(said) == 2
+        assert send(orders, "a", "b") == [DUPLICATE] * 2
+
+
+@pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_callers_older_snapshot(fresh_postgres_url, isolation_level):
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url, isolation_level) as connection:
+        connection.execute(text("SELECT count(*) FROM receiver_claim"))
+        assert send(orders, "a", "b") == [NEW, NEW]
+        with pytest.raises(StoreBusyError) as refused:
+            send(orders, "a", connection=connection)
+        assert "in a new one" in refused.value.hint
+        connection.rollback()
+        assert send(orders, "c", "a", connection=connection) == [NEW, DUPLICATE]
+        connection.commit()
+        assert send(orders, "c") == [DUPLICATE]
+
+
+def test_autocommit_is_refused(fresh_postgres_url):
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url, "AUTOCOMMIT") as connection:
+        with pytest.raises(SettingsError, match="AUTOCOMMIT"):
+            send(orders, "a", connection=connection)
+        assert send(orders, "a") == [NEW]
+
+
+def test_a_callers_patience_is_kept(fresh_postgres_url):
+    with concurrent(fresh_postgres_url, patience_secs=0.05) as orders, callers(fresh_postgres_url) as connection:
+        connection.execute(text("SET lock_timeout = '7s'"))
+        send(orders, "a", connection=connection)
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
+        with orders.batch() as batch:
+            batch.receive("b", received_at_us=0)
+            with connection.begin_nested() as savepoint:
+                with pytest.raises(StoreBusyError):
+                    send(orders, "b", connection=connection)
+                savepoint.rollback()
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
+        assert send(orders, "a", "b", connection=connection) == [DUPLICATE] * 2
+        connection.commit()
+
+
+def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
+    """It is at an id that the rule forgets meanwhile; the claim is released once it has rolled back, though nothing comes."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(1, 0)) as orders, callers(url) as connection:
+        send(orders, "a")
+        assert send(orders, "a", connection=connection) == [DUPLICATE]
+        for id_ in "bcd":
+            assert send(orders, id_) == [NEW]
+            until(lambda: waiting(url) == 0)
+        until(lambda: claims(url) == ["a", "d"])
+        connection.rollback()
+        until(lambda: claims(url) == ["d"])
+
+
+def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
+    """Nothing of that batch; all of the others."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        orders._folder.close()
+        assert send(orders, "a", connection=connection) == [NEW]
+        assert undone(orders, "b", "a", "b", None, connection=connection) == [NEW, DUPLICATE, DUPLICATE, UNCHECKED]
+        assert send(orders, "b", "c", connection=connection) == [NEW, NEW]
+        assert undone(orders, "c", "d", connection=connection) == [DUPLICATE, NEW]
+        connection.commit()
+        assert claims(fresh_postgres_url) == ["a", "b", "c"]
+        assert waiting(fresh_postgres_url) == 3
+
+
+def test_an_exception_takes_back_nobody_elses(fresh_postgres_url):
+    """The batch's claim had gone with a savepoint, and another transaction has claimed the id since."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        with suppress(UndoError), orders.batch(connection) as batch:
+            savepoint = connection.begin_nested()
+            batch.receive("a", received_at_us=0)
+            savepoint.rollback()
+            assert send(orders, "a") == [NEW]
+            until(lambda: waiting(fresh_postgres_url) == 0)
+            raise UndoError
+        connection.commit()
+        assert send(orders, "a") == [DUPLICATE]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_failed_receive_fails_the_batch(fresh_postgres_url, joins):
+    """PostgreSQL would answer COMMIT with a rollback, and no error."""
+    with concurrent(fresh_postgres_url, patience_secs=0.05) as orders, callers(fresh_postgres_url) as connection:
+        with orders.batch() as holder:
+            holder.receive("a", received_at_us=0)
+
+            def receive():
+                with orders.batch(connection if joins else None) as batch:
+                    batch.receive("b", received_at_us=0)
+                    with pytest.raises(StoreBusyError):
+                        batch.receive("a", received_at_us=0)
+
+            with pytest.raises(StoreError, match="earlier statement"):
+                receive()
+        connection.rollback()
+        assert send(orders, "b") == [NEW]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("how", ["rollback", "commit"])
+def test_a_transaction_ended_inside_the_block(fresh_postgres_url, joins, how):
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+
+        def receive(*more):
+            with orders.batch(connection if joins else None) as batch:
+                batch.receive("a", received_at_us=0)
+                getattr(batch.connection, how)()
+                for id_ in more:
+                    batch.receive(id_, received_at_us=0)
+
+        for more in ["b", ""]:
+            with pytest.raises(SettingsError, match="ended inside"):
+                receive(*more)
+        connection.rollback()
+        assert send(orders, "b") == [NEW]
+
+
+def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url):
+    """A batch begins anew on another connection only while nothing is in it."""
+    with concurrent(fresh_postgres_url) as orders:
+
+        def receive():
+            with orders.batch() as batch:
+                batch.connection.execute(text("CREATE TABLE effects ()"))
+                cut(fresh_postgres_url, batch.connection)
+                batch.receive("a", received_at_us=0)
+
+        with pytest.raises(StoreError):
+            receive()
+        assert send(orders, "a") == [NEW]
+
+
+@pytest.mark.parametrize(("when", "verdict"), [(Cut.BEFORE_COMMIT, NEW), (Cut.BEFORE_REPLY, DUPLICATE)])
+def test_a_link_cut_around_the_commit(fresh_postgres_url, when, verdict):
+    with proxied(fresh_postgres_url) as proxy, concurrent(proxy.url) as orders:
+        orders._folder.close()
+        send(orders, "a")
+        proxy.arm(when)
+        with pytest.raises(StoreError, match="isn't known") as unknown:
+            send(orders, "b")
+        assert "again" in unknown.value.hint
+        assert send(orders, "a", "b") == [DUPLICATE, verdict]
+
+
+def test_a_server_restarted_while_idle(caplog):
+    """Its dead connections in the pool cost nobody an error."""
+    with mortal_server() as server, concurrent(server.url) as orders:
+        with orders.batch() as one, orders.batch() as other, orders.batch() as third:
+            for batch, id_ in [(one, "a"), (other, "b"), (third, "c")]:
+                batch.receive(id_, received_at_us=0)
+        until(lambda: waiting(server.url) == 0)
+        server.kill()
+        server.start()
+        with orders.batch() as one, orders.batch() as other:
+            for batch, id_ in [(one, "a"), (other, "d")]:
+                batch.receive(id_, received_at_us=0)
+        assert send(orders, "a", "b", "c", "d") == [DUPLICATE] * 4
+        until(lambda: waiting(server.url) == 0)
+        server.kill()
+        orders.close()
+        server.start()
+    assert "the next receiver does" in caplog.text or "trying again" in caplog.text
+
+
+def refusal(use):
+    try:
+        use()
+    except ReceiverError as error:
+        return type(error).__name__
+    return "no error"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_fork(fresh_postgres_url, joins):
+    """The child is refused the receiver and its batch, and harms neither; it may open its own."""
+    url = fresh_postgres_url
+    with concurrent(url) as orders, callers(url) as connection:
+        until(lambda: orders.is_folding)
+        with orders.batch(connection if joins else None) as batch:
+            batch.receive("a", received_at_us=0)
+
+            def child():
+                said = [
+                    refusal(lambda: send(orders, "x")),
+                    refusal(lambda: batch.receive("x", received_at_us=0)),
+                    refusal(lambda: batch.__exit__(None, None, None)),
+                    refusal(lambda: batch.__exit__(UndoError, UndoError(), None)),
+                    refusal(orders.close),
+                ]
+                with concurrent(url) as own:
+                    return said, [verdict.value for verdict in send(own, "y")]
+
+            refused = ["ClosedError", "ClosedError", "ClosedError", "no error", "no error"]
+            assert forked(child)() == [refused, ["new"]]
+            assert batch.receive("b", received_at_us=0).verdict is NEW
+        connection.commit()
+        assert orders.is_folding
+        assert send(orders, "a", "b", "x", "y") == [DUPLICATE, DUPLICATE, NEW, DUPLICATE]
+        until(lambda: waiting(url) == 0)
+
+
+def test_closing_under_way(fresh_postgres_url):
+    """Batches that have begun may end; no other begins. All who close wait until it is done."""
+    orders = concurrent(fresh_postgres_url)
+    until(lambda: orders.is_folding)
+    with orders.batch() as batch:
+        batch.receive("a", received_at_us=0)
+        closing = [threading.Thread(target=orders.close) for _ in range(3)]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
+        batch.receive("b", received_at_us=0)
+        with pytest.raises(ClosedError):
+            send(orders, "c")
+    orders.close()
+    with concurrent(fresh_postgres_url) as again:
+        assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
+
+
+def test_two_open_a_new_domain_at_once(fresh_postgres_url):
+    """Who comes second finds it made, and leaves the claims of receipts that wait to be folded in."""
+    take_up = ConcurrentReceiver.take_up
+
+    def overtaken(second, settings):
+        with (
+            patch.object(ConcurrentReceiver, "take_up", take_up),
+            patch("receiver.durable.receiver.Folder", HandFolder),
+            concurrent(fresh_postgres_url) as first,
+        ):
+            assert send(first, "a") == [NEW]
+        take_up(second, settings)
+
+    with patch.object(ConcurrentReceiver, "take_up", overtaken):
+        second = concurrent(fresh_postgres_url)
+    with second:
+        assert send(second, "a") == [DUPLICATE]
+
+
+def test_converting_waits_for_open_transactions(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        with orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            with pytest.raises(StoreBusyError):
+                opened(url, patience_secs=0.1)
+        assert send(orders, "a") == [DUPLICATE]

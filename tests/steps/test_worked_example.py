@@ -1,0 +1,90 @@
+"""The example that the docstring of `steps.log` follows through all steps says what they do."""
+
+import re
+
+import numpy as np
+import pytest
+from cut_logs import Cutting, File, assemble, written
+
+from receiver.simulate.shares import FirstReceiptNeeds
+from receiver.steps import log as module
+from receiver.steps.log import ChunkedLog, assembled_chunks, linked_ids
+from receiver.steps.measuring import incoming_refs
+from receiver.steps.schemas import IdEnds, IncomingRefs, Links, MeasuredReceipts, OutgoingRefs, Piece, Tail
+from receiver.steps.tails import tail_plan, tailing
+from tests.logs.reading import Row
+
+SECOND_US = 1_000_000
+TEXT = " ".join((module.__doc__ or "").split())
+CHUNKS = [
+    [(id_, int(second)) for id_, second in re.findall(r"(\w) at (\d) s", chunk)]
+    for chunk in re.findall(r"chunk \d: ((?:\w at \d s,? ?)+)", TEXT)
+]
+
+
+@pytest.fixture(name="made")
+def _made():
+    rows = [Row(second * SECOND_US, id_, "s") for chunk in CHUNKS for id_, second in chunk]
+    with written([File("csv", rows)]) as paths:
+        made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=2))
+    assert [len(chunk) for chunk in CHUNKS] == [2, 3] == [len(chunk.source) for chunk in made.chunks()]
+    return made
+
+
+@pytest.fixture(name="log")
+def _log(made):
+    return ChunkedLog(made.plan, made.reports, made.pieces)
+
+
+def says(text: str) -> bool:
+    return text in TEXT
+
+
+def test_link(made):
+    links = [row.value for row in linked_ids(made.pieces.only(Piece), made.plan).only(Links).rows]
+    refs = [
+        (each.chunk, int(each.unit_row[at]), to)
+        for each in links
+        for at, to in zip(each.ref_at, each.ref_to.tolist(), strict=True)
+    ]
+    assert sorted(refs) == [(0, 0, 1), (0, 1, 1)]
+    assert says("So chunk 1 refers to rows 0 and 1 of chunk 0")
+
+
+def test_chunks(log):
+    firsts, lasts = ([int(getattr(each, name)[0]) for each in log._source_counts] for name in ("firsts", "lasts"))
+    assert says(f"{firsts[0]} come first in chunk 0 (a, b) and {firsts[1]} in chunk 1 (c)")
+    assert says(f"{lasts[0]} come last in chunk 0 and {lasts[1]} in chunk 1 (b, c, a)")
+
+
+def test_measuring(made, log):
+    assembled = assembled_chunks(
+        made.pieces.only(Piece), linked_ids(made.pieces.only(Piece), made.plan), made.plan, np.full(2, -1)
+    )
+    refs = assembled.only(OutgoingRefs, IdEnds).grouped(
+        incoming_refs(made.plan, log._totals), made.plan.partitions, IncomingRefs, FirstReceiptNeeds
+    )
+    (incoming,) = [row.value for row in refs.only(IncomingRefs).rows]
+    newer_ids = dict(zip(incoming.from_row.tolist(), incoming.newer_ids.tolist(), strict=True))
+    assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
+    assert says(f"2 - 0 - 2 = {newer_ids[1]} ids.")
+    facts = log.facts()
+    assert says(f"so a needs W = {facts.whole.windows.most}.")
+    assert says(f"It needs E = {facts.most_expiry_need_us // SECOND_US} s, from its time to the clock at 4 s")
+
+
+def test_tails(made, log):
+    tails = tail_plan(made.plan, log._totals, log._source_counts, 2, 0)
+    (tail,) = [row.value for row in log._measured.only(MeasuredReceipts).map(tailing(made.plan, tails), Tail).rows]
+    assert tail.row.tolist() == [0, 1]
+    assert says("for windows up to 2, chunk 0 hands on rows 0 and 1")
+
+
+@pytest.mark.parametrize(
+    ("window", "expiry_us", "caught"), [(3, 0, 2), (2, 0, 1), (2, SECOND_US - 1, 1), (2, SECOND_US, 2)]
+)
+def test_replaying(log, window, expiry_us, caught):
+    assert log.replay([window], [expiry_us], [(window, expiry_us)]).pairs[0].caught == caught
+    assert says(
+        "catches b and a with W = 3. With W = 2 it misses a, which c pushes out of the queue, unless E is at least 1 s"
+    )
