@@ -12,6 +12,7 @@ from dataclasses import asdict
 
 from benchmarks.bridge import bridge
 from benchmarks.compare import compare
+from benchmarks.concurrent import concurrent
 from benchmarks.correlator import correlator
 from benchmarks.detector import receive, receive_many
 from benchmarks.durable import durable
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[float], Iterable[Comparison]]] = {
     "correlator": correlator,
     "spark": spark,
     "durable": durable,
+    "concurrent": concurrent,
     "bridge": bridge,
     "way": way,
     "peers": peers,

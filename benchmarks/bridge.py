@@ -13,18 +13,24 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from platformdirs import user_cache_path
+from sqlalchemy import Connection, text
 
 from benchmarks.bridging import BATCH, BODY, TURNS, Orders, check, new_store, options, skipped_aloud, speed
 from benchmarks.kafka import kafka_topics
 from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.stores import on_a_disk, postgres
 from receiver.bridge.connectors import Message, sink_of, source_of
 from receiver.bridge.opening import open_bridge
+from receiver.bridge.options import BridgeOptions, Mode
 from receiver.demo.artemis import HOST, Broker, check_programs, fetch, new_broker
 from tests.brokers import cached, classic, qpid, rabbitmq
 
 __all__ = ["bridge"]
 
+_CONSUMERS = 16
+_SLOW = 400
+_WORK = text("SELECT pg_sleep(0.02)")
 _PINGS = 300
 _PAUSE_SECS = 0.01
 _LOAD_SECS = 600
@@ -67,6 +73,8 @@ def _artemis(scale: float) -> Iterator[Comparison]:
         broker.start()
         for protocol in ("stomp", "amqp"):
             yield speed(f"bridge-{protocol}", _address(broker, protocol, f"{protocol}-orders"), scale, _ON_ARTEMIS)
+        with skipped_aloud("bridge-consumers"):
+            yield _consumers(broker, scale)
         yield _latency(broker, scale)
         yield _memory(broker, scale)
 
@@ -85,6 +93,47 @@ def _product(name: str, product: _Product, scale: float) -> Iterator[Comparison]
 def _address(broker: Broker, protocol: str, queue: str) -> str:
     port = broker.stomp_port if protocol == "stomp" else broker.amqp_port
     return f"{protocol}://{HOST}:{port}/queue/{queue}"
+
+
+def _consumers(broker: Broker, scale: float) -> Comparison:
+    """Messages each of which keeps the database busy for a while."""
+    count, address = scaled(_SLOW, scale, least=_CONSUMERS), _address(broker, "amqp", "slow")
+    with postgres() as server, on_a_disk(server).new_url() as store, Orders(address) as orders:
+
+        def rate(consumers: int | None) -> float:
+            orders.send(count)
+            return count / _secs_of_slow(address, store, count, consumers)
+
+        return by_turns(
+            lambda: rate(_CONSUMERS),
+            lambda: rate(None),
+            turns=scaled(TURNS, scale, least=1),
+            name="bridge-consumers",
+            work=f"{server.name}, {_CONSUMERS} consumers: {count:,} messages to a function, each with 20 ms of SQL",
+            unit="messages/s",
+            anchor_name="one, by APP_CONTROLLED",
+            goal=Goal(4, aim=10),
+        )
+
+
+def _secs_of_slow(address: str, store: str, count: int, consumers: int | None) -> float:
+    """From the first message's handling to the end of the last one's."""
+    began: list[float] = []
+
+    def handle(_message: Any, connection: Connection) -> None:
+        began.append(time.perf_counter())
+        connection.execute(_WORK)
+
+    under_way = open_bridge(address, handle, store, BridgeOptions(mode=Mode.APP_CONTROLLED, consumers=consumers))
+    worker = threading.Thread(target=under_way.run)
+    worker.start()
+    while under_way.figures.delivered < count and worker.is_alive():
+        time.sleep(_PAUSE_SECS)
+    took = time.perf_counter() - began[0]
+    under_way.stop()
+    worker.join()
+    check(under_way.figures.delivered, count)
+    return took
 
 
 def _latency(broker: Broker, scale: float) -> Comparison:

@@ -31,10 +31,10 @@ def _sources(receipts: Trace) -> int:
     return int(receipts.source.max()) + 1
 
 
-def _replay_grid(receipts: Trace) -> npt.NDArray[np.int64]:
+def _replay_grid(receipts: Trace) -> list[npt.NDArray[np.int64]]:
     """From numbered ids to caught and peak_ids of every pair."""
-    from receiver.simulate.kernel import replay_grid
-    from receiver.simulate.rows import link_rows
+    from receiver.simulate.domain_rows import link_rows
+    from receiver.simulate.kernel import WindowAsked, replay_windows
 
     rows = link_rows(
         receipts.received_at_us,
@@ -43,7 +43,8 @@ def _replay_grid(receipts: Trace) -> npt.NDArray[np.int64]:
         sources=_sources(receipts),
         distinct_ids=int(receipts.message.max()) + 1,
     )
-    return replay_grid(rows, _WINDOWS, _EXPIRIES_US).peak_ids
+    asked = [WindowAsked(window, _EXPIRIES_US.tolist(), with_needs=False) for window in _WINDOWS.tolist()]
+    return [counts.peak_ids for counts in replay_windows(rows, asked)]
 
 
 def _write_for_libcachesim(receipts: Trace, file: Path) -> None:

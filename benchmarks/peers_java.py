@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from receiver.closing import Closing
 from receiver.demo.artemis import HOST, Broker
-from receiver.demo.fetching import fetch_by_maven, last_lines, require_maven, whole
+from receiver.demo.server import fetch_by_maven, last_lines, require_maven, whole
 from receiver.errors import MissingProgramError
 from receiver.java import require_java
 from tests.brokers.cached import COPY

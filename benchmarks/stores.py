@@ -20,7 +20,7 @@ from receiver.message import ReceiptRow
 from receiver.store.tables import METADATA, receipt_rows, receipts
 from tests.postgres import GIVEN_SERVER, fresh_database, running_server
 
-__all__ = ["SQLITE", "Database", "Raw", "RawRow", "postgres", "raw_rows"]
+__all__ = ["SQLITE", "Database", "Raw", "RawRow", "on_a_disk", "postgres", "raw_rows"]
 
 RawRow = tuple[object, ...]
 
@@ -175,3 +175,23 @@ def postgres() -> Iterator[Database]:
                 connection.execute(f"ALTER SYSTEM SET autovacuum_naptime = {_NAP_SECS}")
                 connection.execute("SELECT pg_reload_conf()")
         yield Database("postgresql", "PostgreSQL", "COPY", partial(fresh_database, server_url), _RawPostgres)
+
+
+_DISK_US = 2_000
+"""What a sync of a usual disk takes; what tests run on is often faster."""
+
+
+def on_a_disk(server: Database) -> Database:
+    """The same server with commits that take as long as on a usual disk."""
+
+    @contextmanager
+    def new_url() -> Iterator[str]:
+        with server.new_url() as url, closing(_RawPostgres(url).connection) as connection:
+            connection.autocommit = True
+            for name, value in {"commit_delay": _DISK_US, "commit_siblings": 0}.items():
+                connection.execute(f'ALTER DATABASE "{make_url(url).database}" SET {name} = {value}')
+            yield url
+
+    return server._replace(
+        key=f"{server.key}-disk", name=f"{server.name} whose commits take {_DISK_US / 1_000:g} ms", new_url=new_url
+    )

@@ -12,7 +12,8 @@ from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from receiver.bridge.connectors import Message
 from receiver.bridge.memory import MemoryBroker
-from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
+from receiver.bridge.opening import Origin, open_bridge
+from receiver.bridge.options import BridgeOptions
 from receiver.durable.receiver import Receiver
 from receiver.settings import BridgeSettings
 

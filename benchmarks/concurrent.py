@@ -1,0 +1,135 @@
+"""Many consumers of one queue: concurrent receivers against an inbox table written by hand, as most people would.
+
+Each consumer is a thread with a connection of its own, whose transaction it also gives the receiver. Four processes share
+the consumers. With "work", each transaction holds 20 ms of the application's own SQL. By hand it is
+`INSERT ... ON CONFLICT DO NOTHING`, by which no id is ever forgotten. Commits take as long as on a usual disk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import closing
+from multiprocessing.synchronize import Barrier
+from typing import NamedTuple
+
+from sqlalchemy import Connection, NullPool, create_engine, text
+
+from benchmarks.orders import in_batches, scaled
+from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.stores import Database, on_a_disk, postgres
+from receiver import Receiver, ReceiverSettings
+
+__all__ = ["concurrent"]
+
+_PROCESSES = 4
+_TURNS = 5
+_WORK = text("SELECT pg_sleep(0.02)")
+_BY_HAND = text("INSERT INTO by_hand SELECT unnest(CAST(:ids AS text[])) ON CONFLICT DO NOTHING RETURNING id")
+_SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=12_000, dup_detection_expiry_time_secs=1)
+_all_ready: Barrier
+_Take = Callable[[Connection, Sequence[str]], None]
+
+
+class _Load(NamedTuple):
+    url: str
+    is_ours: bool
+    consumers: int
+    """In each process."""
+    ids: Sequence[str]
+    at_once: int
+    """Messages in a transaction."""
+    works: bool
+
+
+def concurrent(scale: float) -> Iterator[Comparison]:
+    with postgres() as server:
+        disk = on_a_disk(server)
+        yield _comparison(disk, scale, consumers=16, count=6_000, at_once=1, goal=Goal(0.8, aim=1.0))
+        yield _comparison(disk, scale, consumers=16, count=2_000, at_once=1, goal=Goal(0.95, aim=1.0), works=True)
+        yield _comparison(disk, scale, consumers=8, count=40_000, at_once=20, goal=Goal(0.7, aim=1.0))
+        yield _comparison(disk, scale, consumers=1, count=1_000, at_once=1, goal=Goal(0.9, aim=1.0))
+
+
+def _comparison(
+    database: Database, scale: float, *, consumers: int, count: int, at_once: int, goal: Goal, works: bool = False
+) -> Comparison:
+    count, turns = scaled(count, scale, least=200), scaled(_TURNS, scale, least=1)
+    processes = min(_PROCESSES, consumers)
+    with database.new_url() as url:
+        engine = create_engine(url, poolclass=NullPool)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE by_hand (id text PRIMARY KEY)"))
+        numbers = iter(range(4 * turns))
+
+        def rate(*, is_ours: bool) -> float:
+            turn = next(numbers)
+            ids = [f"order {turn}:{number}" for number in range(count)]
+            shares = [ids[process::processes] for process in range(processes)]
+            loads = [_Load(url, is_ours, consumers // processes, share, at_once, works) for share in shares]
+            return count / _seconds(loads)
+
+        return by_turns(
+            lambda: rate(is_ours=True),
+            lambda: rate(is_ours=False),
+            turns=turns,
+            name=f"concurrent-{consumers}-{at_once}{'-work' if works else ''}",
+            work=f"{database.name}, {consumers} consumers, {at_once} messages a transaction: {count:,} messages",
+            unit="messages/s",
+            anchor_name="INSERT ... ON CONFLICT DO NOTHING by hand",
+            goal=goal,
+        )
+
+
+def _seconds(loads: Sequence[_Load]) -> float:
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(len(loads))
+    with ProcessPoolExecutor(len(loads), context, _prepare, (barrier,)) as pool:
+        spans = list(pool.map(_consume, loads))
+    return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+def _prepare(all_ready: Barrier) -> None:
+    global _all_ready  # noqa: PLW0603 - a process of the pool has nowhere else to keep it
+    _all_ready = all_ready
+
+
+def _consume(load: _Load) -> tuple[float, float]:
+    """When the work began and when it ended, on the clock that all processes share."""
+    if not load.is_ours:
+        return _by_threads(load, _by_hand)
+    with closing(
+        Receiver.open(load.url, connection_id="broker", destination="orders", settings=_SETTINGS, concurrent=True)
+    ) as receiver:
+
+        def claim(connection: Connection, ids: Sequence[str]) -> None:
+            with receiver.batch(connection) as batch:
+                batch.receive_many([(id_, None, None) for id_ in ids])
+
+        return _by_threads(load, claim)
+
+
+def _by_hand(connection: Connection, ids: Sequence[str]) -> None:
+    connection.execute(_BY_HAND, {"ids": list(ids)}).all()
+
+
+def _by_threads(load: _Load, take: _Take) -> tuple[float, float]:
+    engine = create_engine(load.url, pool_size=load.consumers)
+
+    def work(consumer: int) -> None:
+        for ids in in_batches(load.ids[consumer :: load.consumers], load.at_once):
+            with engine.begin() as connection:
+                take(connection, ids)
+                if load.works:
+                    connection.execute(_WORK)
+
+    with ThreadPoolExecutor(load.consumers) as pool:
+        list(pool.map(lambda _: engine.connect().close(), range(load.consumers)))
+        _all_ready.wait()
+        start = time.perf_counter()
+        list(pool.map(work, range(load.consumers)))
+        end = time.perf_counter()
+    engine.dispose()
+    return start, end
