@@ -17,7 +17,6 @@ KEPT_BY_NEWER_ONLY = {"{} claimed ids": "receiver_claim", "{} receipts to be fol
 
 
 def upgrade() -> None:
-    op.add_column("receiver_domain", sa.Column("is_concurrent", sa.Boolean, nullable=False, server_default=sa.false()))
     op.create_table(
         "receiver_claim",
         sa.Column("domain_id", sa.Integer, nullable=False),
@@ -53,4 +52,6 @@ def downgrade() -> None:
         op.execute(sa.schema.DropSequence(sa.Sequence("receiver_arrival_number")))
     op.drop_table("receiver_arrival")
     op.drop_table("receiver_claim")
-    op.drop_column("receiver_domain", "is_concurrent")
+    op.execute(
+        "UPDATE receiver_domain SET policy = 'apama' WHERE policy = 'apama-concurrent'"
+    )  # nothing is claimed in it

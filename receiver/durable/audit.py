@@ -77,7 +77,7 @@ class StoredDomain:
         try:
             return str(policy_of(self.state))
         except SettingsError:
-            return self.state.policy
+            return self.state.rule
 
     @property
     def need(self) -> Need | None:
@@ -161,7 +161,7 @@ def _domains(store: Snapshot, findings: Findings, advance: OnRows, *, with_ids: 
 
 def _check_clock(state: DomainState, findings: Findings) -> None:
     """Check the policy's own clock against the rest of the domain's row."""
-    clock = _CLOCKS.get(state.policy)
+    clock = _CLOCKS.get(state.rule)
     contradicting = {
         "policy": clock is None,
         # The other clock is set from outside, before any receipt if need be.
@@ -183,7 +183,7 @@ def _check_needs(state: DomainState, findings: Findings) -> None:
         findings.add("needs", name, shown_columns(state, ("needs_by_hour",)))
         return
     contradicting = {
-        "policy": state.policy != ApamaTwoTier.kind,
+        "policy": state.rule != ApamaTwoTier.kind,
         "duplicates": state.duplicates <= 0,
         "latest_us": any(hour > state.latest_us // HOUR_US for hour in by_hour),
     }

@@ -80,7 +80,7 @@ def _digests_of(stored: str) -> tuple[str, ...]:
 
 def policy_of(state: DomainState) -> Policy:
     """The domain's policy, which remembers nothing yet; `SettingsError` if there is none of this name and sizes."""
-    return policy_of_kind(state.policy, state.window_size, state.expiry_us)
+    return policy_of_kind(state.rule, state.window_size, state.expiry_us)
 
 
 _unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")

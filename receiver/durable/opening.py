@@ -127,7 +127,6 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
         "expiry_us": expiry_us,
         "clock_us": None,
         "needs_by_hour": None,
-        "is_concurrent": False,
     }
 
 
@@ -165,8 +164,8 @@ def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> D
 def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, str]) -> None:
     if (state.domain_key, state.domain_name) != key_and_name:  # SQLite may give a dropped domain's number to a new one
         raise StoreError("the domain was dropped while it was opened", hint="open it again")
-    if wanted.kind not in {None, state.policy}:
+    if wanted.kind not in {None, state.rule}:
         raise SettingsError(
-            f"the domain {state.domain_name!r:.80} has the policy {state.policy}, not {wanted.kind}",
+            f"the domain {state.domain_name!r:.80} has the policy {state.rule}, not {wanted.kind}",
             hint="open it as it is, or give the other policy a domain of its own: domain='name:...'",
         )

@@ -148,7 +148,7 @@ class Transaction:
         needs_by_hour = self._state.needs_by_hour
         if tally.events:
             needs_by_hour = self.cache.needs_with(tally.events, policy.latest_us)
-        return tally.added_to(
+        state = tally.added_to(
             self._state,
             last_seq=policy.serial,
             # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
@@ -157,8 +157,8 @@ class Transaction:
             clock_us=policy.clock_us,
             retired_sources=self._state.retired_sources + retired,
             needs_by_hour=needs_by_hour,
-            is_concurrent=self.is_concurrent,
         )
+        return state if state.is_concurrent == self.is_concurrent else state.converted()
 
     def _commit(self, state: DomainState, tally: Tally) -> None:
         address = self._session.address

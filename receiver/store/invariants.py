@@ -141,7 +141,6 @@ _NO_COUNTS = {
     "expiry_us",
     "clock_us",
     "needs_by_hour",
-    "is_concurrent",
 }
 """Columns with rules of their own, and the key."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)

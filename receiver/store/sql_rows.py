@@ -31,7 +31,7 @@ from receiver.store.tables import (
 )
 from receiver.store.values import to_bytes
 
-_IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name", "policy"}
+_IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
 # Most batches change these alone. To save all columns would take a batch of one receipt some percent longer.
 _BY_EACH_BATCH = ("last_seq", "last_writer", "latest_us", "clock_us", "receipts")

@@ -46,6 +46,11 @@ REVISION = max((script.name.partition("_")[0] for script in MIGRATIONS.glob("ver
 VERSION_TABLE = "receiver_alembic_version"
 
 
+EXCLUSIVE_POLICY, CONCURRENT_POLICY = "apama", "apama-concurrent"
+"""Apama's rule, in a domain of the one kind or of the other. Versions that know no claims refuse the second name, also where
+they have the domain open: nobody would claim the ids that they record."""
+
+
 class DomainState(NamedTuple):
     """A domain's own row."""
 
@@ -75,13 +80,27 @@ class DomainState(NamedTuple):
     clock_clamped: int
     max_delivery_us: int
     policy: Ascii
-    """The name of the policy that judges receipts; the two sizes above are the policy's."""
+    """The name of the policy that judges receipts; the two sizes above are the policy's. A domain of concurrent receivers has
+    `CONCURRENT_POLICY`."""
     retired_sources: int
     """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
     needs_by_hour: Ascii | None
     """What duplicates needed of each tier, as `receiver.durable.needs` has it; None before any."""
-    is_concurrent: bool
-    """Whether receivers claim ids, and receipts are folded in later: `receiver.store.claims`."""
+
+    @property
+    def is_concurrent(self) -> bool:
+        """Whether receivers claim ids, and receipts are folded in later: `receiver.store.databases.claims`."""
+        return self.policy == CONCURRENT_POLICY
+
+    @property
+    def rule(self) -> str:
+        """The name of the policy's class."""
+        return EXCLUSIVE_POLICY if self.is_concurrent else self.policy
+
+    def converted(self) -> DomainState:
+        """The state as a domain of the other kind; who knows the rows reads them anew, and so the policy's name."""
+        policy = EXCLUSIVE_POLICY if self.is_concurrent else CONCURRENT_POLICY
+        return self._replace(policy=policy, generation=self.generation + 1)
 
 
 class ArrivalRow(NamedTuple):
@@ -151,9 +170,8 @@ domains = Table(
         domain_id={"type_": Integer, "primary_key": True, "server_default": Identity()},
         store_id={"name": "incarnation"},
         domain_key={"type_": String(LONGEST_KEY)},
-        policy={"type_": String(16), "server_default": "apama"},
+        policy={"type_": String(16), "server_default": EXCLUSIVE_POLICY},
         retired_sources={"server_default": "0"},
-        is_concurrent={"server_default": false()},
     ),
     UniqueConstraint("domain_key", "domain_name", name="receiver_domain_name_key"),
 )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from receiver.demo.process import ChildProcess
+from tests.before import python_of
 
 IS_TAKING = "taking messages for"
 HAS_CUT = "that weren't confirmed are cut off"
@@ -18,7 +19,7 @@ def command_of(package: Path | None) -> list[str]:
     """The command `receiver` of the package in a folder, or of this one."""
     if package is None:
         return [sys.executable, "-m", "receiver"]
-    return ["env", f"PYTHONPATH={package}", sys.executable, "-P", "-m", "receiver"]
+    return [*python_of(package), "-m", "receiver"]
 
 
 class MortalBridge:

@@ -1,25 +1,19 @@
-"""Bridges of the version before, replaced one by one under load: the first new one upgrades the tables that they share.
+"""Bridges of the version before, replaced one by one under load: the first new one upgrades the tables that they share."""
 
-The version before is taken from the history of the checkout; without one, as from a shallow clone, this is skipped.
-"""
-
-import io
 import subprocess
-import tarfile
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from receiver.store.engine import store_url as url_of
 from receiver.store.schema import migrate
+from tests.before import package_of
 from tests.bridge import effects
 from tests.bridge.campaign import Campaign, Event, Plan, perform
 from tests.bridge.mortal_bridge import MortalBridge, command_of
 from tests.postgres import fresh_database
 
 BEFORE = "e09966d7833eaea6437ae3e5f475c592b0abdb62"
-ROOT = Path(__file__).resolve().parents[2]
 STATUS_SECS = "0.2"
 
 MEANWHILE = {
@@ -46,16 +40,7 @@ def fresh_postgres_url(postgres_url):
 
 @pytest.fixture(scope="session")
 def package_before(tmp_path_factory):
-    """The folder of the version before, as it was in the repository."""
-    git = ["git", "-C", str(ROOT), "archive", BEFORE, "receiver", "migrations", "settings.yaml"]
-    try:
-        archive = subprocess.run(git, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the version before, {BEFORE}, isn't in a history here: {error}")
-    folder = tmp_path_factory.mktemp("before")
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
+    return package_of(BEFORE, tmp_path_factory.mktemp("before"))
 
 
 def run_before(package, *arguments):

@@ -1,13 +1,8 @@
 """What receivers of the version before recorded to is read and finished, with exactly the batches that were committed."""
 
-import io
-import os
 import signal
 import subprocess
-import sys
-import tarfile
 import textwrap
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -15,13 +10,13 @@ from recorded import START_US, ids, read, segments, unfinished
 
 from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksum, _scanned, finished_from
 from receiver.recording import Recorder
+from tests.before import package_of, python_of
 from tests.durable.opened import opened, remembered, send
 from tests.postgres import fresh_database, wait_for_the_dead
 from tests.stores import execute, rows_of
 
 BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
 """The last version that recorded to journals."""
-ROOT = Path(__file__).resolve().parents[2]
 NAME = ".receipts-20260101T000000.000000Z-1.jsonl.zst.journal"
 
 
@@ -127,16 +122,7 @@ def fresh_postgres_url(postgres_url):
 
 @pytest.fixture(scope="session")
 def package_before(tmp_path_factory):
-    """The folder of the version before, as it was in the repository."""
-    git = ["git", "-C", str(ROOT), "archive", BEFORE, "receiver", "migrations", "settings.yaml"]
-    try:
-        archive = subprocess.run(git, capture_output=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"the version before, {BEFORE}, isn't in a history here: {error}")
-    folder = tmp_path_factory.mktemp("before")
-    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-    return folder
+    return package_of(BEFORE, tmp_path_factory.mktemp("before"))
 
 
 PROGRAM = """
@@ -210,6 +196,5 @@ def test_one_of_a_process_at_work_is_left_alone(package_before, store_url, tmp_p
 
 
 def before(package, url, folder, joins, until):
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), url, str(folder), joins, until]
-    environment = {**os.environ, "PYTHONPATH": str(package)}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=package, env=environment)
+    command = [*python_of(package), "-c", textwrap.dedent(PROGRAM), url, str(folder), joins, until]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

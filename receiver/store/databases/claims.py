@@ -28,6 +28,7 @@ from receiver.errors import SettingsError, StoreError
 from receiver.store.databases.postgres_rows import autocommits, has_failed, lock_timeout_ms, types_of
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import (
+    CONCURRENT_POLICY,
     ArrivalRow,
     arrival_numbers,
     arrival_rows,
@@ -63,7 +64,7 @@ WITH waits AS MATERIALIZED (
     SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true)
 ), here AS MATERIALIZED (
     SELECT domain_id FROM {domains.name}
-    WHERE domain_id = %s AND {_INCARNATION} = %s AND is_concurrent AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
+    WHERE domain_id = %s AND {_INCARNATION} = %s AND policy = '{CONCURRENT_POLICY}' AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
 ), came AS (
     SELECT {", ".join(f"coalesce({name}, false) AS {name}" if name == "redelivered" else name for name in _GIVEN)},
         {_key("unique_message_id")} AS key, nth

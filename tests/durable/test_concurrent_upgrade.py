@@ -1,0 +1,90 @@
+"""Consumers are replaced one by one: by others of the other kind, and by ones that know claims where the version before doesn't."""
+
+import subprocess
+
+import pytest
+from sqlalchemy import make_url
+
+from receiver.errors import StoreError
+from receiver.store.schema import migrate
+from tests.before import package_of, python_of
+from tests.durable.opened import DUPLICATE, NEW, opened, send
+from tests.postgres import fresh_database
+from tests.stores import rows_of
+
+BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
+"""It knows no claims."""
+CONSUMER = """
+import sys
+from receiver import Receiver
+
+with Receiver.open(sys.argv[1], connection_id="broker", destination="queue://orders") as orders:
+    print("open", flush=True)
+    for line in sys.stdin:
+        try:
+            with orders.batch() as batch:
+                verdict = batch.receive(line.strip(), received_at_us=0).verdict
+            print(verdict, flush=True)
+        except Exception as error:
+            print("refused:", error, flush=True)
+"""
+
+
+class OlderConsumer:
+    """A process of the version before, with a receiver open."""
+
+    def __init__(self, package, url):
+        self._process = subprocess.Popen(
+            [*python_of(package), "-c", CONSUMER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._said() == "open"
+
+    def _said(self):
+        return self._process.stdout.readline().strip()
+
+    def receive(self, id_):
+        self._process.stdin.write(f"{id_}\n")
+        self._process.stdin.flush()
+        return self._said()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        assert self._process.wait() == 0
+        self._process.stdout.close()
+
+
+def test_one_of_the_version_before_goes_on_until_the_domain_is_concurrent(postgres_url, tmp_path):
+    """Then it is refused: nobody would claim the ids that it records, and it wouldn't know those that aren't folded in."""
+    package = package_of(BEFORE, tmp_path)
+    with fresh_database(postgres_url) as url, OlderConsumer(package, url) as older:
+        assert older.receive("a") == "new"
+        migrate(make_url(url))
+        assert older.receive("b") == "new"
+        with opened(url, concurrent=True) as orders:
+            assert "refused" in older.receive("c")
+            assert send(orders, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
+            assert "refused" in older.receive("c")
+            assert send(orders, "c") == [DUPLICATE]
+        assert "refused" in older.receive("d")
+        with opened(url) as orders:
+            assert send(orders, "c", "d") == [DUPLICATE, NEW]
+            assert older.receive("d") == "duplicate"
+        assert rows_of(url, "receiver_claim") == 0
+
+
+def test_consumers_are_replaced_one_by_one(fresh_postgres_url):
+    """Each that is opened anew takes the rest with it: those of the other kind fail, lose nothing, and are opened again."""
+    url = fresh_postgres_url
+    with opened(url) as exclusive:
+        assert send(exclusive, "a") == [NEW]
+        with opened(url, concurrent=True) as orders:
+            with pytest.raises(StoreError, match="open it again"):
+                send(exclusive, "b")
+            assert send(orders, "a", "b") == [DUPLICATE, NEW]
+            with opened(url) as back:
+                with pytest.raises(StoreError, match="open it again"):
+                    send(orders, "c")
+                assert send(back, "b", "c") == [DUPLICATE, NEW]
