@@ -24,7 +24,6 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     event,
-    false,
 )
 from sqlalchemy import (
     Sequence as NumberSequence,
