@@ -29,9 +29,9 @@ from benchmarks.peers_effects import COUNT, TABLES
 from benchmarks.peers_inbox import BODY, inbox, resent
 from benchmarks.peers_java import Peers, TunedBroker, fetch
 from benchmarks.stores import postgres
+from examples.demo import artemis
+from examples.demo.processes import HOST
 from receiver.bridge.connectors import Message, sink_of
-from receiver.demo import artemis
-from receiver.demo.artemis import HOST
 
 __all__ = ["peers"]
 

@@ -12,11 +12,9 @@ from typing import Any
 
 from sqlalchemy import make_url
 
+from examples.demo.artemis import Broker
+from examples.demo.processes import HOST, fetch_by_maven, last_lines, require_java, require_maven, whole
 from receiver.closing import Closing
-from receiver.demo.artemis import HOST, Broker
-from receiver.demo.server import fetch_by_maven, last_lines, require_maven, whole
-from receiver.errors import MissingProgramError
-from receiver.java import require_java
 from tests.brokers.cached import COPY
 
 __all__ = ["Peers", "TunedBroker", "fetch"]
@@ -30,7 +28,7 @@ _FLUSH_NANOS = 100_000
 
 def fetch(cache: Path) -> Path:
     """The folder of the peers' libraries, fetched by Maven if it isn't there."""
-    require_java("the peers", MissingProgramError)
+    require_java("the peers")
 
     def bring(folder: Path) -> Path:
         require_maven()

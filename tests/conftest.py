@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from receiver.demo import process, server
-from receiver.demo.artemis import check_programs, fetch, new_broker
+from examples.demo import processes
+from examples.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
 from tests import choosing
 from tests.postgres import fresh_database, running_server
@@ -28,7 +28,7 @@ settings.register_profile("ci", parent=settings.get_profile("default"), derandom
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 # Nor are the limits of the demo there to see how fast programs start and stop.
-server._STARTS_SECS = server._STOPS_SECS = process._STOPS_SECS = 300
+processes._STARTS_SECS = processes._STOPS_SECS = 300
 
 
 TOGETHER = ("/spark/", "mark.artemis", "mark.broker")

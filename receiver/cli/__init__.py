@@ -3,7 +3,7 @@
 | file | what is in it |
 |---|---|
 | `simulate.py`, `compare.py`, `generate.py` | commands on logs |
-| `bridge.py`, `probe.py`, `demo.py` | commands on brokers |
+| `bridge.py`, `probe.py` | commands on brokers |
 | `stores.py`, `domain.py`, `inbox.py`, `parked.py` | commands on a store; `stores.py` has four, and what all of them share |
 | `engines.py` | the two engines of `simulate`: this process, or Spark |
 | `serving.py` | what a bridge shows over HTTP |
@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli import bridge, compare, demo, generate, probe, simulate, stores
+from receiver.cli import bridge, compare, generate, probe, simulate, stores
 from receiver.cli.domain import domain
 from receiver.cli.fields import CommandWithSettings
 from receiver.cli.inbox import inbox
@@ -56,7 +56,6 @@ app.command(epilog=stores.LOOKUP_EPILOG)(stores.lookup)
 app.command(epilog=stores.FORGET_EPILOG)(stores.forget)
 app.command(cls=CommandWithSettings, epilog=stores.RETIRE_EPILOG)(stores.retire)
 app.add_typer(domain)
-app.command(epilog=demo.EPILOG)(demo.demo)
 
 
 def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it

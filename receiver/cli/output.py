@@ -1,11 +1,11 @@
-"""What commands print and write: results, progress bars, lines of several processes, reports."""
+"""What commands print and write: results, progress bars, reports."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,6 @@ from threading import Timer
 from typing import TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError
-from receiver.report.words import sanitised
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 _PATIENCE_SECS = 2.0
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@|\?.*")
 """What of a URL may be secret: the user with the password, and the options."""
-_COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan", "bright_green", "bright_yellow", "bright_blue")
-_LONGEST_LINE = 1_000
 
 
 def print_json(text: str) -> None:
@@ -84,35 +81,6 @@ def _bar(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Ca
         start.cancel()
         start.join()
         bar.stop()
-
-
-class ProcessOutput:
-    """Prints lines of several processes on standard error, each behind the name of its process; any thread may call `say`.
-
-    In colours where that is a terminal.
-    """
-
-    def __init__(self, leader: str, names: Sequence[str]) -> None:
-        from rich.console import Console
-
-        self._console = Console(stderr=True)
-        self._width = max(map(len, (leader, *names)))
-        self._styles = dict(zip(names, _COLOURS, strict=False)) | {leader: "bold magenta"}
-        self._leader = leader
-        self._last: dict[str, str] = {}
-
-    def say(self, name: str, what: str) -> None:
-        """Print a line of a process; if it repeats its last line, only where it is the leader."""
-        if self._last.get(name) == what and name != self._leader:
-            return
-        self._last[name] = what
-        from rich.text import Text
-
-        style = self._styles.get(name, "")
-        line = Text.assemble(
-            (f"{name:<{self._width}} | ", style), (sanitised(what, _LONGEST_LINE), style * (name == self._leader))
-        )
-        self._console.print(line, soft_wrap=True)
 
 
 def _provenance() -> str:

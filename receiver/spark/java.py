@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -12,10 +14,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from receiver.errors import SparkError
-from receiver.java import require_java
 
-_STANDARD_ERROR = 2
+_LEAST_VERSION = 17
 _MODULE = "jdk.incubator.vector"
+_INSTALL = (
+    f"install Java {_LEAST_VERSION} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install "
+    "openjdk@17; others: https://adoptium.net) and let JAVA_HOME name its folder"
+)
+_ANSWER_SECS = 30
+_STANDARD_ERROR = 2
 # Mapped where it was made for, or Java would have to mend all of it as it starts.
 _FROM_ARCHIVE = (
     "-Xshare:auto -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0 "
@@ -29,7 +36,47 @@ _ARCHIVES = 4
 
 def check_java() -> None:
     """Raise `SparkError` unless the Java that Spark's scripts would start is new enough and complete."""
-    require_java("Spark", SparkError, module=_MODULE)
+    java = _java()
+    whole = _run(java, "--add-modules", _MODULE, "-version")
+    if whole.returncode == 0 and _version(whole.stderr) >= _LEAST_VERSION:
+        return
+    plain = _run(java, "-version")
+    version = _version(plain.stderr)
+    if plain.returncode != 0 or version == 0:
+        said = (plain.stderr.strip() or plain.stdout.strip() or "nothing").splitlines()[0]
+        raise SparkError(f"{java} doesn't work as Java: it said {said!r}", hint=_INSTALL)
+    if version < _LEAST_VERSION:
+        raise SparkError(f"Spark needs Java {_LEAST_VERSION} or newer, and {java} is Java {version}", hint=_INSTALL)
+    raise SparkError(f"Spark needs Java's module {_MODULE}, which {java} (Java {version}) lacks", hint=_INSTALL)
+
+
+def _java() -> str:
+    """Looked for as Spark's scripts do."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = str(Path(home) / "bin" / "java")
+        if shutil.which(java) is None:
+            raise SparkError(f"Spark needs Java, and JAVA_HOME is {home}, where there is no bin/java", hint=_INSTALL)
+        return java
+    on_path = shutil.which("java")
+    if on_path is None:
+        raise SparkError("Spark needs Java, and there is none on the PATH", hint=_INSTALL)
+    return on_path
+
+
+def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - as Spark's scripts do
+            [java, *arguments], capture_output=True, text=True, errors="replace", check=False, timeout=_ANSWER_SECS
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise SparkError(f"{java} can't be run: {failure}", hint=_INSTALL) from failure
+
+
+def _version(printed: str) -> int:
+    """Java's first number: 17 of `openjdk version "17.0.15"`, 8 of `"1.8.0_292"`, 0 where there is none."""
+    number = re.search(r'version "(?:1\.)?(\d+)', printed)
+    return int(number.group(1)) if number else 0
 
 
 def submitted() -> bool:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.demo.artemis import Broker, new_broker
+from examples.demo.artemis import Broker, new_broker
 
 LIVES = {"quick": 2, "small": 6, "long": 60}
 """Of the broker in the differential run, from a start to a stop or a kill."""

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 import stomp
 
-from receiver.demo.artemis import HOST, Broker
+from examples.demo.artemis import Broker
+from examples.demo.processes import HOST
 
 ANSWERS_SECS = 30
 DUPLICATE_ID = "_AMQ_DUPL_ID"

@@ -7,10 +7,11 @@ import stomp
 from proton import Message
 from proton.utils import BlockingConnection
 
+from examples.demo.artemis import PASSWORD, USER, new_broker
+from examples.demo.processes import HOST
 from receiver.bridge import connectors as bridged
 from receiver.bridge.connectors import sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from tests.artemis.sending import DUPLICATE_ID, Kind, Session, Step
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]

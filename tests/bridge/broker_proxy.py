@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from receiver.demo.artemis import HOST
+from examples.demo.processes import HOST
 from tests import links
 
 PIECE_BYTES = 1 << 16

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, inspect, select
 
+from examples.demo.processes import HOST
 from receiver.bridge.options import Mode
-from receiver.demo.artemis import HOST
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
 from receiver.store.engine import read_only, store_url, translated

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from examples.demo.artemis import Broker, new_broker
+from examples.demo.processes import HOST
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import address as address_module
 from receiver.bridge.connectors import amqp_link, stomp_session
@@ -14,7 +16,6 @@ from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.targets import python_target
-from receiver.demo.artemis import HOST, Broker, new_broker
 from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from receiver.demo.process import ChildProcess
+from examples.demo.processes import ChildProcess
 from tests.before import python_of
 
 IS_TAKING = "taking messages for"

@@ -13,9 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from examples.demo.artemis import new_broker
+from examples.demo.processes import HOST
 from receiver.bridge.connectors import Message, stomp, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.demo.artemis import HOST, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.conftest import CONNECTORS, address_of, answer_within

@@ -7,13 +7,13 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from examples.demo.processes import HOST
 from receiver.bridge import Message, open_bridge, sink_of, source_of
 from receiver.bridge.connectors import DUPLICATE_ID
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_message import NULL_VALUE
 from receiver.bridge.opening import BridgeOptions
 from receiver.bridge.options import IdRule, MissingIds, Mode
-from receiver.demo.server import HOST
 from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
 from tests.choosing import quick

@@ -16,9 +16,9 @@ from confluent_kafka.admin import (
 )
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge import Message, Tls, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.demo.server import HOST, free_ports
 from receiver.errors import BrokerRefusedError, SettingsError
 from tests.brokers.cached import fetched
 from tests.brokers.kafka import Broker, fetch

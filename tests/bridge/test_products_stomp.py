@@ -14,13 +14,13 @@ import pytest
 from proton import Message as AmqpMessage
 from proton.utils import BlockingConnection
 
+from examples.demo.processes import HOST
 from receiver import retrying
 from receiver.bridge import Message, sink_of, source_of
 from receiver.bridge.connectors import products
 from receiver.bridge.connectors.products import product_by_stomp
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
-from receiver.demo.artemis import HOST
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
 from receiver.settings import BridgeSettings
 from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts

@@ -10,11 +10,12 @@ import proton
 import pytest
 from proton.utils import BlockingConnection
 
+from examples.demo.artemis import PASSWORD, USER, new_broker
+from examples.demo.processes import HOST
 from receiver.bridge.connectors import Message
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.stomp import StompSource
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts

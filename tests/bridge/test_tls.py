@@ -9,10 +9,10 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from examples.demo.artemis import new_broker
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge.connectors import Message, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
-from receiver.demo.artemis import HOST, new_broker
-from receiver.demo.server import free_ports
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import SOON_SECS, bodies, take, texts

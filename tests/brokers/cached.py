@@ -11,9 +11,8 @@ from types import ModuleType
 import pytest
 from platformdirs import user_cache_path
 
-from receiver.demo.server import HOST, Server, fetch_by_maven, require_maven, whole
+from examples.demo.processes import HOST, Server, fetch_by_maven, require_java, require_maven, whole
 from receiver.errors import MissingProgramError
-from receiver.java import require_java
 
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
 <modelVersion>4.0.0</modelVersion><groupId>receiver</groupId><artifactId>brokers</artifactId><version>1</version>
@@ -50,7 +49,7 @@ def fetched(fetch: Callable[[Path], Path]) -> Path:
 
 def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequence[str] = ()) -> Path:
     """The folder of a Java program's libraries: `group:artifact:version` each, and what they need but for `without`."""
-    require_java(name, MissingProgramError)
+    require_java(name)
     exclusions = "".join(EXCLUSION.format(*artifact.split(":")) for artifact in without)
     pom = POM.format("".join(DEPENDENCY.format(*artifact.split(":"), exclusions) for artifact in artifacts))
     home = cache / f"{name}-{zlib.crc32(pom.encode()):08x}"

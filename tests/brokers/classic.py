@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
+from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports
 from tests.brokers.cached import WithQueues, fetch_jars
 
 VERSION = "6.3.1"

@@ -9,7 +9,7 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports, last_lines
+from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports, last_lines
 from receiver.errors import BrokerError
 from tests.brokers.cached import fetch_jars
 

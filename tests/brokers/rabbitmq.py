@@ -9,7 +9,7 @@ from typing import Any
 
 import pika
 
-from receiver.demo.server import HOST, Server, free_ports, last_lines, run_to_fetch, whole
+from examples.demo.processes import HOST, Server, free_ports, last_lines, run_to_fetch, whole
 from receiver.errors import BrokerError, MissingProgramError
 from tests.brokers.cached import WithQueues
 

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer
 from proton import Message
 from proton.utils import BlockingConnection
 
-from receiver.demo.server import HOST
+from examples.demo.processes import HOST
 from receiver.errors import MissingProgramError
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -12,10 +12,10 @@ from urllib.request import urlopen
 import pytest
 from running import RECEIVER, complaint
 
+from examples.demo.artemis import PASSWORD, USER, new_broker
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge.connectors import Message, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.demo.artemis import HOST, PASSWORD, USER, new_broker
-from receiver.demo.server import free_ports
 from receiver.store.upkeep import parked_rows
 
 SOON_SECS = 90

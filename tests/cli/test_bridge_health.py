@@ -11,9 +11,9 @@ from urllib.request import urlopen
 import pytest
 from running import RECEIVER, complaint
 
+from examples.demo.artemis import new_broker
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge.connectors import Message, sink_of
-from receiver.demo.artemis import HOST, new_broker
-from receiver.demo.server import free_ports
 
 SOON_SECS = 60
 STORE = ("--store", "sqlite:///r.db")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from receiver.demo.artemis import HOST
+from examples.demo.processes import HOST
 
 LIBRARIES = ["proton", "prometheus_client"]
 DESK = "def book(message):\n    pass\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-COMMAND = [sys.executable, "-m", "receiver", "demo"]
+COMMAND = [sys.executable, "-m", "examples.demo"]
 ENDS_SECS = 120
 
 

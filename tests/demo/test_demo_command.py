@@ -1,4 +1,4 @@
-"""`receiver demo` as a process of its own: to its end, interrupted, refused."""
+"""The demo as a process of its own: to its end, interrupted, refused."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from receiver.cli.demo import demo
+from examples.demo import __main__ as program
 from receiver.errors import MissingExtraError
 from tests.cli.running import RECEIVER, Ran, complaint
 from tests.demo.conftest import COMMAND, ENDS_SECS
@@ -118,6 +118,6 @@ def test_no_maven(tmp_path):
 
 
 def test_a_missing_extra(monkeypatch):
-    monkeypatch.setattr(sys.modules[demo.__module__], "_NEEDED", ("receiver", "a_library_that_nobody_has"))
+    monkeypatch.setattr(program, "_NEEDED", ("receiver", "a_library_that_nobody_has"))
     with pytest.raises(MissingExtraError, match=r"pip install --editable .*\[demo\]"):
-        demo()
+        program.demo()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.demo.artemis import fetch, home_in
+from examples.demo.artemis import fetch, home_in
 from receiver.errors import MissingProgramError
 
 MVN = """#!{python}

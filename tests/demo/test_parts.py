@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.demo import processes
+from examples.demo.processes import ChildProcess, free_ports, interruptible, uninterrupted
+from examples.demo.sender import Sent, note, sent_by
+from examples.demo.supervisor import DemoOutcome, DemoPlan, Effects, kills
 from receiver.bridge.options import Mode
-from receiver.demo import server
-from receiver.demo.process import ChildProcess, interruptible, uninterrupted
-from receiver.demo.sender import Sent, note, sent_by
-from receiver.demo.server import free_ports
-from receiver.demo.supervisor import DemoOutcome, DemoPlan, Effects, kills
 from receiver.errors import BrokerError
 
 
@@ -41,7 +40,7 @@ def test_a_journal_outlives_its_writer(tmp_path):
 def test_a_port_that_was_given_out_is_nobody_elses(monkeypatch):
     """Though nothing listens there yet."""
     (port,) = free_ports(9092)
-    monkeypatch.setattr(server, "_OFFSETS", range(1, 2))
+    monkeypatch.setattr(processes, "_OFFSETS", range(1, 2))
     with pytest.raises(BrokerError, match="are taken"):
         free_ports(port - 1)
 

@@ -18,11 +18,10 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge.connectors import Message, sink_of
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import open_bridge
-from receiver.demo.artemis import HOST
-from receiver.demo.server import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana-dashboard.json").read_text(encoding="utf-8"))

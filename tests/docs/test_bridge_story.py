@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from receiver.demo.artemis import HOST
+from examples.demo.processes import HOST
 from tests.docs.markdown import blocks, commands, run
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]

@@ -8,8 +8,8 @@ import uuid
 
 import pytest
 
+from examples.demo.processes import HOST
 from receiver.bridge import Message, sink_of
-from receiver.demo.artemis import HOST
 from tests.docs.markdown import blocks, replaced, run
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]

@@ -11,7 +11,7 @@ import pika
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from receiver.demo.server import HOST
+from examples.demo.processes import HOST
 from tests.docs.bridge import Base
 from tests.docs.markdown import blocks, replaced
 

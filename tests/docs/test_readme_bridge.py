@@ -6,10 +6,10 @@ import uuid
 
 import pytest
 
+from examples.demo.processes import HOST
 from receiver.bridge import Mode
 from receiver.bridge.connectors.kafka import KafkaSink
 from receiver.bridge.connectors.products import artemis, classic, qpid, rabbitmq
-from receiver.demo.artemis import HOST
 from tests.bridge.conftest import CONNECTORS, LACKS
 from tests.docs.markdown import blocks, commands, run, sections
 

@@ -16,7 +16,7 @@ import redis
 from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from receiver.demo.server import HOST, JAVA_ARGS, Server, free_ports
+from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports
 from tests.docs.markdown import blocks, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from sqlalchemy import create_engine, text
 
-from receiver.demo.artemis import HOST
+from examples.demo.processes import HOST
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.report.words import size

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 from sqlalchemy import NullPool, create_engine
 
-from receiver.demo import artemis
+from examples.demo import artemis
 from tests.docs.markdown import ROOT, sections
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

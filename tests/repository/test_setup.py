@@ -107,6 +107,15 @@ def test_the_first_command_of_the_readme_can_write_its_report(checkout):
     assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")
 
 
+def test_the_demo_has_its_extra_installed(checkout):
+    python = make_python(checkout, NOTING)
+    command = [shutil.which("sh"), str(checkout / "bin" / "demo"), "--secs", "5"]
+    subprocess.run(command, env={"PATH": str(python.parent)}, capture_output=True, check=True, timeout=300)
+    *_, install, started = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
+    assert install.endswith("[demo]")
+    assert started == "-P -m examples.demo --secs 5"
+
+
 def everything_from(reader: int) -> bytes:
     """To its end, for a terminal passes on what was written only by and by."""
     parts = []

@@ -160,9 +160,6 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
         "retrying.py",
         "bridge/modes/inbox_flow.py",  # lets others have the lease
         "durable/async_receiver.py",  # lets others have the lock, and the event loop
-        "demo/server.py",  # until the broker says that it is up
-        "demo/supervisor.py",  # until the demo has come so far
-        "demo/sender.py",  # for ever, at one pace
         "spark/failures.py",  # until Java has ended
         "logs/rotating.py",  # until another process has done with the folder
         "store/recorded.py",  # lets others have the file

@@ -13,11 +13,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from receiver.demo.server import HOST, JAVA_ARGS, Server, fetch_by_maven, free_ports, last_lines, require_maven, whole
+from examples.demo import processes
+from examples.demo.processes import HOST, JAVA_ARGS, Server
 from receiver.errors import BrokerError, MissingProgramError
-from receiver.java import require_java
-
-__all__ = ["HOST", "PASSWORD", "USER", "VERSION", "Broker", "check_programs", "fetch", "home_in", "new_broker"]
 
 VERSION = "2.44.0"
 USER = PASSWORD = "admin"  # noqa: S105 - of a broker that listens on loopback alone
@@ -33,9 +31,9 @@ def check_programs(cache: Path) -> None:
     """Raise `MissingProgramError` if a program that a broker needs isn't on this machine."""
     if os.name != "posix":
         raise MissingProgramError("the broker is started by a shell script", hint="on Windows: run this in WSL")
-    require_java("ActiveMQ Artemis", MissingProgramError)
+    processes.require_java("ActiveMQ Artemis")
     if not home_in(cache).is_dir():
-        require_maven()
+        processes.require_maven()
 
 
 def home_in(cache: Path) -> Path:
@@ -45,11 +43,11 @@ def home_in(cache: Path) -> Path:
 
 def fetch(cache: Path) -> Path:
     """The folder of the broker's program within the cache, fetched by Maven if it wasn't there."""
-    return whole(home_in(cache), _unpacked)
+    return processes.whole(home_in(cache), _unpacked)
 
 
 def _unpacked(folder: Path) -> Path:
-    fetch_by_maven(_ARTIFACT, [_COPY, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"], folder)
+    processes.fetch_by_maven(_ARTIFACT, [_COPY, f"-Dartifact={_ARTIFACT}", f"-DoutputDirectory={folder}"], folder)
     try:
         (archive,) = folder.glob("*.tar.gz")
         with tarfile.open(archive) as packed:
@@ -69,7 +67,7 @@ class Broker(Server):
     def __init__(self, home: Path, folder: Path, *, require_login: bool = False) -> None:
         super().__init__(folder / "said.log")
         self._folder = folder
-        self.stomp_port, self.amqp_port, self.core_port = free_ports(_STOMP_PORT, _AMQP_PORT, _CORE_PORT)
+        self.stomp_port, self.amqp_port, self.core_port = processes.free_ports(_STOMP_PORT, _AMQP_PORT, _CORE_PORT)
         """The port of Artemis' own protocol, which its JMS client speaks."""
         arguments = [
             "--user",
@@ -87,7 +85,7 @@ class Broker(Server):
         command = [str(home / "bin" / "artemis"), "create", *arguments, str(folder)]
         ran = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
         if ran.returncode:
-            raise BrokerError(f"a broker can't be made in {folder}: {last_lines(ran.stdout + ran.stderr)}")
+            raise BrokerError(f"a broker can't be made in {folder}: {processes.last_lines(ran.stdout + ran.stderr)}")
 
     def start(
         self, id_cache_sizes: Mapping[str, int] | None = None, *, properties: Mapping[str, object] | None = None

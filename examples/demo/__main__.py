@@ -1,4 +1,4 @@
-"""`receiver demo`: watch a broker, senders and bridges as they are killed, and count every message afterwards."""
+"""`sh bin/demo`: watch a broker, senders and bridges as they are killed, and count every message afterwards."""
 
 from __future__ import annotations
 
@@ -11,29 +11,37 @@ from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from receiver.cli.output import ProcessOutput, console, progress
+from examples.demo import artemis
+from examples.demo.processes import interruptible
+from examples.demo.supervisor import BRIDGES, DOMAIN, SENDERS, SUPERVISOR, DemoOutcome, DemoPlan, Files, run_demo
+from receiver.bridge.options import Mode
+from receiver.cli import run
+from receiver.cli.output import console, progress
 from receiver.cli.simulate import simulate
 from receiver.errors import MissingExtraError, OutputError, SettingsError
-from receiver.report.words import count
-
-if TYPE_CHECKING:
-    from receiver.demo.supervisor import DemoOutcome, DemoPlan, Files
+from receiver.report.terminal import heading, paragraph
+from receiver.report.words import count, sanitised
 
 EPILOG = """Examples:
 
-receiver demo
+sh bin/demo
 
-receiver demo --secs 120 --protocol amqp --keep demo
+sh bin/demo --secs 120 --protocol amqp --keep kept
 """
 
 _NEEDED = ("platformdirs", "proton", "numba", "pyarrow", "zstandard")
 _PROMISE_BROKEN = 1
 _SEEDS = 1_000_000
 _DOWNLOAD = "46 MB"
+_COLOURS = ("cyan", "green", "yellow", "blue", "bright_cyan")
+_LONGEST_LINE = 1_000
 
 
 class _Mode(StrEnum):
@@ -67,13 +75,12 @@ def demo(
     time, Maven, which fetches the broker.
     """
     if not all(map(find_spec, _NEEDED)):
-        raise MissingExtraError("demo", "receiver demo")
+        raise MissingExtraError("demo", "the demo")
 
-    from receiver.bridge.options import Mode
-    from receiver.demo.process import interruptible
-    from receiver.demo.supervisor import DOMAIN, DemoPlan, Files
+    from platformdirs import user_cache_path
 
-    cache = _checked_cache()
+    cache = user_cache_path("reliable-receiver")
+    artemis.check_programs(cache)
     plan = DemoPlan(
         seed=secrets.randbelow(_SEEDS) if seed is None else seed,
         secs=secs,
@@ -82,9 +89,17 @@ def demo(
     )
     with interruptible(), _folder(keep) as folder:
         files = Files(folder)
-        outcome = _run(plan, _broker_program(cache), files)
+        output = _Output()
+        home = _broker_program(cache)
+        output.say(
+            SUPERVISOR,
+            f"{secs} s of messages by {protocol}, {mode}, kills drawn by --seed {plan.seed}; Ctrl-C ends it",
+        )
+        outcome = run_demo(plan, home, files, output.say)
         _print_outcome(outcome, plan, files)
-        _print_sizing_heading(outcome)
+        heading(console(), "How large the window has to be, by receiver simulate")
+        recorded = f"all of their {count(outcome.receipts)} receipts, though they were killed"
+        paragraph(console(), f"It reads what the bridges have recorded: {recorded}.", first="")
         simulate([str(files.receipts)], domain=DOMAIN)
     _print_what_next(files, kept=keep is not None)
     return 0 if outcome.holds(plan.mode) else _PROMISE_BROKEN
@@ -109,51 +124,45 @@ def _folder(keep: Path | None) -> Iterator[Path]:
     yield folder
 
 
-def _checked_cache() -> Path:
-    """The folder for the broker's program, after a check that it can be fetched and run here."""
-    from platformdirs import user_cache_path
-
-    from receiver.demo.artemis import check_programs
-
-    cache = user_cache_path("reliable-receiver")
-    check_programs(cache)
-    return cache
-
-
 def _broker_program(cache: Path) -> Path:
     """The folder of the broker's program, which is fetched the first time."""
-    from receiver.demo.artemis import VERSION, fetch, home_in
-
-    if home_in(cache).is_dir():
-        return home_in(cache)
-    what = f"ActiveMQ Artemis {VERSION} ({_DOWNLOAD})"
+    if artemis.home_in(cache).is_dir():
+        return artemis.home_in(cache)
+    what = f"ActiveMQ Artemis {artemis.VERSION} ({_DOWNLOAD})"
     print(f"fetching {what} from Maven Central, once: it is kept in {cache}", file=sys.stderr)
     with progress(f"Fetching {what}", None):
-        return fetch(cache)
+        return artemis.fetch(cache)
 
 
-def _run(plan: DemoPlan, home: Path, files: Files) -> DemoOutcome:
-    from receiver.demo.supervisor import BRIDGES, SENDERS, SUPERVISOR, run_demo
+class _Output:
+    """Prints lines of the processes on standard error, each behind the name of its process; any thread may call `say`."""
 
-    output = ProcessOutput(SUPERVISOR, SENDERS + BRIDGES)
-    output.say(
-        SUPERVISOR,
-        f"{plan.secs} s of messages by {plan.protocol}, {plan.mode}, kills drawn by --seed {plan.seed}; Ctrl-C ends it",
-    )
-    return run_demo(plan, home, files, output.say)
+    def __init__(self) -> None:
+        names = SENDERS + BRIDGES
+        self._console = Console(stderr=True)
+        self._width = max(map(len, (SUPERVISOR, *names)))
+        self._styles = dict(zip(names, _COLOURS, strict=True)) | {SUPERVISOR: "bold magenta"}
+        self._last: dict[str, str] = {}
+
+    def say(self, name: str, what: str) -> None:
+        """Print a line of a process; if it repeats its last line, only the supervisor's."""
+        if self._last.get(name) == what and name != SUPERVISOR:
+            return
+        self._last[name] = what
+        style = self._styles[name]
+        text_style = style if name == SUPERVISOR else ""
+        line = Text.assemble((f"{name:<{self._width}} | ", style), (sanitised(what, _LONGEST_LINE), text_style))
+        self._console.print(line, soft_wrap=True)
 
 
 def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
     """Print what was sent, what came, and what it did in the target."""
-    from rich.table import Table
-    from rich.text import Text
-
     effects, crashes = outcome.effects, outcome.crashes
     verdict = "not each exactly once" if effects.missing or effects.double else "each exactly once"
     unknown = effects.lines - effects.double - (outcome.messages - effects.missing)
     known = f"confirmed to their senders; {count(unknown)} more arrived from senders that crashed before they knew"
     style = "bold green" if outcome.holds(plan.mode) else "bold red"
-    _heading("What became of the messages")
+    heading(console(), "What became of the messages")
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -172,33 +181,19 @@ def _print_outcome(outcome: DemoOutcome, plan: DemoPlan, files: Files) -> None:
     console().print(table)
 
 
-def _print_sizing_heading(outcome: DemoOutcome) -> None:
-    """Print the heading above the table of `receiver simulate`."""
-    from receiver.report.terminal import paragraph
-
-    _heading("How large the window has to be, by receiver simulate")
-    paragraph(
-        console(),
-        f"It reads what the bridges have recorded: all of their {count(outcome.receipts)} receipts, though they were killed.",
-        first="",
-    )
-
-
-def _heading(text: str) -> None:
-    from receiver.report.terminal import heading
-
-    heading(console(), text)
-
-
 def _print_what_next(files: Files, *, kept: bool) -> None:
-    from receiver.demo.supervisor import DOMAIN
-
     if not kept:
         print("\nTo go on with what the bridges leave, run it with --keep DIR.")
         return
     receipts, store = shlex.quote(str(files.receipts)), shlex.quote(files.store)
-    _heading("To go on")
+    heading(console(), "To go on")
     print(f"  receiver simulate {receipts} --domain {DOMAIN} --report report.html")
     print(f"  receiver compare {receipts} --domain {DOMAIN}")
     print(f"  receiver status {store}")
     print(f"  receiver check {store}")
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(epilog=EPILOG)(demo)
+    sys.exit(run(app, "demo"))

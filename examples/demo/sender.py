@@ -1,4 +1,4 @@
-"""A sender that crashes in mid-batch now and then: `python -m receiver.demo.sender ADDRESS SOURCE JOURNAL SEED`.
+"""A sender that crashes in mid-batch now and then: `python -m examples.demo.sender ADDRESS SOURCE JOURNAL SEED`.
 
 Started again, it sends from its last confirmed message on, so messages come twice. That is all a sender without a store of
 its own can do: whether the broker got what it had not confirmed isn't known.
@@ -129,7 +129,7 @@ def _is_to_stop(*, wait_secs: float) -> bool:
 
 
 def _say(what: str) -> None:
-    print(what, flush=True)  # noqa: T201 - to the process that started it
+    print(what, flush=True)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from examples.demo.artemis import VERSION, Broker, new_broker
+from examples.demo.processes import HOST, ChildProcess, Say
+from examples.demo.sender import Sent, message_id, sent_by
 from receiver.bridge.options import Mode
-from receiver.demo.artemis import HOST, VERSION, Broker, new_broker
-from receiver.demo.process import ChildProcess, Say
-from receiver.demo.sender import Sent, message_id, sent_by
 from receiver.durable.audit import look
 from receiver.errors import BrokerError, StoreError
 from receiver.store.tables import DomainState
@@ -162,7 +162,7 @@ class _Supervisor:
         self._broker_back_secs = 0.0
 
     def _sender(self, name: str, address: str) -> list[str]:
-        module = [sys.executable, "-m", "receiver.demo.sender"]
+        module = [sys.executable, "-m", "examples.demo.sender"]
         return [*module, address, name, str(self._files.journal(name)), str(self._plan.seed)]
 
     def _bridge(self, name: str, address: str) -> list[str]:

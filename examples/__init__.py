@@ -1,0 +1,1 @@
+"""A log to size windows from, and programs to watch."""
