@@ -12,15 +12,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 from multiprocessing.synchronize import Barrier
 from typing import NamedTuple
 
-from sqlalchemy import Connection, NullPool, create_engine, text
+from sqlalchemy import Connection, NullPool, create_engine, func, select, text
 
-from benchmarks.orders import in_batches, scaled
-from benchmarks.pairing import Comparison, Goal, by_turns
+from benchmarks.orders import in_batches, receive, scaled, steady_orders
+from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.stores import Database, on_a_disk, postgres
+from benchmarks.workload import SOURCES, stream
 from receiver import Receiver, ReceiverSettings
+from receiver.durable.receiver import ConcurrentReceiver
+from receiver.store.tables import claims
+from receiver.store.tables import receipts as receipts_table
 
 __all__ = ["concurrent"]
 
@@ -28,7 +33,13 @@ _PROCESSES = 4
 _TURNS = 5
 _WORK = text("SELECT pg_sleep(0.02)")
 _BY_HAND = text("INSERT INTO by_hand SELECT unnest(CAST(:ids AS text[])) ON CONFLICT DO NOTHING RETURNING id")
-_SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=12_000, dup_detection_expiry_time_secs=1)
+_IDS = 12_000
+_SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=_IDS, dup_detection_expiry_time_secs=1)
+_FEW = ReceiverSettings(dup_detection_per_source_expiry_window_size=200, dup_detection_expiry_time_secs=12)
+"""For 12,000 live ids of all sources."""
+_FOLDED_AT_ONCE = 2_000
+_LOOK_SECS = 0.01
+_SETTLES_SECS = 1
 _all_ready: Barrier
 _Take = Callable[[Connection, Sequence[str]], None]
 
@@ -51,6 +62,8 @@ def concurrent(scale: float) -> Iterator[Comparison]:
         yield _comparison(disk, scale, consumers=16, count=2_000, at_once=1, goal=Goal(0.95, aim=1.0), works=True)
         yield _comparison(disk, scale, consumers=8, count=40_000, at_once=20, goal=Goal(0.7, aim=1.0))
         yield _comparison(disk, scale, consumers=1, count=1_000, at_once=1, goal=Goal(0.9, aim=1.0))
+        yield _folding(disk, scale)
+        yield _rows_left(server, scale)
 
 
 def _comparison(
@@ -83,6 +96,84 @@ def _comparison(
         )
 
 
+def _folding(database: Database, scale: float) -> Comparison:
+    """The processor time that folding takes in this process while consumers of other processes are at work."""
+    count, turns = scaled(40_000, scale), scaled(_TURNS, scale, least=1)
+    with (
+        database.new_url() as url,
+        database.new_url() as exclusive_url,
+        _concurrent(url, _SETTINGS) as folding,
+        steady_orders(exclusive_url, _IDS // SOURCES, turns * count) as orders,
+    ):
+        _wait_until(lambda: folding.is_folding)
+        numbers = iter(range(turns))
+
+        def folded() -> float:
+            turn, before, began_secs = next(numbers), folding.figures().receipts, time.process_time()
+            ids = [f"order {turn}:{number}" for number in range(count)]
+            _seconds(
+                [
+                    _Load(url, is_ours=True, consumers=2, ids=ids[part::_PROCESSES], at_once=20, works=False)
+                    for part in range(_PROCESSES)
+                ]
+            )
+            _wait_until(lambda: folding.figures().receipts == before + count)
+            return count / (time.process_time() - began_secs)
+
+        def received() -> float:
+            rows = orders.take(count)
+            return count / seconds(lambda: receive(orders.receiver, rows, _FOLDED_AT_ONCE))
+
+        return by_turns(
+            folded,
+            received,
+            turns=turns,
+            name="concurrent-folding",
+            work=f"{database.name}, {count:,} receipts of 8 consumers, folded in by one process, of its processor time",
+            unit="receipts/s",
+            anchor_name=f"an exclusive receiver, batches of {_FOLDED_AT_ONCE:,}",
+            goal=Goal(0.8, aim=1.0, enough=50_000),
+        )
+
+
+def _rows_left(database: Database, scale: float) -> Comparison:
+    """The rows of the fullest table after many receipts, against the ids that are remembered."""
+    count = scaled(10_000_000, scale, least=1_000)
+    with database.new_url() as url, _concurrent(url, _FEW) as receiver:
+        receipts = stream(count)
+        while rows := list(islice(receipts, 1_000)):
+            with receiver.batch() as batch:
+                batch.receive_many(rows)
+        _wait_until(lambda: receiver.figures().receipts == count)
+        time.sleep(_SETTLES_SECS)  # the last claims are released
+        live = receiver.status().rDupIds
+        with closing(create_engine(url, poolclass=NullPool).connect()) as connection:
+            left = max(
+                connection.scalar(select(func.count()).select_from(table)) or 0 for table in (claims, receipts_table)
+            )
+    return Comparison(
+        name="concurrent-rows",
+        work=f"{database.name}, rows left of {count:,} receipts",
+        unit="rows",
+        anchor_name="the ids that are remembered",
+        ours=left,
+        anchor=live,
+        ratios=(left / live,),
+        goal=Goal(1.5, aim=1.2, at_most=True),
+    )
+
+
+def _concurrent(url: str, settings: ReceiverSettings) -> closing[ConcurrentReceiver]:
+    receiver = Receiver.open(url, connection_id="broker", destination="orders", settings=settings, concurrent=True)
+    assert isinstance(receiver, ConcurrentReceiver)  # noqa: S101
+    return closing(receiver)
+
+
+def _wait_until(is_so: Callable[[], bool]) -> None:
+    while not is_so():
+        time.sleep(_LOOK_SECS)
+
+
 def _seconds(loads: Sequence[_Load]) -> float:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(loads))
@@ -100,9 +191,7 @@ def _consume(load: _Load) -> tuple[float, float]:
     """When the work began and when it ended, on the clock that all processes share."""
     if not load.is_ours:
         return _by_threads(load, _by_hand)
-    with closing(
-        Receiver.open(load.url, connection_id="broker", destination="orders", settings=_SETTINGS, concurrent=True)
-    ) as receiver:
+    with _concurrent(load.url, _SETTINGS) as receiver:
 
         def claim(connection: Connection, ids: Sequence[str]) -> None:
             with receiver.batch(connection) as batch:

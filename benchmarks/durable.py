@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.orders import Orders, Rows, in_batches, open_receiver, receive, scaled, steady_orders
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
-from benchmarks.sharing import sharing
 from benchmarks.stores import SQLITE, Database, Raw, RawRow, on_a_disk, postgres, raw_rows
 from receiver import Receiver, Recording
 
@@ -33,7 +32,6 @@ def durable(scale: float) -> Iterator[Comparison]:
         for database in (SQLITE, server):
             yield _recorded(database, 1_000, scaled(50_000, scale), scale)
             yield _recorded(database, 100, scaled(20_000, scale), scale)
-        yield sharing(server, scaled(_USUAL, scale), scale)
         for database in (SQLITE, server):
             yield from _many_ids(database, scale)
         for database in (SQLITE, server):

@@ -41,10 +41,13 @@ _CONSUMERS = (1, 4, 16)
 _LOOK_SECS = 0.02
 _STALL_SECS = 120
 _ROOT = Path(__file__).resolve().parents[1]
-_FUNCTIONS = {
-    "message": "python:benchmarks.peers_effects:insert",
-    "batch": "python:benchmarks.peers_effects:insert_all",
+_OF_MESSAGE, _OF_BATCH = "python:benchmarks.peers_effects:insert", "python:benchmarks.peers_effects:insert_all"
+_WAYS = {
+    "message": [_OF_MESSAGE],
+    "batch": [_OF_BATCH],
+    "consumers": [_OF_MESSAGE, "--consumers", "16"],
 }
+_OF_EACH = {"message": "message", "batch": "batch", "consumers": "message, 16 consumers"}
 _FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
 """What a peer takes and gives back is no poison."""
 _queue_numbers = count()
@@ -131,8 +134,8 @@ class _Field:
 
 
 def _into_table(field: _Field, scale: float) -> Iterator[Comparison]:
-    """`receiver bridge` with a function for each message and one for each batch, against Camel with so many consumers."""
-    ours: dict[str, Run] = {way: lambda way=way: _our_rows(field, _FUNCTIONS[way]) for way in _FUNCTIONS}  # type: ignore[misc]
+    """`receiver bridge` with a function of each message, of each batch, or by consumers, against Camel's consumers."""
+    ours: dict[str, Run] = {way: lambda way=way: _our_rows(field, *_WAYS[way]) for way in _WAYS}  # type: ignore[misc]
     theirs: dict[str, Run] = {f"{n}": lambda n=n: _camel(field, n) for n in _CONSUMERS}  # type: ignore[misc]
     _camel(field, _CONSUMERS[-1])  # Java gets warm
     rates = _taken(scaled(_TURNS, scale, least=1), ours | theirs)
@@ -143,7 +146,7 @@ def _into_table(field: _Field, scale: float) -> Iterator[Comparison]:
                 rates[way],
                 rates[consumers],
                 name=f"peers-camel-{way}-{consumers}",
-                work=f"{field.sent:,} messages of {len(BODY)} bytes from Artemis into PostgreSQL, a function of each {way}",
+                work=f"{field.sent:,} messages of {len(BODY)} bytes from Artemis into PostgreSQL, a function of each {_OF_EACH[way]}",
                 anchor_name=f"Camel, id and row in one transaction, {consumers} consumers",
                 goal=Goal(4, aim=6) if consumers == best else None,
             )
@@ -191,10 +194,10 @@ def _compared(
     )
 
 
-def _our_rows(field: _Field, function: str) -> float:
+def _our_rows(field: _Field, function: str, *options: str) -> float:
     queue = field.filled_queue()
     field.empty_table()
-    with _bridge(field.address(queue), function, field.url):
+    with _bridge(field.address(queue), function, field.url, *options):
         rate = _rate(field.rows, field.once)
     field.check_table()
     return rate
@@ -230,8 +233,9 @@ def _core_bridge(field: _Field) -> float:
 
 
 @contextmanager
-def _bridge(from_: str, to: str, store: str) -> Iterator[None]:
+def _bridge(from_: str, to: str, store: str, *options: str) -> Iterator[None]:
     command = [sys.executable, "-m", "receiver", "bridge", from_, to, "--store", store, "--max-batch-size", f"{BATCH}"]
+    command += options
     with subprocess.Popen(
         command, cwd=_ROOT, env=os.environ | {"PYTHONPATH": str(_ROOT)}, stderr=subprocess.DEVNULL
     ) as process:

@@ -22,7 +22,7 @@ NAMES = {
     "bridge": {"amqp", "stomp", "consumers", "latency", "memory"}
     | {"classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql"},
     "peers": {"inbox-batch", "inbox-batch-by-hand", "inbox-1", "queue-sqlite", "queue-postgresql"}
-    | {f"camel-{way}-{consumers}" for way in ("message", "batch") for consumers in (1, 4, 16)},
+    | {f"camel-{way}-{consumers}" for way in ("message", "batch", "consumers") for consumers in (1, 4, 16)},
 }
 """Of those with a broker, the least that is measured."""
 
