@@ -159,7 +159,7 @@ def simulate(
 
 
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:
-    from receiver.simulate.grid import parse_budget_bytes
+    from receiver.simulate.analysis import parse_budget_bytes
 
     return settings if budget is None else replace(settings, budget_bytes=parse_budget_bytes(budget))
 
@@ -167,12 +167,11 @@ def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSett
 def _question(
     domain: str, window: str | None, expiry: str | None, current: str | None, settings: SimulateSettings
 ) -> Question:
-    from receiver.simulate.analysis import Question
-    from receiver.simulate.grid import parse_expiries_us, parse_present, parse_windows
+    from receiver.simulate.analysis import Question, parse_expiries_us, parse_present, parse_windows
 
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
-    present = None if current is None else parse_present(current)
+    present = ReceiverSettings().sizes if current is None else parse_present(current)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0

@@ -22,8 +22,8 @@ from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from receiver.simulate.domain_rows import Domain
     from receiver.simulate.ingest import Receipts
+    from receiver.simulate.whole import Domain
 
 _NOTHING = -1
 

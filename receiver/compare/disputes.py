@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from receiver.compare.compiled_policies import Judged
     from receiver.policies.interface import Policy
-    from receiver.simulate.domain_rows import Domain, DomainRows
+    from receiver.simulate.domain_rows import DomainRows
     from receiver.simulate.ingest import Receipts
+    from receiver.simulate.whole import Domain
 
 CAUSES = tuple(Cause)
 """Columns of causes hold indexes of this."""

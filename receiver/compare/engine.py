@@ -20,10 +20,9 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
-from receiver.simulate.domain_rows import split_domains
 from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.verdict_rows import VERDICTS, receipt_batches, verdict_schema
-from receiver.simulate.whole import WholeLog, log_figures
+from receiver.simulate.whole import WholeLog, log_figures, split_domains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from receiver.simulate.domain_rows import Domain
     from receiver.simulate.figures import Recommendation
     from receiver.simulate.ingest import Receipts
+    from receiver.simulate.whole import Domain
 
 _ROWS_WORTH_THREADS = 20_000
 

@@ -381,8 +381,6 @@ def _sources(analysis: Analysis) -> Table:
 def _headroom_left(analysis: Analysis) -> str:
     """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
     headroom = analysis.headroom
-    if headroom is None:
-        return ""
     said = []
     for caught, by, least in (
         (

@@ -3,16 +3,15 @@
 | file | what is in it |
 |---|---|
 | `ingest.py`, `numbering.py` | batches of a log become whole columns of numbers: ids, sources and channels are numbered |
-| `domain_rows.py` | the receipts domain by domain, with the links that every replay needs |
+| `domain_rows.py` | the receipts of a domain, with the links that every replay follows; what each duplicate needs |
 | `kernel.py` | the sizing kernel: one replay of a domain for each window answers for every expiry |
 | `compiled.py` | functions compiled to machine code, and the limits of their numbers |
-| `distances.py` | what each duplicate needs: its reuse distance |
-| `replays.py` | what an analysis gets to know of a log |
-| `shares.py`, `headroom.py` | what is counted of a domain or a chunk, and of its replay, and what that adds up to |
-| `whole.py` | a log held whole, domain by domain |
-| `grid.py` | the settings to try |
-| `analysis.py`, `recommend.py`, `findings.py` | all that the reports show: an analysis, the settings to choose from, the findings in words |
-| `figures.py` | the same as plain values, which reports format |
+| `shares.py`, `facts.py` | what is counted of a domain or of a chunk of one; the facts of a log that it adds up to |
+| `replays.py` | what is asked of the replay of a domain or a chunk, and what the answers add up to |
+| `whole.py` | a log that one process holds whole, domain by domain |
+| `analysis.py` | what is asked of a log, and the analysis: all that the reports show |
+| `recommend.py`, `findings.py` | the settings to choose from, and which to take; what stands out, in words |
+| `figures.py` | the analysis as plain values, which reports format |
 | `verdict_rows.py` | the verdict on every receipt, as rows for a table |
 | `scenarios.py`, `synthetic.py` | synthetic logs: the ways in which messages come twice, and how each is made |
 """

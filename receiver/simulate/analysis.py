@@ -1,28 +1,34 @@
-"""From a log that can be replayed to everything that the reports show."""
+"""What is asked of a log, and from a log that can be replayed to all that the reports show."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, DecimalException
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from receiver.domains import domain_key
+from receiver.errors import SettingsError, detects_nothing
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.figures import Analysis, SettingFigures
+from receiver.simulate.facts import Facts, missed_between, missed_by
+from receiver.simulate.figures import Analysis, SettingFigures, SourceFigures
 from receiver.simulate.findings import Known, findings_of
-from receiver.simulate.grid import check_grid, chosen_expiries_us, chosen_windows
-from receiver.simulate.recommend import sizing_of
-from receiver.simulate.replays import missed_between, missed_by
+from receiver.simulate.recommend import Pair, sizing_of, windows_tried
+from receiver.simulate.replays import PairOutcome, Replays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import numpy.typing as npt
 
-    from receiver.simulate.figures import SourceFigures
-    from receiver.simulate.headroom import Replays
-    from receiver.simulate.replays import Facts, PairOutcome
+MAX_SETTINGS = 10_000
+_LARGEST = 10**12
+_RANGE_PARTS = 3
+_CHOSEN = 8
+"""How many values are chosen at most where nobody lists any."""
+_LIST_HINT = "such as 2000, 0,100,2000 or 100:20000:16"
+_PRESENT_HINT = "write W,E, such as 2000,120"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +41,33 @@ class Question:
     """The windows of the grid. This list and that of the expiries are chosen from the log where they are None."""
     expiries_us: list[int] | None = None
     settings: SimulateSettings = field(default_factory=SimulateSettings)
-    present: tuple[int, int] | None = None
-    """The window and the expiry in microseconds that are set at present; None for Apama's defaults."""
+    present: Pair = field(default_factory=lambda: ReceiverSettings().sizes)
+    """What is set at present."""
 
     def __post_init__(self) -> None:
         domain_key(self.key)
         if self.windows is not None and self.expiries_us is not None:
             check_grid(self.windows, self.expiries_us)
 
+    def grid(self, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:
+        """The windows and the expiries to try; what is chosen from the log has this setting among it."""
+        # A log's duplicates come to be caught at 0, at the default, and at steps up to twice what one of them needs most.
+        windows = self.windows or _ladder(facts.whole.windows.most, also[0], ReceiverSettings().sizes[0], least=10)
+        most_us = facts.most_expiry_need_us
+        expiries_us = self.expiries_us or _ladder(most_us, also[1], ReceiverSettings().sizes[1], least=100_000)
+        return windows, expiries_us
 
-def analyse(replays: Replays, question: Question) -> Analysis:
+
+def analyse(log: Replays, question: Question) -> Analysis:
     """Replay a log under every setting of a grid, recommend one, and say what stands out."""
-    settings = question.settings
-    facts = replays.facts()
-    sizing = sizing_of(replays, settings, question.present or ReceiverSettings().sizes)
-    window, expiry_us = sizing.asked[0].both
-    windows = question.windows or sorted({*chosen_windows(facts.whole.windows.most), window})
-    expiries_us = question.expiries_us or sorted({*chosen_expiries_us(facts.most_expiry_need_us), expiry_us})
+    facts, settings = log.facts, question.settings
+    tried = windows_tried(facts)
+    sizing = sizing_of(facts, log.needs_together(tried), settings, question.present)
+    windows, expiries_us = question.grid(facts, sizing.asked[0].both)
     check_grid(windows, expiries_us)
-    pairs = sizing.pairs
-    replayed = replays.replay(windows, expiries_us, pairs)
-    outcomes = dict(zip(pairs, replayed.pairs, strict=True))
-    recommendation, kinds, evidence = sizing.choose(outcomes)
-    outcome = outcomes[recommendation.setting.window, recommendation.setting.expiry_us]
+    replayed = log.replay(windows, expiries_us, sizing.pairs)
+    recommendation, kinds, evidence = sizing.choose(replayed.pairs)
+    outcome = replayed.pairs[recommendation.setting.window, recommendation.setting.expiry_us]
     return Analysis(
         key=question.key,
         log=facts.log,
@@ -77,11 +87,11 @@ def analyse(replays: Replays, question: Question) -> Analysis:
         evidence=evidence,
         elsewhere=facts.elsewhere,
         peak_per_second=facts.peak_per_second,
-        findings=findings_of(Known(facts, recommendation, kinds, evidence, settings.max_missed, question.key)),
+        findings=findings_of(Known(facts, recommendation, kinds, evidence, question.key)),
         sources=tuple(_source_figures(facts, outcome)),
         missed_by_window=missed_by(facts.whole.windows),
-        missed_by_expiry_us=missed_between(facts.expiry_needs, facts.most_expiry_need_us),
-        headroom=outcome.headroom(),
+        missed_by_expiry_us=missed_between(facts.expiry_steps, facts.most_expiry_need_us),
+        headroom=outcome.headroom,
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,
     )
@@ -107,3 +117,107 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigure
         window_left, expiry_left_us = outcome.left(index)
         need_us = max(1, source.expiry_need_us)  # an expiry of 0 catches nothing
         yield replace(source, expiry_need_us=need_us, window_left=window_left, expiry_left_us=expiry_left_us)
+
+
+def parse_windows(text: str, name: str = "--window") -> list[int]:
+    """A LIST of windows: whole numbers, ascending, without repeats. `name` is what errors call it."""
+    return sorted({int(value.to_integral_value()) for value in _values(name, text)})
+
+
+def parse_expiries_us(text: str, name: str = "--expiry") -> list[int]:
+    """A LIST of expiries in seconds, as whole microseconds, ascending, without repeats."""
+    return sorted({int((value * 1_000_000).to_integral_value()) for value in _values(name, text, significant_digits=3)})
+
+
+def parse_present(text: str) -> tuple[int, int]:
+    """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
+    values = text.split(",")
+    if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
+        raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
+    window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
+    if window != window.to_integral_value():
+        raise SettingsError(f"--current: the window {window} isn't a whole number", hint=_PRESENT_HINT)
+    present = int(window), int((secs * 1_000_000).to_integral_value())
+    check_grid([present[0]], [present[1]])
+    return present
+
+
+_BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*(|k|M|G|T)(i?)B?\s*", re.IGNORECASE)
+
+
+def parse_budget_bytes(text: str) -> int:
+    """A size such as `500MB`, `2GB`, `1.5 GiB` or `1e9`, in bytes."""
+    match = _BUDGET.fullmatch(text)
+    if match is not None:
+        number, prefix, binary = match.groups()
+        unit = (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
+        size_bytes = int(Decimal(number) * unit)
+        if 0 < size_bytes <= _LARGEST * 1000:
+            return size_bytes
+    raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
+
+
+def _values(option: str, text: str, significant_digits: int | None = None) -> list[Decimal]:
+    values: list[Decimal] = []
+    for item in text.split(","):
+        if ":" in item:
+            values += _range(option, item, significant_digits)
+        else:
+            values.append(_number(option, item))
+        if len(values) > MAX_SETTINGS:
+            raise SettingsError(f"{option}: more than {MAX_SETTINGS:,} values")
+    return values
+
+
+def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
+    try:
+        value = Decimal(text.strip())
+    except DecimalException:
+        value = Decimal("NaN")
+    if not value.is_finite() or value < 0 or value > _LARGEST:
+        raise SettingsError(
+            f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}",
+            hint=hint,
+        )
+    return value
+
+
+def _range(option: str, text: str, significant_digits: int | None) -> list[Decimal]:
+    parts = text.split(":")
+    if len(parts) != _RANGE_PARTS:
+        raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
+    first, last, count = (_number(option, part) for part in parts)
+    if first <= 0:
+        raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")
+    if last < first:
+        raise SettingsError(f"{option}: the range {text!r} runs backwards", hint=f"write {last}:{first}:{count}")
+    if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
+        raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
+    spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
+    spaced[0], spaced[-1] = first, last  # exactly as they were written, which a power of a float needn't be
+    if significant_digits is not None:
+        spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
+    return spaced
+
+
+def check_grid(windows: list[int], expiries_us: list[int]) -> None:
+    """Refuse a grid that can't be replayed. Inside a larger grid, whoever replays leaves out the pair 0, 0."""
+    settings = len(windows) * len(expiries_us)
+    if settings > MAX_SETTINGS:
+        raise SettingsError(
+            f"{len(windows):,} windows x {len(expiries_us):,} expiries are {settings:,} settings, over {MAX_SETTINGS:,}",
+            hint="ask for fewer values: a range ends in how many",
+        )
+    if windows == [0] and expiries_us == [0]:
+        raise detects_nothing()
+
+
+def _ladder(most_need: int, also: int, default: int, *, least: int) -> list[int]:
+    """0, the default, `also`, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is twice the most
+    needed."""
+    most = 2 * max(least, most_need, default // 20)
+    steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
+    rungs = [step for step in steps if least <= step < most]
+    rungs.append(next(step for step in steps if step >= most))
+    keep = {rungs[round(i)] for i in np.linspace(0, len(rungs) - 1, min(len(rungs), _CHOSEN - 2))}
+    return sorted({0, default, also, *keep})

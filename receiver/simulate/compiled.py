@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -15,8 +17,9 @@ from receiver.errors import LogFormatError
 
 MOST_NUMBERED = 2**31 - 2
 """The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
-
-
+Int64s = npt.NDArray[np.int64]
+Int32s = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 

@@ -1,47 +1,44 @@
-"""A log's receipts, domain by domain: columns of the checked ones, with the links that every replay needs."""
+"""The receipts of one domain as columns, with the links that every replay follows; and what its duplicates need.
+
+The *reuse distances* of a duplicate are the least W, and the least E, that catch it by themselves. It is what it *needs*.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from receiver.simulate.compiled import check_numbered, compiled
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from receiver.simulate.ingest import Receipts
+from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered, compiled
 
 _NOTHING = -1
-_Value = TypeVar("_Value", np.int32, np.int64)
+_BLOCK_BITS = 12
 
 
 class DomainRows(NamedTuple):
     """One domain's receipts with an id, in order of receipt; row numbers are indices into these columns."""
 
-    received_at_us: npt.NDArray[np.int64]
+    received_at_us: Int64s
     """Clamped, so never descending (rule 2)."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     """Numbered from 0 within the domain."""
-    earlier: npt.NDArray[np.int32]
+    earlier: Int32s
     """The newest earlier receipt of the same id, or -1: this receipt is a duplicate exactly if there is one."""
-    replaced: npt.NDArray[np.int32]
+    replaced: Int32s
     """The newest earlier receipt of the same id from the same source, or -1."""
-    several: npt.NDArray[np.int32]
+    several: Int32s
     """A number for the receipt's id where several sources sent it, else -1."""
     several_ids: int
     """How many such numbers there are."""
-    slab_start: npt.NDArray[np.int64]
+    slab_start: Int64s
     """Source -> the index of its first row, where rows are ordered by source, then by receipt: a slab for each source."""
-    slab_index: npt.NDArray[np.int32]
+    slab_index: Int32s
     """Row -> its index in that order."""
-    slab_row: npt.NDArray[np.int32]
+    slab_row: Int32s
     """Index in that order -> row."""
-    replaced_by: npt.NDArray[np.int32]
+    replaced_by: Int32s
     """Index in that order -> the next receipt of the same id from the same source; where there is none, a number above all
     rows. A queue loses its entries in that order, so what it reads lies together however quiet its source is."""
     duplicates: int
@@ -50,11 +47,11 @@ class DomainRows(NamedTuple):
 
 @compiled()
 def _link_by_id(
-    ids: npt.NDArray[np.int32],
-    source: npt.NDArray[np.int32],
-    newest: npt.NDArray[np.int32],
-    earlier: npt.NDArray[np.int32],
-    in_several: npt.NDArray[np.bool_],
+    ids: Int32s,
+    source: Int32s,
+    newest: Int32s,
+    earlier: Int32s,
+    in_several: Flags,
 ) -> int:
     duplicates = 0
     for row in range(len(ids)):
@@ -69,31 +66,24 @@ def _link_by_id(
 
 
 @compiled()
-def _link_by_source(
-    source: npt.NDArray[np.int32],
-    next_index: npt.NDArray[np.int64],
-    slab_index: npt.NDArray[np.int32],
-    slab_row: npt.NDArray[np.int32],
+def _link_by_source(  # noqa: PLR0917 - compiled functions take no names
+    source: Int32s,
+    replaced: Int32s,
+    next_index: Int64s,
+    slab_index: Int32s,
+    slab_row: Int32s,
+    replaced_by: Int32s,
 ) -> None:
     for row in range(len(source)):
         at = next_index[source[row]]
         slab_index[row] = at
         slab_row[at] = row
         next_index[source[row]] += 1
-
-
-@compiled()
-def _link_replacing(
-    replaced: npt.NDArray[np.int32], slab_index: npt.NDArray[np.int32], replaced_by: npt.NDArray[np.int32]
-) -> None:
-    for row in range(len(replaced)):
-        if replaced[row] != _NOTHING:
+        if replaced[row] != _NOTHING:  # an earlier row, whose index is known by now
             replaced_by[slab_index[replaced[row]]] = row
 
 
-def _replaced_in_several(
-    several: npt.NDArray[np.int32], source: npt.NDArray[np.int32], replaced: npt.NDArray[np.int32]
-) -> None:
+def _replaced_in_several(several: Int32s, source: Int32s, replaced: Int32s) -> None:
     rows = np.flatnonzero(several != _NOTHING)
     order = rows[np.lexsort((rows, source[rows], several[rows]))]
     follows = (several[order[1:]] == several[order[:-1]]) & (source[order[1:]] == source[order[:-1]])
@@ -102,9 +92,9 @@ def _replaced_in_several(
 
 
 def link_rows(
-    received_at_us: npt.NDArray[np.int64],
-    source: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.int32],
+    received_at_us: Int64s,
+    source: Int32s,
+    ids: Int32s,
     *,
     sources: int,
     distinct_ids: int,
@@ -128,9 +118,8 @@ def link_rows(
     slab_row = np.empty(len(ids), np.int32)
     slab_start = np.zeros(sources, np.int64)
     np.cumsum(np.bincount(source, minlength=sources)[:-1], out=slab_start[1:])
-    _link_by_source(source, slab_start.copy(), slab_index, slab_row)
     replaced_by = np.full(len(ids), np.iinfo(np.int32).max, np.int32)
-    _link_replacing(replaced, slab_index, replaced_by)
+    _link_by_source(source, replaced, slab_start.copy(), slab_index, slab_row, replaced_by)
     return DomainRows(
         received_at_us,
         source,
@@ -147,85 +136,140 @@ def link_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class Domain:
-    """One domain of a log."""
+class ReuseDistances:
+    """The reuse distance of each duplicate of a domain, as its needs: columns, in order of receipt."""
 
-    name: str
-    receipts: int
-    """Unchecked ones included."""
-    rows: DomainRows
-    log_rows: npt.NDArray[np.int64]
-    """Row of the domain -> row of the log."""
-    unchecked_rows: npt.NDArray[np.int64]
-    """The rows of the log that are of this domain and have no id."""
-    source_numbers: npt.NDArray[np.int32]
-    """Source of the domain -> its number in the log; checked receipts only."""
-    sources: int
-    """Distinct sources, those of unchecked receipts included."""
+    row: Int32s
+    """The duplicate's row in the domain."""
+    window: Int64s
+    """The smallest W whose per-source tier catches it: distinct newer ids of the source that holds it, plus 1."""
+    expiry_us: Int64s
+    """The smallest E that catches it with W = 0; an expiry of 0 catches nothing, whatever this says."""
 
 
 @compiled()
-def _number_densely(
-    numbers: npt.NDArray[np.int32], seen: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Number anew from 0 in the order of first coming; `seen` is all -1 and is left so. Also gives new -> old."""
-    dense = np.empty_like(numbers)
+def _count_live(live: npt.NDArray[Any], in_block: Int64s, start: int, end: int) -> int:
+    """How many ids are live from index `start` to before `end`: whole blocks by their sums, the rest one by one."""
     count = 0
-    for row in range(len(numbers)):
-        if seen[numbers[row]] == _NOTHING:
-            seen[numbers[row]] = count
-            count += 1
-        dense[row] = seen[numbers[row]]
-    old = np.empty(count, np.int32)
-    for row in range(len(numbers)):
-        old[dense[row]] = numbers[row]
-    for number in old:
-        seen[number] = _NOTHING
-    return dense, old
+    first_block = (start >> _BLOCK_BITS) + 1
+    last_block = end >> _BLOCK_BITS
+    if first_block >= last_block:
+        for index in range(start, end):
+            count += live[index]
+        return count
+    for index in range(start, first_block << _BLOCK_BITS):
+        count += live[index]
+    for block in range(first_block, last_block):
+        count += in_block[block]
+    for index in range(last_block << _BLOCK_BITS, end):
+        count += live[index]
+    return count
 
 
-def split_domains(receipts: Receipts) -> Iterator[Domain]:
-    """The domains of a log, ordered by name."""
-    domain = receipts.domain_number
-    few = len(receipts.domains) <= 1 << 16  # numbers of 16 bits are sorted many times faster
-    order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
-    ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
-    ids_seen = np.full(receipts.ids.count, _NOTHING, np.int32)
-    sources_seen = np.full(len(receipts.sources), _NOTHING, np.int32)
-    for number in sorted(range(len(receipts.domains)), key=receipts.domains.__getitem__):
-        log_rows = order[ends[number - 1] if number else 0 : ends[number]]
-        yield _domain(receipts, receipts.domains[number], log_rows, ids_seen, sources_seen)
+@compiled()
+def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int64s) -> None:
+    # Arrays within a tuple are slow to reach.
+    earlier, replaced, several = rows.earlier, rows.replaced, rows.several
+    source, slab_index = rows.source, rows.slab_index
+    # A live row is its id's newest from its source: how many are live behind a row is how many ids came since.
+    live = np.zeros(len(earlier) + 1, weights.dtype)
+    in_block = np.zeros((len(earlier) >> _BLOCK_BITS) + 1, np.int64)
+    following = rows.slab_start.copy()  # of each source, the index behind its latest row
+    # The entries of an id of several sources, newest first: a chain of rows.
+    newest = np.full(rows.several_ids, _NOTHING, np.int32)
+    older = np.full(len(earlier) if rows.several_ids else 0, _NOTHING, np.int32)
+    duplicate = 0
+    for row in range(len(earlier)):
+        number = several[row]
+        if earlier[row] != _NOTHING:
+            entry = earlier[row] if number == _NOTHING else newest[number]
+            least = np.iinfo(np.int64).max
+            while entry != _NOTHING:
+                least = min(least, _count_live(live, in_block, slab_index[entry] + 1, following[source[entry]]))
+                entry = _NOTHING if number == _NOTHING else older[entry]
+            windows[duplicate] = least + 1
+            duplicate += 1
+        if replaced[row] != _NOTHING:
+            at = slab_index[replaced[row]]
+            in_block[at >> _BLOCK_BITS] -= live[at]
+            live[at] = 0
+            if number != _NOTHING:
+                _unchain(newest, older, number, replaced[row])
+        if number != _NOTHING:
+            older[row] = newest[number]
+            newest[number] = row
+        weight = np.int64(weights[row]) if row < len(weights) else 1
+        live[slab_index[row]] = weight
+        in_block[slab_index[row] >> _BLOCK_BITS] += weight
+        following[source[row]] = slab_index[row] + 1
 
 
-def taken(column: npt.NDArray[_Value], log_rows: npt.NDArray[np.int64]) -> npt.NDArray[_Value]:
-    """The column's values at these ascending rows; no copy where they are all rows."""
-    return column if len(log_rows) == len(column) else column[log_rows]
+@compiled()
+def _unchain(newest: Int32s, older: Int32s, number: int, row: int) -> None:
+    if newest[number] == row:
+        newest[number] = older[row]
+        return
+    entry = newest[number]
+    while older[entry] != row:
+        entry = older[entry]
+    older[entry] = older[row]
 
 
-def _domain(
-    receipts: Receipts,
-    name: str,
-    log_rows: npt.NDArray[np.int64],
-    ids_seen: npt.NDArray[np.int32],
-    sources_seen: npt.NDArray[np.int32],
-) -> Domain:
-    has_id = taken(receipts.id_number, log_rows) != 0
-    checked, unchecked = (log_rows, log_rows[:0]) if has_id.all() else (log_rows[has_id], log_rows[~has_id])
-    ids, distinct_ids = taken(receipts.id_number, checked), receipts.ids.count
-    if 2 * len(ids) < distinct_ids:  # else numbers of the whole log will do, and tables by them are hardly larger
-        ids, numbers = _number_densely(ids, ids_seen)
-        distinct_ids = len(numbers)
-    source, source_numbers = _number_densely(taken(receipts.source_number, checked), sources_seen)
-    sources = len(source_numbers)
-    if len(unchecked):
-        sources = len(_number_densely(taken(receipts.source_number, log_rows), sources_seen)[1])
-    received_at_us = np.maximum.accumulate(taken(receipts.received_at_us, checked))
-    return Domain(
-        name=name,
-        receipts=len(log_rows),
-        rows=link_rows(received_at_us, source, ids, sources=len(source_numbers), distinct_ids=distinct_ids),
-        log_rows=checked,
-        unchecked_rows=unchecked,
-        source_numbers=source_numbers,
-        sources=sources,
-    )
+def reuse_distances(rows: DomainRows, weights: Int64s | None = None) -> ReuseDistances:
+    """The reuse distances of a domain's duplicates.
+
+    The first rows may each stand for several ids, none of which occurs in another row: row i for `weights[i]` ids.
+    """
+    duplicates = np.flatnonzero(rows.earlier != _NOTHING).astype(np.int32)
+    windows = np.zeros(len(duplicates), np.int64)
+    _window_distances(rows, np.empty(0, np.uint8) if weights is None else weights, windows)
+    # With W = 0 every receipt enters the time queue at once, so the clock is the receipt before.
+    expiry_us = rows.received_at_us[duplicates - 1] - rows.received_at_us[rows.earlier[duplicates]]
+    return ReuseDistances(duplicates, windows, expiry_us)
+
+
+def expiry_need_us(needs_us: Int64s, max_missed: int) -> int:
+    """The smallest E in microseconds that leaves no more than `max_missed` duplicates uncaught.
+
+    `needs_us` has the expiry need of each duplicate, -1 where a window catches it. The `max_missed` + 1 largest needs are
+    enough.
+    """
+    uncaught = needs_us[needs_us >= 0]
+    if len(uncaught) <= max_missed:
+        return 0
+    at = len(uncaught) - 1 - max_missed
+    return max(1, int(np.partition(uncaught, at)[at]))
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReceiptNeeds:
+    """What a domain's duplicates need of memories that go by an id's first receipt."""
+
+    ring: int
+    """New ids since the first receipt of an id, with that one, up to a repeat of it; the most of them."""
+    ttl_us: int
+    """The longest time from the first receipt of an id to a repeat."""
+
+
+@compiled()
+def _first_receipt_needs(rows: DomainRows) -> tuple[int, int]:
+    earlier, times = rows.earlier, rows.received_at_us
+    first = np.empty(len(earlier), np.int32)  # of each row's id
+    new_before = np.zeros(len(earlier), np.int32)  # of the first receipt of an id
+    new_ids, ring, ttl_us = 0, 0, 0
+    for row in range(len(earlier)):
+        if earlier[row] == _NOTHING:
+            first[row] = row
+            new_before[row] = new_ids
+            new_ids += 1
+        else:
+            began = first[earlier[row]]
+            first[row] = began
+            ring = max(ring, new_ids - new_before[began])
+            ttl_us = max(ttl_us, times[row] - times[began])
+    return ring, ttl_us
+
+
+def first_receipt_needs(rows: DomainRows) -> FirstReceiptNeeds:
+    """Over all of a domain."""
+    return FirstReceiptNeeds(*_first_receipt_needs(rows)) if rows.duplicates else FirstReceiptNeeds(0, 0)

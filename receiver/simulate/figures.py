@@ -90,14 +90,6 @@ class SourceFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Histogram:
-    """Counts between edges: `counts[i]` values v with `edges[i] <= v < edges[i + 1]`; the edges grow as powers."""
-
-    edges: tuple[int, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class HeadroomFigures:
     """How close the caught duplicates came to being missed, for the recommended setting."""
 
@@ -235,7 +227,7 @@ class Analysis:
     """What a window alone misses (E = 0)."""
     missed_by_expiry_us: Steps
     """What an expiry alone misses (W = 0)."""
-    headroom: HeadroomFigures | None
+    headroom: HeadroomFigures
     timeline: Timeline | None
     """None for a log without receipts."""
     bytes_per_id: int

@@ -14,8 +14,8 @@ from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from receiver.simulate.facts import Facts
     from receiver.simulate.figures import Evidence, Recommendation, SizedSetting
-    from receiver.simulate.replays import Facts
 
 _FAR_ABOVE = 10
 """How many times as much as others a source must need to be named."""
@@ -32,7 +32,6 @@ class Known(NamedTuple):
     recommendation: Recommendation
     kinds: Sequence[SizedSetting]
     evidence: Evidence
-    max_missed: int
     key: str
     """The domain KEY."""
 
@@ -53,15 +52,15 @@ def _without_duplicates(known: Known) -> Finding | None:
 
 def _crosses_connections(known: Known) -> Finding | None:
     cross_domain = known.facts.cross_domain
-    if cross_domain is None:
+    if not cross_domain:
         return None
-    (before, after), most = max(cross_domain.by_connections.items(), key=lambda item: (item[1], item[0]))
+    (before, after), most = max(cross_domain.items(), key=lambda item: (item[1], item[0]))
     most_often = ""
     if before != after:  # else it was by receivers of one connection
         most_often = f" (most often first over '{before}', then over '{after}': {most:,})"
     return Finding(
         "crosses-connections",
-        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.receipts:,}. The "
+        f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.total():,}. The "
         f"domain key '{known.key}' can't see them, so they are not among the {known.facts.log.duplicates:,} "
         f"duplicates counted here{most_often}. If these connections "
         "compete for one queue, share one domain: --domain destination.",
@@ -192,7 +191,7 @@ def _halves_disagree(known: Known) -> Finding | None:
     return Finding(
         "halves-disagree",
         f"Sized on one half of the log, 'both' misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
-        f"The first half needs W = {first.window(known.max_missed):,}, the second W = {second.window(known.max_missed):,}. "
+        f"The first half needs W = {first.window:,}, the second W = {second.window:,}. "
         "The next day may differ as much: replay more days, and take the largest setting.",
     )
 

@@ -30,18 +30,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from receiver.simulate.compiled import compiled, ones, prefetch
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled, ones, prefetch
 from receiver.simulate.domain_rows import DomainRows
 
 _NOTHING = -1
 _AHEAD = 16
 _SPARSE = 32
 _ROWS_WORTH_THREADS = 20_000
-
-_Int64s = npt.NDArray[np.int64]
-_Int32s = npt.NDArray[np.int32]
 
 
 class WindowAsked(NamedTuple):
@@ -56,16 +52,16 @@ class WindowAsked(NamedTuple):
 class WindowCounts(NamedTuple):
     """Figures of one domain under one window."""
 
-    caught: _Int64s
+    caught: Int64s
     """By expiry, as is the next."""
-    peak_ids: _Int64s
-    needs_us: _Int64s
+    peak_ids: Int64s
+    needs_us: Int64s
     """By duplicate: the smallest E that catches it, -1 where the first tier does; empty unless asked."""
 
 
 # The steps are inlined by force: a call would count references to each array, which costs more than the step.
 @compiled(forceinline=True)
-def _searched(times: _Int64s, start: int, end: int, time: int) -> int:
+def _searched(times: Int64s, start: int, end: int, time: int) -> int:
     """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
     stride = 1
     probe = start
@@ -84,7 +80,7 @@ def _searched(times: _Int64s, start: int, end: int, time: int) -> int:
 
 
 @compiled(forceinline=True)
-def _first_not_before(times: _Int64s, sparse_times: _Int64s, start: int, end: int, time: int) -> int:
+def _first_not_before(times: Int64s, sparse_times: Int64s, start: int, end: int, time: int) -> int:
     """`_searched`, in every 32nd time first, then in the 32 between: fewer cache misses."""
     near = _searched(sparse_times, start // _SPARSE, end // _SPARSE, time)
     return _searched(times, max(start, _SPARSE * (near - 1)), end, time)
@@ -92,22 +88,22 @@ def _first_not_before(times: _Int64s, sparse_times: _Int64s, start: int, end: in
 
 # A set of rows has a bit for each row, so that it stays in the processor's cache and is counted by the word.
 @compiled(forceinline=True)
-def _is_in(rows: _Int64s, row: int) -> bool:
+def _is_in(rows: Int64s, row: int) -> bool:
     return bool(rows[row >> 6] >> (row & 63) & 1)
 
 
 @compiled(forceinline=True)
-def _add(rows: _Int64s, row: int) -> None:
+def _add(rows: Int64s, row: int) -> None:
     rows[row >> 6] |= 1 << (row & 63)
 
 
 @compiled(forceinline=True)
-def _remove(rows: _Int64s, row: int) -> None:
+def _remove(rows: Int64s, row: int) -> None:
     rows[row >> 6] &= ~(1 << (row & 63))
 
 
 @compiled(forceinline=True)
-def _count(rows: _Int64s, start: int, end: int) -> int:
+def _count(rows: Int64s, start: int, end: int) -> int:
     """How many rows of the set are from `start` on and before `end`."""
     first, last = start >> 6, end >> 6
     count = ones(rows[last] & ((1 << (end & 63)) - 1)) - ones(rows[first] & ((1 << (start & 63)) - 1))
@@ -117,7 +113,7 @@ def _count(rows: _Int64s, start: int, end: int) -> int:
 
 
 @compiled(forceinline=True)
-def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s, slab_row: _Int32s) -> int:
+def _take_oldest(row: int, queue: int, mark: Int32s, replaced_by: Int32s, slab_row: Int32s) -> int:
     """The row of the oldest entry of a queue, which it leaves."""
     oldest = mark[queue]
     while replaced_by[oldest] <= row:
@@ -129,7 +125,7 @@ def _take_oldest(row: int, queue: int, mark: _Int32s, replaced_by: _Int32s, slab
 
 
 @compiled(forceinline=True)
-def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> int:
+def _last_of_id(gone: int, several: Int32s, held: Int32s, newest: Int32s) -> int:
     """The newest receipt of the id whose entry has left a queue, or _NOTHING while another queue holds the id."""
     if not len(held):
         return gone
@@ -141,13 +137,13 @@ def _last_of_id(gone: int, several: _Int32s, held: _Int32s, newest: _Int32s) -> 
 
 
 @compiled(forceinline=True)
-def _give_room(recalled: int, limit: _Int32s, room: _Int32s) -> None:
+def _give_room(recalled: int, limit: Int32s, room: Int32s) -> None:
     for e in range(len(room)):
         room[e] += recalled >= limit[e]
 
 
 @compiled(forceinline=True)
-def _take_room(spilled: int, in_queues: int, limit: _Int32s, room: _Int32s) -> bool:
+def _take_room(spilled: int, in_queues: int, limit: Int32s, room: Int32s) -> bool:
     """Count the id spilled under each E that doesn't forget it at once. -> whether room is short under any."""
     least = np.int32(in_queues)
     for e in range(len(room)):  # of 32 bits and without a branch, for wide vector instructions
@@ -158,7 +154,7 @@ def _take_room(spilled: int, in_queues: int, limit: _Int32s, room: _Int32s) -> b
 
 
 @compiled(forceinline=True)
-def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -> bool:
+def _is_any_due(clock_us: int, in_queues: int, due_us: Int64s, room: Int32s) -> bool:
     """Whether forgetting would give room under any E that is short of it."""
     is_due = np.int32(0)
     for e in range(len(room)):
@@ -168,15 +164,15 @@ def _is_any_due(clock_us: int, in_queues: int, due_us: _Int64s, room: _Int32s) -
 
 @compiled(forceinline=True)
 def _move_limits(
-    times: _Int64s,
-    sparse_times: _Int64s,
+    times: Int64s,
+    sparse_times: Int64s,
     clock: int,
-    expiries_us: _Int64s,
-    spilled: _Int64s,
+    expiries_us: Int64s,
+    spilled: Int64s,
     in_queues: int,
-    limit: _Int32s,
-    due_us: _Int64s,
-    room: _Int32s,
+    limit: Int32s,
+    due_us: Int64s,
+    room: Int32s,
 ) -> None:
     """Forget what is too old, under each E that has no room."""
     if clock == _NOTHING or not _is_any_due(times[clock], in_queues, due_us, room):
@@ -190,7 +186,7 @@ def _move_limits(
 
 
 @compiled(forceinline=True)
-def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int32s) -> None:
+def _raise_peaks(in_queues: int, room: Int32s, peak_ids: Int32s) -> None:
     for e in range(len(room)):
         more = np.int32(max(np.int32(0), np.int32(np.int32(in_queues) - room[e])))
         peak_ids[e] = np.int32(peak_ids[e] + more)
@@ -198,7 +194,7 @@ def _raise_peaks(in_queues: int, room: _Int32s, peak_ids: _Int32s) -> None:
 
 
 @compiled(forceinline=True)
-def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int64s, needs_us: _Int64s) -> None:
+def _note_need(need_us: int, duplicate: int, expiries_us: Int64s, needing: Int64s, needs_us: Int64s) -> None:
     needing[np.searchsorted(expiries_us, need_us)] += 1
     if len(needs_us):
         needs_us[duplicate] = need_us
@@ -206,8 +202,8 @@ def _note_need(need_us: int, duplicate: int, expiries_us: _Int64s, needing: _Int
 
 @compiled(forceinline=True)
 def _limits(
-    times: _Int64s, sparse_times: _Int64s, clock: int, expiries_us: _Int64s, spilled: _Int64s, start: int
-) -> tuple[_Int32s, _Int64s, _Int32s, _Int32s]:
+    times: Int64s, sparse_times: Int64s, clock: int, expiries_us: Int64s, spilled: Int64s, start: int
+) -> tuple[Int32s, Int64s, Int32s, Int32s]:
     """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
     due_us = np.full(len(expiries_us), np.iinfo(np.int64).max)
@@ -226,13 +222,13 @@ def _limits(
 @compiled()
 def _replay(
     rows: DomainRows,
-    sparse_times: _Int64s,
+    sparse_times: Int64s,
     counted_from: int,
     window: int,
-    expiries_us: _Int64s,
-    caught: _Int64s,
-    peak_ids: _Int64s,
-    needs_us: _Int64s,
+    expiries_us: Int64s,
+    caught: Int64s,
+    peak_ids: Int64s,
+    needs_us: Int64s,
 ) -> None:
     """Replay a domain under one window, into one row of each result."""
     # Arrays within a tuple are slow to reach.
@@ -318,6 +314,6 @@ def replay_windows(
         return list(pool.map(replay, asked))
 
 
-def is_caught(needs_us: npt.NDArray[np.int64], expiry_us: int) -> npt.NDArray[np.bool_]:
+def is_caught(needs_us: Int64s, expiry_us: int) -> Flags:
     """Whether an expiry catches each duplicate, by what it needs under a window (`WindowCounts.needs_us`)."""
     return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))

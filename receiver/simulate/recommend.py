@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from receiver.settings import SimulateSettings
+    from receiver.simulate.facts import Facts, PartNeeds, PerPart, ValueCounts
     from receiver.simulate.figures import Elsewhere
-    from receiver.simulate.headroom import Replays
-    from receiver.simulate.replays import Facts, PairOutcome, PartNeeds, PerPart, ValueCounts
+    from receiver.simulate.replays import PairOutcome
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -101,7 +101,7 @@ class _Asked(NamedTuple):
 
 
 def _asked(part: PartNeeds, lean: Sequence[tuple[int, int]], delivery_us: int, settings: SimulateSettings) -> _Asked:
-    window = _rounded_up(_times(settings.margin, part.window(settings.max_missed)))
+    window = _rounded_up(_times(settings.margin, part.window))
     # However little the duplicates need, the expiry covers a redelivery.
     least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))
     enlarged = {with_margin(*need, settings.margin) for need in lean if need != (0, 0)}
@@ -184,7 +184,7 @@ class Sizing:
             grade = Grade.STRONG
         else:
             grade = Grade.FAIR if holds and facts.bursts >= FAIR_BURSTS else Grade.WEAK
-        return Evidence(grade, facts.bursts, facts.whole.window(self.settings.max_missed), expiry_us, span_us)
+        return Evidence(grade, facts.bursts, facts.whole.window, expiry_us, span_us)
 
     def _why(self, sized: SizedSetting, evidence: Evidence, *, is_first: bool) -> str:
         settings, duplicates = self.settings, self.facts.log.duplicates
@@ -207,29 +207,25 @@ class Sizing:
         return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
 
 
-def _tried(facts: Facts, settings: SimulateSettings) -> PerPart[list[int]]:
-    """The windows to try for each part."""
-    first, second, third = (_windows(part.windows, settings.max_missed) for part in facts.parts)
-    return first, second, third
+def windows_tried(facts: Facts) -> PerPart[list[int]]:
+    """The windows to try for `lean`, for each part."""
+    whole, first, second = (_windows(part.windows, facts.max_missed) for part in facts.parts)
+    return whole, first, second
 
 
 def widest_of(facts: Facts, settings: SimulateSettings, present: Pair) -> Pair:
     """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows tried need."""
     # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
     whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
-    most = max(chain(*_tried(facts, settings)), default=0)
+    most = max(chain(*windows_tried(facts)), default=0)
     lean = with_margin(most, facts.whole.expiry_us, settings.margin)
     windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
     return max(windows), max(expiries_us)
 
 
-def sizing_of(replays: Replays, settings: SimulateSettings, present: Pair) -> Sizing:
-    """The pairs to replay in order to size each kind."""
-    facts = replays.facts()
-    tried = _tried(facts, settings)
-    needs_us = replays.expiry_needs_us(tried, settings.max_missed)
-    whole, *halves = (
-        _asked(part, list(zip(windows, expiries_us, strict=True)), facts.log.delivery_us, settings)
-        for part, windows, expiries_us in zip(facts.parts, tried, needs_us, strict=True)
+def sizing_of(facts: Facts, lean: PerPart[list[Pair]], settings: SimulateSettings, present: Pair) -> Sizing:
+    """The pairs to replay in order to size each kind; `lean` is what each part needs of both tiers together, without a margin."""
+    whole, first, second = (
+        _asked(part, needs, facts.log.delivery_us, settings) for part, needs in zip(facts.parts, lean, strict=True)
     )
-    return Sizing(facts, settings, present, (whole, halves[0], halves[1]))
+    return Sizing(facts, settings, present, (whole, first, second))

@@ -1,154 +1,171 @@
-"""What an analysis gets to know of a log: its facts, and the outcomes of its replay.
+"""A log replayed under every setting asked for: what is asked of each section, and what the answers add up to.
 
-Whoever replays it, one process that holds it whole or many that hold a chunk each, counts by `shares` and `headroom`.
+A *section* is a domain, or a chunk of one behind its starting state. Each engine is a `Replays`, which has the sections.
+The *slack* of a duplicate under a setting is by how much W or E exceeds what it needs: how close it came to being missed.
+Users read of it as headroom.
 """
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from receiver.domains import Channel, destination_name
-from receiver.simulate.figures import (
-    DomainFigures,
-    Elsewhere,
-    HeadroomFigures,
-    Histogram,
-    LogFigures,
-    SourceFigures,
-    Timeline,
-)
+from receiver.simulate.compiled import Int32s, Int64s, compiled
+from receiver.simulate.domain_rows import DomainRows, expiry_need_us
+from receiver.simulate.figures import HeadroomFigures
+from receiver.simulate.kernel import WindowAsked, WindowCounts, replay_windows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from receiver.logs import StatusLine
-    from receiver.simulate.figures import Steps
-
-_T = TypeVar("_T")
-PerPart = tuple[_T, _T, _T]
-"""Something for the whole log, and for its first and second half."""
-STEPS = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in range(18))], np.int64)
-"""Where the bars of histograms begin: 0, 1, 2, 5, 10, 20, ..."""
-WORST_SOURCES = 50
-_SLICES = 200
-_EXACT_NEEDS = 200
-"""How many of the largest needs a curve shows exactly; they are those that matter."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueCounts:
-    """How often each value came: exact, and as large as there are different values."""
-
-    values: npt.NDArray[np.int64]
-    """Ascending, without repeats."""
-    counts: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None = None) -> ValueCounts:
-        """Count values in any order; the `counts` of equal values add up, and each counts once without them."""
-        distinct, index = np.unique(values, return_inverse=True)
-        weights = np.ones(len(values), np.int64) if counts is None else counts
-        sums = np.zeros(len(distinct), np.int64)
-        np.add.at(sums, index, weights)
-        return cls(distinct, sums)
-
-    @property
-    def total(self) -> int:
-        return int(self.counts.sum())
-
-    @property
-    def most(self) -> int:
-        """The largest value; 0 where there is none."""
-        return int(self.values[-1]) if len(self.values) else 0
-
-    def at(self, rank: int) -> int:
-        """The value that stands at a rank, from 0, among all in ascending order."""
-        return int(self.values[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
-
-
-@dataclass(frozen=True, slots=True)
-class PartNeeds:
-    """What the duplicates of a log, or of one half of it, need."""
-
-    windows: ValueCounts
-    """Of each, the least W that catches it without the time tier."""
-    expiry_us: int
-    """The least E that, without a window, misses no more of them than allowed."""
-
-    def window(self, max_missed: int) -> int:
-        """The least W that, without the time tier, misses no more of them than allowed."""
-        return self.windows.at(self.windows.total - 1 - max_missed) if self.windows.total > max_missed else 0
-
-
-@dataclass(frozen=True, slots=True)
-class CrossDomainDuplicates:
-    """Receipts that repeat an id of their queue, but of another domain, so that the KEY hides the repeat."""
-
-    receipts: int
-    by_connections: dict[tuple[str, str], int]
-    """How many by (connection of the receipt before, connection of this one)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """What is true of a log under a KEY, whatever the setting."""
-
-    log: LogFigures
-    domains: tuple[DomainFigures, ...]
-    """Ordered by name, without settings."""
-    firsts: int
-    """Receipts with an id that is new in their domain."""
-    whole: PartNeeds
-    halves: tuple[PartNeeds, PartNeeds]
-    """Of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
-    bursts: int
-    """`figures.Evidence.bursts`"""
-    elsewhere: Elsewhere | None
-    peak_per_second: int
-    """`figures.Analysis.peak_per_second`"""
-    from_other_sources: int
-    """Duplicates whose id came last from another source."""
-    expiry_needs: Histogram
-    most_expiry_need_us: int
-    sources: tuple[SourceFigures, ...]
-    """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
-    source_window_needs: ValueCounts
-    """Per source with duplicates, the window that catches them all."""
-    checked_sources: int
-    """How many sources sent an id."""
-    ended_sources: ValueCounts
-    """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
-    timeline: Timeline | None
-    cross_domain: CrossDomainDuplicates | None
-    """None where the KEY can't hide a repeat, or there is none."""
-    lacking: dict[str, int]
-    """How many receipts lack a part of their channel, by part."""
-    has_digest: bool
-    reused: int
-    """Duplicates whose digest isn't that of the receipt they repeat, both being there."""
-    has_redelivered: bool
-    unmarked_duplicates: int
-    """Duplicates without the flag JMSRedelivered."""
-    marked_firsts: int
-    """Receipts of new ids with the flag JMSRedelivered."""
-    largest_step_back_us: int
-    status_lines: tuple[StatusLine, ...]
-    """Ordered by the time they were logged at."""
-
-    @property
-    def parts(self) -> PerPart[PartNeeds]:
-        return self.whole, *self.halves
-
+    from receiver.simulate.facts import Facts, PerPart
 
 NONE_CAUGHT = np.iinfo(np.int64).max
 """The least slack of no duplicate."""
+_Counts = TypeVar("_Counts")
+
+
+class ReplayAsked(NamedTuple):
+    """A grid and pairs (window, expiry_us) to replay. What is counted for a window and an expiry is a *cell*."""
+
+    windows: list[WindowAsked]
+    """Every window, once; its expiries are cells, which are numbered window by window."""
+    grid: npt.NDArray[np.intp]
+    """[window, expiry] -> cell"""
+    pairs: Sequence[tuple[int, int]]
+    pair_cell: npt.NDArray[np.intp]
+    sources: dict[tuple[int, str], int]
+    """The sources whose headroom is wanted: (the domain's number, source) -> the source's index in `Facts.sources`."""
+
+    @classmethod
+    def of(
+        cls, facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]
+    ) -> ReplayAsked:
+        of_window: dict[int, set[int]] = {window: set(expiries_us) for window in windows}
+        for window, expiry_us in pairs:
+            of_window.setdefault(window, set()).add(expiry_us)
+        with_pairs = {window for window, _ in pairs}
+        asked = [WindowAsked(window, sorted(tried), window in with_pairs) for window, tried in of_window.items()]
+        cells = ((each.window, expiry_us) for each in asked for expiry_us in each.expiries_us)
+        cell = {pair: number for number, pair in enumerate(cells)}
+        grid = [[cell[window, expiry_us] for expiry_us in expiries_us] for window in windows]
+        domain = {each.domain: number for number, each in enumerate(facts.domains)}
+        sources = {(domain[each.domain], each.source): index for index, each in enumerate(facts.sources)}
+        return cls(asked, np.array(grid, np.intp), pairs, np.array([cell[pair] for pair in pairs], np.intp), sources)
+
+
+class Section(NamedTuple):
+    """A domain, or a chunk of one behind the receipts that make its starting state."""
+
+    domain: int
+    """The domain's number."""
+    rows: DomainRows
+    counted_from: int
+    """The first row of the domain or chunk itself; 0 for a whole domain."""
+    sources: Sequence[str]
+    """Number of a source in `rows` -> source."""
+    window_needs: npt.NDArray[np.int64]
+    """Per duplicate of the section."""
+    in_first_half: int
+    """How many of the duplicates are in the first half of the log: the first ones."""
+    threads: int | None = None
+    """As for `replay_windows`."""
+
+    @property
+    def duplicates(self) -> npt.NDArray[np.intp]:
+        """The rows of its duplicates."""
+        return np.flatnonzero(self.rows.earlier[self.counted_from :] >= 0) + self.counted_from
+
+    def replay(self, asked: Sequence[WindowAsked]) -> list[WindowCounts]:
+        return replay_windows(self.rows, asked, counted_from=self.counted_from, threads=self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayShare:
+    """What the replay of one section comes to."""
+
+    domain: int
+    caught: npt.NDArray[np.int64]
+    """[cell]"""
+    peak_ids: npt.NDArray[np.int64]
+    by_source: npt.NDArray[np.int64]
+    """[pair]: duplicates whose id a source's queue still holds."""
+    by_time: npt.NDArray[np.int64]
+    """[pair]: duplicates whose id only the time queue still holds."""
+    caught_in_first_half: npt.NDArray[np.int64]
+    """[pair]"""
+    least_window: npt.NDArray[np.int64]
+    """[pair, source], row by row: the least slack in W of each source of `Facts.sources`, in their order, and last of all
+    others together; `NONE_CAUGHT` where nothing is caught.
+    """
+    least_expiry_us: npt.NDArray[np.int64]
+    """[pair, source], row by row: the least slack in microseconds of E."""
+
+
+def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
+    """Replay a section: each window once."""
+    replayed = section.replay(asked.windows)
+    needs_us = {tried.window: counts.needs_us for tried, counts in zip(asked.windows, replayed, strict=True)}
+    counts = np.zeros((3, len(asked.pairs)), np.int64)
+    least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
+    source = _source_index(section, asked)
+    for pair, (window, expiry_us) in enumerate(asked.pairs):
+        needs = section.window_needs, needs_us[window], section.in_first_half
+        counts[:, pair] = count_slack(window, expiry_us, *needs, source, least_window[pair], least_expiry_us[pair])
+    return ReplayShare(
+        section.domain,
+        np.concatenate([counts.caught for counts in replayed]),
+        np.concatenate([counts.peak_ids for counts in replayed]),
+        counts[0],
+        counts[1],
+        counts[2],
+        least_window.ravel(),
+        least_expiry_us.ravel(),
+    )
+
+
+def _source_index(section: Section, asked: ReplayAsked) -> npt.NDArray[np.int32]:
+    """Per duplicate, the index of its source in `Facts.sources`; how many these are, for any other source."""
+    indexes = [asked.sources.get((section.domain, source), len(asked.sources)) for source in section.sources]
+    return np.array(indexes, np.int32)[section.rows.source[section.duplicates]]
+
+
+@compiled()
+def count_slack(  # noqa: PLR0917 - compiled functions take no names
+    window: int,
+    expiry_us: int,
+    window_needs: Int64s,
+    needs_us: Int64s,
+    in_first_half: int,
+    source: Int32s,
+    least_window: Int64s,
+    least_expiry_us: Int64s,
+) -> tuple[int, int, int]:
+    """Count the duplicates that a pair catches: by a source's queue, by the time queue alone, and in the first half of the
+    log; and lower the least slack of their sources.
+
+    Each column has a value per duplicate, of which the first ones, `in_first_half`, are in the first half:
+    - `window_needs`: the window that catches it alone;
+    - `needs_us`: the expiry, never 0, that catches it together with the pair's window; -1 where that window does alone;
+    - `source`: the index of its source in `least_window` and `least_expiry_us`.
+    """
+    by_source, by_time, caught_in_first_half = 0, 0, 0
+    for k in range(len(needs_us)):
+        if needs_us[k] < 0:
+            by_source += 1
+            least_window[source[k]] = min(least_window[source[k]], window - window_needs[k])
+        elif needs_us[k] <= expiry_us:
+            by_time += 1
+            least_expiry_us[source[k]] = min(least_expiry_us[source[k]], expiry_us - needs_us[k])
+        else:
+            continue
+        caught_in_first_half += k < in_first_half
+    return by_source, by_time, caught_in_first_half
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +190,8 @@ class PairOutcome:
     def caught(self) -> int:
         return self.by_source + self.by_time
 
-    def headroom(self) -> HeadroomFigures | None:
-        """None where the pair catches nothing."""
-        if not self.caught:
-            return None
+    @property
+    def headroom(self) -> HeadroomFigures:
         least = _or_none(self.least_window.min()), _or_none(self.least_expiry_us.min())
         return HeadroomFigures(self.by_source, self.by_time, *least)
 
@@ -196,111 +211,102 @@ class Replayed:
     caught: tuple[npt.NDArray[np.int64], ...]
     """Per domain of `Facts.domains`, in their order."""
     peak_ids: tuple[npt.NDArray[np.int64], ...]
-    pairs: tuple[PairOutcome, ...]
+    pairs: dict[tuple[int, int], PairOutcome]
 
 
-def counts_of(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many values stand between each of the `STEPS` and the next; counts of parts add up."""
-    return np.bincount(np.searchsorted(STEPS, values, side="right") - 1, minlength=len(STEPS))
-
-
-def histogram_of(counts: npt.NDArray[np.int64]) -> Histogram:
-    """The histogram of counts between the `STEPS`, cut to the steps that hold a value."""
-    filled = np.flatnonzero(counts)
-    if not len(filled):
-        return Histogram((), ())
-    first, last = int(filled[0]), int(filled[-1])
-    return Histogram(tuple(STEPS[first : last + 2].tolist()), tuple(counts[first : last + 1].tolist()))
-
-
-def missed_by(values: ValueCounts) -> Steps:
-    """What each setting misses of duplicates with these needs: exact at the largest needs, and between them at round ones."""
-    needs = np.union1d(values.values[-_EXACT_NEEDS:], STEPS[values.most > STEPS])
-    sums = np.concatenate([[0], np.cumsum(values.counts)])
-    missed = values.total - sums[np.searchsorted(values.values, needs, side="right")]
-    return tuple(zip(needs.tolist(), missed.tolist(), strict=True))
-
-
-def missed_between(needs: Histogram, most: int) -> Steps:
-    """What `missed_by` gives, from a histogram and the largest need. A duplicate whose need equals an edge counts as missed;
-    one that needs 0 is caught from 1 on.
-    """
-    if not needs.counts:
-        return ()
-    missed = [sum(needs.counts[index:]) for index in range(len(needs.counts))]
-    steps = {0: missed[0]} | {edge - 1: left for edge, left in zip(needs.edges, missed, strict=False) if edge > 1}
-    return (*steps.items(), (max(1, most), 0))
-
-
-def slices_of(first_us: int, last_us: int) -> tuple[int, int]:
-    """Slices of a round length for a log's time, at most 201. -> (length in microseconds, how many)"""
-    slice_us = int(STEPS[np.searchsorted(STEPS, (last_us - first_us) // _SLICES + 1)])
-    return slice_us, (last_us - first_us) // slice_us + 1
-
-
-def _by_need(source: SourceFigures) -> tuple[int, int, str, str]:
-    """A key to sort by, the source that needs most first."""
-    return -source.window_need, -source.expiry_need_us, source.domain, source.source
-
-
-def worst(sources: Iterable[SourceFigures]) -> tuple[SourceFigures, ...]:
-    """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
-    return tuple(heapq.nsmallest(WORST_SOURCES, sources, _by_need))
-
-
-def maybe_worst(window_needs: npt.NDArray[np.int64], expiry_needs_us: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """The indexes of the sources that may be among the worst by these needs; those left out surely aren't."""
-    if len(window_needs) <= WORST_SOURCES:
-        return np.arange(len(window_needs))
-    last = np.lexsort((expiry_needs_us, window_needs))[-WORST_SOURCES]
-    window, expiry_us = window_needs[last], expiry_needs_us[last]
-    return np.flatnonzero((window_needs > window) | ((window_needs == window) & (expiry_needs_us >= expiry_us)))
-
-
-def in_order(lines: Iterable[StatusLine]) -> tuple[StatusLine, ...]:
-    """Status lines in the order they were logged; lines of one time are ordered by their values."""
-    return tuple(sorted(lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))))
-
-
-def queues_of(destinations: Iterable[str]) -> npt.NDArray[np.int32]:
-    """Per destination, the number of its queue, or -1.
-
-    Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
-    """
-    numbers: dict[str, int] = {}
-    names = [destination_name(destination) for destination in destinations]
-    return np.array(
-        [numbers.setdefault(name, len(numbers)) if name.startswith("queue://") else -1 for name in names], np.int32
+def replayed_of(shares: Iterable[ReplayShare], domains: int, asked: ReplayAsked) -> Replayed:
+    """Add up all sections: a peak of a domain is the largest of its sections', that of the log the sum of the domains'."""
+    cells, pairs = sum(len(each.expiries_us) for each in asked.windows), len(asked.pairs)
+    caught, peak_ids = np.zeros((2, domains, cells), np.int64)
+    counts = np.zeros((3, pairs), np.int64)
+    least_window, least_expiry_us = np.full((2, pairs, len(asked.sources) + 1), NONE_CAUGHT)
+    for share in shares:
+        caught[share.domain] += share.caught
+        np.maximum(peak_ids[share.domain], share.peak_ids, out=peak_ids[share.domain])
+        counts += share.by_source, share.by_time, share.caught_in_first_half
+        np.minimum(least_window, share.least_window.reshape(least_window.shape), out=least_window)
+        np.minimum(least_expiry_us, share.least_expiry_us.reshape(least_window.shape), out=least_expiry_us)
+    peaks = peak_ids.sum(axis=0)[asked.pair_cell]
+    outcomes = zip(*counts.tolist(), peaks.tolist(), least_window, least_expiry_us, strict=True)
+    return Replayed(
+        caught=tuple(caught[:, asked.grid]),
+        peak_ids=tuple(peak_ids[:, asked.grid]),
+        pairs={pair: PairOutcome(*outcome) for pair, outcome in zip(asked.pairs, outcomes, strict=True)},
     )
 
 
-def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) -> npt.NDArray[np.int32]:
-    """Per channel, the number of its queue where the queue's channels fall into several `domains`, else -1."""
-    queue = queues_of(channel.destination for channel in channels)
-    domains_of = Counter(number for number, _ in set(zip(queue.tolist(), domains, strict=True)))
-    is_parted = np.array([domains_of[number] > 1 for number in queue.tolist()], np.bool_)
-    return np.where(is_parted, queue, np.int32(-1))
+@dataclass(frozen=True, slots=True)
+class TopNeeds:
+    """The largest expiries that duplicates of one section, in one half of the log, need beside a window which misses them."""
+
+    window: int
+    half: int
+    """0 for the first half, 1 for the second."""
+    expiry_us: npt.NDArray[np.int64]
 
 
-def cross_domain_counts(
-    queue: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.int32],
-    new: npt.NDArray[np.bool_],
-    connection: npt.NDArray[np.int32],
-    names: Sequence[str],
-) -> dict[tuple[str, str], int]:
-    """How many receipts are new in their domain, although their queue brought the id before: by (connection of the newest
-    such receipt, connection of this one).
+def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iterator[TopNeeds]:
+    """For each window and half, no more than one more than may be missed."""
+    asked = [WindowAsked(window, [], with_needs=True) for window in windows]
+    for window, (_, _, needs_us) in zip(windows, section.replay(asked), strict=True):
+        for half, of_half in enumerate((needs_us[: section.in_first_half], needs_us[section.in_first_half :])):
+            top_us = np.sort(of_half[of_half >= 0])[-max_missed - 1 :]
+            if len(top_us):
+                yield TopNeeds(window, half, top_us)
 
-    The columns are of receipts in order; those of ids that are new in one domain only may be left out. `connection`
-    holds indexes of `names`, which may repeat.
-    """
-    order = np.lexsort((ids, queue))
-    before, after = order[:-1], order[1:]
-    again = (queue[before] == queue[after]) & (ids[before] == ids[after]) & new[after]
-    pairs = connection[before[again]].astype(np.int64) * len(names) + connection[after[again]]
-    counts: Counter[tuple[str, str]] = Counter()
-    for pair, count in zip(*(column.tolist() for column in np.unique(pairs, return_counts=True)), strict=True):
-        source, target = divmod(pair, len(names))
-        counts[names[source], names[target]] += count
-    return dict(counts)
+
+class Replays(ABC):
+    """A log that can be counted and replayed, section by section."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> Facts:
+        """Everything that doesn't depend on a setting."""
+
+    @abstractmethod
+    def in_sections(
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
+    ) -> Iterable[_Counts]:
+        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
+
+        `what` names the step to those who wait.
+        """
+
+    def needs_together(self, tried: PerPart[Sequence[int]]) -> PerPart[list[tuple[int, int]]]:
+        """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
+        part's duplicates than allowed; 0 where none is needed.
+        """
+        facts = self.facts
+        # A window that catches all of a part needs no expiry, and the need without a window is known.
+        parts = zip(facts.parts, tried, strict=True)
+        windows = sorted({window for part, of_part in parts for window in of_part if 0 < window < part.windows.most})
+
+        def work(section: Section) -> Iterator[TopNeeds]:
+            return top_needs(section, windows, facts.max_missed)
+
+        needs_us: defaultdict[tuple[int, int], list[Int64s]] = defaultdict(list)
+        for top in self.in_sections("Trying windows", work, TopNeeds, (windows[-1], 0)) if windows else ():
+            for part in (0, 1 + top.half):
+                needs_us[part, top.window].append(top.expiry_us)
+
+        def need_us(part: int, window: int) -> int:
+            if window == 0:
+                return facts.parts[part].expiry_us
+            own = needs_us.get((part, window))
+            return expiry_need_us(np.concatenate(own), facts.max_missed) if own else 0
+
+        whole, first, second = (
+            [(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried)
+        )
+        return whole, first, second
+
+    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
+        """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
+        asked = ReplayAsked.of(self.facts, windows, expiries_us, pairs)
+        largest = max(each.window for each in asked.windows), max(each.expiries_us[-1] for each in asked.windows)
+
+        def work(section: Section) -> Iterator[ReplayShare]:
+            yield replay_section(section, asked)
+
+        shares = self.in_sections("Replaying", work, ReplayShare, largest)
+        return replayed_of(shares, len(self.facts.domains), asked)

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.message import Verdict
-from receiver.simulate.domain_rows import split_domains
 from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
+from receiver.simulate.whole import split_domains
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,36 +1,112 @@
-"""A log that one process holds whole, counted and replayed domain by domain."""
+"""A log that one process holds whole: its domains one by one, its facts, and its replay."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from receiver.simulate.distances import reuse_distances
-from receiver.simulate.domain_rows import split_domains, taken
+from receiver.simulate.compiled import Int32s, Int64s, compiled
+from receiver.simulate.domain_rows import DomainRows, first_receipt_needs, link_rows, reuse_distances
+from receiver.simulate.facts import DomainSeen, Facts, LogSeen, facts_of
 from receiver.simulate.figures import LogFigures
-from receiver.simulate.headroom import Replays, ReplayShare, Section
 from receiver.simulate.numbering import lacking_parts
-from receiver.simulate.replays import cross_domain_counts, parted_queues
-from receiver.simulate.shares import (
-    Counted,
-    DomainSeen,
-    IdCounts,
-    LogSeen,
-    Measures,
-    facts_of,
-    first_receipt_needs,
-    share_of,
-)
+from receiver.simulate.replays import Replays, ReplayShare, Section
+from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    import numpy.typing as npt
 
-    from receiver.simulate.domain_rows import Domain
     from receiver.simulate.ingest import Receipts
-    from receiver.simulate.replays import Facts
 
+_NOTHING = -1
+_Value = TypeVar("_Value", np.int32, np.int64)
 _Counts = TypeVar("_Counts")
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """One domain of a log."""
+
+    name: str
+    receipts: int
+    """Unchecked ones included."""
+    rows: DomainRows
+    log_rows: Int64s
+    """Row of the domain -> row of the log."""
+    unchecked_rows: Int64s
+    """The rows of the log that are of this domain and have no id."""
+    source_numbers: Int32s
+    """Source of the domain -> its number in the log; checked receipts only."""
+    sources: int
+    """Distinct sources, those of unchecked receipts included."""
+
+
+@compiled()
+def _number_densely(numbers: Int32s, seen: Int32s) -> tuple[Int32s, Int32s]:
+    """Number anew from 0 in the order of first coming; `seen` is all -1 and is left so. Also gives new -> old."""
+    dense = np.empty_like(numbers)
+    count = 0
+    for row in range(len(numbers)):
+        if seen[numbers[row]] == _NOTHING:
+            seen[numbers[row]] = count
+            count += 1
+        dense[row] = seen[numbers[row]]
+    old = np.empty(count, np.int32)
+    for row in range(len(numbers)):
+        old[dense[row]] = numbers[row]
+    for number in old:
+        seen[number] = _NOTHING
+    return dense, old
+
+
+def split_domains(receipts: Receipts) -> Iterator[Domain]:
+    """The domains of a log, ordered by name."""
+    domain = receipts.domain_number
+    few = len(receipts.domains) <= 1 << 16  # numbers of 16 bits are sorted many times faster
+    order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
+    ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
+    ids_seen = np.full(receipts.ids.count, _NOTHING, np.int32)
+    sources_seen = np.full(len(receipts.sources), _NOTHING, np.int32)
+    for number in sorted(range(len(receipts.domains)), key=receipts.domains.__getitem__):
+        log_rows = order[ends[number - 1] if number else 0 : ends[number]]
+        yield _domain(receipts, receipts.domains[number], log_rows, ids_seen, sources_seen)
+
+
+def taken(column: npt.NDArray[_Value], log_rows: Int64s) -> npt.NDArray[_Value]:
+    """The column's values at these ascending rows; no copy where they are all rows."""
+    return column if len(log_rows) == len(column) else column[log_rows]
+
+
+def _domain(
+    receipts: Receipts,
+    name: str,
+    log_rows: Int64s,
+    ids_seen: Int32s,
+    sources_seen: Int32s,
+) -> Domain:
+    has_id = taken(receipts.id_number, log_rows) != 0
+    checked, unchecked = (log_rows, log_rows[:0]) if has_id.all() else (log_rows[has_id], log_rows[~has_id])
+    ids, distinct_ids = taken(receipts.id_number, checked), receipts.ids.count
+    if 2 * len(ids) < distinct_ids:  # else numbers of the whole log will do, and tables by them are hardly larger
+        ids, numbers = _number_densely(ids, ids_seen)
+        distinct_ids = len(numbers)
+    source, source_numbers = _number_densely(taken(receipts.source_number, checked), sources_seen)
+    sources = len(source_numbers)
+    if len(unchecked):
+        sources = len(_number_densely(taken(receipts.source_number, log_rows), sources_seen)[1])
+    received_at_us = np.maximum.accumulate(taken(receipts.received_at_us, checked))
+    return Domain(
+        name=name,
+        receipts=len(log_rows),
+        rows=link_rows(received_at_us, source, ids, sources=len(source_numbers), distinct_ids=distinct_ids),
+        log_rows=checked,
+        unchecked_rows=unchecked,
+        source_numbers=source_numbers,
+        sources=sources,
+    )
 
 
 class WholeLog(Replays):
@@ -49,10 +125,10 @@ class WholeLog(Replays):
         self._sections: list[Section] = []
         shares = []
         for number, domain in enumerate(self.domains):
-            needs, counted = reuse_distances(domain.rows), _counted(receipts, domain)
+            rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
             shares.append(share_of(number, counted, needs, measures))
-            in_first_half = measures.in_first_half(domain.rows.received_at_us[needs.row])
-            self._sections.append(Section(number, domain.rows, 0, counted.sources, needs.window, in_first_half))
+            in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
+            self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
         self._facts = facts_of(
             seen,
             measures,
@@ -62,6 +138,7 @@ class WholeLog(Replays):
             firsts=[first_receipt_needs(domain.rows) for domain in self.domains],
         )
 
+    @property
     def facts(self) -> Facts:
         return self._facts
 
@@ -139,7 +216,7 @@ def _id_counts(receipts: Receipts, domains: Sequence[Domain]) -> IdCounts:
 
 
 def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[str, str], int]:
-    """`CrossDomainDuplicates.by_connections`."""
+    """As `cross_domain_counts` has them, of the whole log."""
     queue_of_channel = parted_queues(receipts.channels, receipts.domain_of_channel.tolist())
     if (queue_of_channel < 0).all():
         return {}

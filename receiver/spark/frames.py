@@ -27,10 +27,9 @@ from receiver.errors import SettingsError
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.options import fields_of
 from receiver.report.json_object import analysis_object
-from receiver.settings import SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.settings import ReceiverSettings, SimulateSettings
+from receiver.simulate.analysis import Question, analyse, check_grid, parse_expiries_us, parse_windows
 from receiver.simulate.figures import Analysis
-from receiver.simulate.grid import check_grid, parse_expiries_us, parse_windows
 from receiver.spark.failures import translated
 from receiver.spark.session import tuned
 from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
@@ -98,7 +97,7 @@ def size_windows(
         None if windows is None else parse_windows(_list("windows", windows), "windows"),
         None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs), "expiries_secs"),
         SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
-        None if current is None else _present(current),
+        ReceiverSettings().sizes if current is None else _present(current),
     )
     with _at_work(frame):
         options = _options(column_map)

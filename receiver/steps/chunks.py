@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import check_numbered
-from receiver.simulate.shares import FirstReceiptNeeds
+from receiver.simulate.domain_rows import FirstReceiptNeeds
 from receiver.steps.arrow_rows import (
     Row,
     by_chunk,

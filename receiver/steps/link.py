@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.replays import cross_domain_counts, queues_of
-from receiver.simulate.shares import IdCounts
+from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
 from receiver.steps.arrow_rows import Row, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
 from receiver.steps.schemas import NEVER, CutPlan, Ids, Latest, Links

@@ -32,13 +32,12 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from receiver.domains import DomainKey, domain_key
-from receiver.settings import ReceiverSettings
 from receiver.simulate.analysis import Question
-from receiver.simulate.grid import chosen_expiries_us, chosen_windows
-from receiver.simulate.headroom import Replays, Section
+from receiver.simulate.domain_rows import FirstReceiptNeeds
+from receiver.simulate.facts import Facts, facts_of
 from receiver.simulate.recommend import widest_of
-from receiver.simulate.replays import Facts
-from receiver.simulate.shares import FirstReceiptNeeds, IdCounts, Measures, Share, facts_of
+from receiver.simulate.replays import Replays, Section
+from receiver.simulate.shares import IdCounts, Measures, Share
 from receiver.steps.arrow_rows import RowFlow, by_kind
 from receiver.steps.chunks import assembled
 from receiver.steps.link import linked
@@ -169,11 +168,8 @@ class ChunkedLog(Replays):
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
 
-    def facts(self) -> Facts:
-        return self._facts
-
     @cached_property
-    def _facts(self) -> Facts:
+    def facts(self) -> Facts:
         return facts_of(
             self._seen,
             self._measures,
@@ -202,12 +198,9 @@ class ChunkedLog(Replays):
     @cached_property
     def _widest(self) -> tuple[int, int]:
         """The largest window and expiry that an analysis will ask for."""
-        facts, asked = self._facts, self._question
-        window, expiry_us = widest_of(facts, asked.settings, asked.present or ReceiverSettings().sizes)
-        return (
-            max(window, *(asked.windows or chosen_windows(facts.whole.windows.most))),
-            max(expiry_us, *(asked.expiries_us or chosen_expiries_us(facts.most_expiry_need_us))),
-        )
+        widest = widest_of(self.facts, self._question.settings, self._question.present)
+        windows, expiries_us = self._question.grid(self.facts, widest)
+        return max(widest[0], *windows), max(widest[1], *expiries_us)
 
     def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
         """The chunks with tails for windows and expiries up to these: kept, and made anew only for larger ones."""

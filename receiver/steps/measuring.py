@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.simulate.distances import ReuseDistances, reuse_distances
-from receiver.simulate.domain_rows import link_rows
-from receiver.simulate.shares import Counted, FirstReceiptNeeds, Measures, share_of
+from receiver.simulate.domain_rows import FirstReceiptNeeds, ReuseDistances, link_rows, reuse_distances
+from receiver.simulate.shares import Counted, Measures, share_of
 from receiver.steps.arrow_rows import (
     Row,
     by_chunk,

@@ -16,7 +16,7 @@ import numpy as np
 
 from receiver.domains import Channel, DomainKey, domain_key
 from receiver.simulate.numbering import distinct
-from receiver.simulate.replays import parted_queues
+from receiver.simulate.shares import parted_queues
 from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs, used
 from receiver.steps.reports import carry_us_of, names_of
 from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, TaskReceipts, Unit, UnitReport, channel_of, channels_of

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from receiver.simulate.domain_rows import link_rows
-from receiver.simulate.headroom import Section
 from receiver.simulate.kernel import WindowAsked, is_caught
+from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, by_chunk, changes, column, in_one, values_in
 from receiver.steps.measuring import dense_ids

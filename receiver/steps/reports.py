@@ -15,9 +15,9 @@ from receiver.errors import LogFormatError
 from receiver.logs import StatusLine, no_receipt
 from receiver.logs.columns import TimeUnit
 from receiver.logs.rows import two_units
+from receiver.simulate.facts import DomainSeen, LogSeen
 from receiver.simulate.figures import LogFigures
 from receiver.simulate.numbering import check_columns, lacking_parts
-from receiver.simulate.shares import DomainSeen, LogSeen
 from receiver.steps.schemas import Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:

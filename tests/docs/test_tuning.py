@@ -21,7 +21,7 @@ from receiver.simulate import recommend
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis, Kind, SizedSetting
 from receiver.simulate.ingest import ingest
-from receiver.simulate.recommend import sizing_of
+from receiver.simulate.recommend import sizing_of, windows_tried
 from receiver.simulate.whole import WholeLog
 from tests.docs.bridge import Broker
 from tests.docs.markdown import ROOT, blocks, commands, run, sections
@@ -102,10 +102,11 @@ def test_the_kinds_have_the_figures_shown(analysis):
 
 def test_each_figure_is_that_of_the_sample_log(analysis, whole):
     evidence, log, both, lean = analysis.evidence, analysis.log, sized(analysis, Kind.BOTH), sized(analysis, Kind.LEAN)
-    sizing = sizing_of(whole, SimulateSettings(), ReceiverSettings().sizes)
-    outcomes = dict(zip(sizing.pairs, whole.replay([1], [1], sizing.pairs).pairs, strict=True))
+    together = whole.needs_together(windows_tried(whole.facts))
+    sizing = sizing_of(whole.facts, together, SimulateSettings(), ReceiverSettings().sizes)
+    outcomes = whole.replay([1], [1], sizing.pairs).pairs
     window, expiry_us = by_second = min(sizing.asked[2].lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
-    in_first = whole.facts().halves[0].windows.total
+    in_first = whole.facts.halves[0].windows.total
     assert (analysis.recommendation.sized, both.memory_bytes // lean.memory_bytes) == (both, 9)
     stated = [
         f"{evidence.window_need} ids for the neediest",

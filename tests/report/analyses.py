@@ -228,7 +228,7 @@ def empty() -> Analysis:
         sources=(),
         missed_by_window=(),
         missed_by_expiry_us=(),
-        headroom=None,
+        headroom=HeadroomFigures(0, 0, None, None),
         timeline=None,
     )
 

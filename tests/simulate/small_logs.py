@@ -12,9 +12,8 @@ from receiver.domains import Channel, domain_key
 from receiver.logs import LogBatch
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
-from receiver.simulate.figures import Analysis, Histogram
+from receiver.simulate.figures import Analysis
 from receiver.simulate.ingest import Receipts, ingest
-from receiver.simulate.replays import counts_of, histogram_of
 from receiver.simulate.whole import WholeLog
 
 SECOND_US = 1_000_000
@@ -81,10 +80,6 @@ def findings_of(log: Sequence[Receipt], key: str = "default", *, lean: bool = Fa
     settings = SimulateSettings(budget_bytes=1) if lean else SimulateSettings()
     analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key, settings=settings))
     return {finding.kind: finding.text for finding in analysis.findings}
-
-
-def histogram(values: Sequence[int]) -> Histogram:
-    return histogram_of(counts_of(np.array(values, np.int64)))
 
 
 def domains_of(log: Sequence[Receipt], key: str = "default") -> list[str]:

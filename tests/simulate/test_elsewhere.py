@@ -43,7 +43,7 @@ def model(log, key, fault=""):
 @given(logs(), KEYS)
 @cases(300)
 def test_needs_are_the_models(log, key):
-    assert WholeLog(ingested(log, key)).facts().elsewhere == model(log, key)
+    assert WholeLog(ingested(log, key)).facts.elsewhere == model(log, key)
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -1,21 +1,25 @@
 """Lists of settings, as written and as chosen."""
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_logs import Receipt, ingested
 
 from receiver.errors import SettingsError
-from receiver.simulate.grid import (
+from receiver.simulate.analysis import (
     MAX_SETTINGS,
+    Question,
     check_grid,
-    chosen_expiries_us,
-    chosen_windows,
     parse_expiries_us,
     parse_present,
     parse_windows,
 )
+from receiver.simulate.facts import ValueCounts
+from receiver.simulate.whole import WholeLog
 
 
 @pytest.mark.parametrize(
@@ -107,12 +111,23 @@ def test_what_detects_nothing_is_refused_only_where_it_is_alone():
     check_grid([0], [0, 1])
 
 
-@given(st.integers(0, 10**13))
-def test_a_chosen_list_reaches_twice_the_need_and_holds_none_and_the_default(need):
-    for chosen, default in ((chosen_windows(need), 2000), (chosen_expiries_us(need), 120_000_000)):
-        assert chosen == sorted(set(chosen))
-        assert chosen[0] == 0
-        assert default in chosen
-        assert chosen[-1] >= 2 * need
-        assert 3 <= len(chosen) <= 8
-        assert all(math.log10(value) < 19 for value in chosen[1:])
+@given(st.integers(0, 10**13), st.integers(1, 10**13))
+def test_a_chosen_list_reaches_twice_the_need_and_holds_none_the_default_and_the_setting_beside_it(need, also):
+    facts = WholeLog(ingested([Receipt(1, "a")])).facts
+    needed = replace(facts.whole, windows=ValueCounts.of(np.array([need])))
+    chosen = Question("default").grid(replace(facts, whole=needed, most_expiry_need_us=need), (also, also))
+    for values, default in zip(chosen, (2000, 120_000_000), strict=True):
+        assert values == sorted(set(values))
+        assert values[0] == 0
+        assert {default, also} <= set(values)
+        assert values[-1] >= 2 * need
+        assert 3 <= len(values) <= 9
+        assert all(math.log10(value) < 19 for value in values[1:])
+
+
+def test_a_list_that_was_given_stays_as_it_is():
+    facts = WholeLog(ingested([Receipt(1, "a")])).facts
+    assert Question("default", [5], [7, 9]).grid(facts, (3, 3)) == ([5], [7, 9])
+    windows, expiries_us = Question("default", [5]).grid(facts, (3, 3))
+    assert windows == [5]
+    assert 3 in expiries_us

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from model import Model
 from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats, with_a_repeat
 
-from receiver.simulate.distances import reuse_distances
-from receiver.simulate.domain_rows import split_domains
-from receiver.simulate.headroom import ReplayAsked, ReplayShare, count_slack, replayed_of
+from receiver.simulate.domain_rows import reuse_distances
 from receiver.simulate.kernel import WindowAsked
-from receiver.simulate.replays import NONE_CAUGHT
+from receiver.simulate.replays import NONE_CAUGHT, ReplayAsked, ReplayShare, count_slack, replayed_of
+from receiver.simulate.whole import split_domains
 from tests.choosing import cases
 
 
@@ -58,20 +57,19 @@ def outcome(*parts):
     for part in parts:
         windows, needs_us, source = np.array(part, np.int64).reshape(-1, 3).T
         least_window, least_expiry_us = np.full((2, SOURCES + 1), NONE_CAUGHT)
-        counts = count_slack(5, 10, windows, needs_us, source.astype(np.int32), least_window, least_expiry_us)
-        by_source, by_time = np.array(counts).reshape(2, 1)
-        shares.append(ReplayShare(0, nothing, nothing, nothing, by_source, by_time, least_window, least_expiry_us))
+        counts = count_slack(5, 10, windows, needs_us, 0, source.astype(np.int32), least_window, least_expiry_us)
+        shares.append(ReplayShare(0, nothing, nothing, *np.array(counts).reshape(3, 1), least_window, least_expiry_us))
     sources = {(0, str(source)): source for source in range(SOURCES)}
     asked = ReplayAsked(
         [WindowAsked(5, [10], with_needs=True)], np.empty((0, 0), int), [(5, 10)], np.zeros(1, int), sources
     )
-    return replayed_of(shares, 1, asked).pairs[0]
+    return replayed_of(shares, 1, asked).pairs[5, 10]
 
 
 @given(DUPLICATES, st.integers(0, 20))
 def test_what_is_left_adds_up_over_parts_of_a_log(duplicates, cut):
     whole, in_parts = outcome(duplicates), outcome(duplicates[:cut], duplicates[cut:])
-    assert in_parts.headroom() == whole.headroom()
+    assert in_parts.headroom == whole.headroom
     assert [in_parts.left(source) for source in range(SOURCES)] == [whole.left(source) for source in range(SOURCES)]
 
 
@@ -80,11 +78,9 @@ def test_sources_that_are_not_among_the_worst_count_for_the_log_alone(duplicates
     windows = [(5 - window, source) for window, need_us, source in duplicates if need_us < 0]
     expiries_us = [(10 - need_us, source) for _, need_us, source in duplicates if 0 < need_us <= 10]
     measured = outcome(duplicates)
-    headroom = measured.headroom()
-    assert (headroom is None) == (not windows and not expiries_us)
-    if headroom is not None:
-        assert headroom.least_window_left == min((left for left, _ in windows), default=None)
-        assert headroom.least_expiry_left_us == min((left for left, _ in expiries_us), default=None)
+    headroom = measured.headroom
+    assert headroom.least_window_left == min((left for left, _ in windows), default=None)
+    assert headroom.least_expiry_left_us == min((left for left, _ in expiries_us), default=None)
     assert [measured.left(source) for source in range(SOURCES)] == [
         (
             min((left for left, of in windows if of == source), default=None),

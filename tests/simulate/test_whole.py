@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs, repeats
 
 from receiver.domains import Channel
-from receiver.simulate.replays import parted_queues
+from receiver.simulate.shares import parted_queues
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
@@ -37,11 +37,12 @@ def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
     reported = []
     whole = WholeLog(ingested(log, key), advance=reported.append)
     replayed = whole.replay([0, 2], [5], pairs)
-    for (window, expiry_us), outcome in zip(pairs, replayed.pairs, strict=True):
+    assert set(replayed.pairs) == set(pairs)
+    for (window, expiry_us), outcome in replayed.pairs.items():
         by_model = judged(log, window, expiry_us, key)
         assert (outcome.caught, outcome.peak_ids) == (by_model.caught, by_model.peak_ids)
     assert sum(figures[1, 0] for figures in replayed.caught) == judged(log, 2, 5, key).caught
-    assert reported == [1] * len(whole.facts().domains)
+    assert reported == [1] * len(whole.facts.domains)
 
 
 @given(logs(), KEYS, st.integers(0, 3))
@@ -52,8 +53,9 @@ def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_
     windows = [0, 1, 3]
     times = clamped(log, key)
     parts = [list(part) for part in (repeats(log, key), *halves(log, key, times))]
-    for rows, needs_us in zip(parts, whole.expiry_needs_us((windows, windows, windows), max_missed), strict=True):
-        for window, expiry_us in zip(windows, needs_us, strict=True):
+    for rows, needs in zip(parts, whole.needs_together((windows, windows, windows)), strict=True):
+        assert [window for window, _ in needs] == windows
+        for window, expiry_us in needs:
 
             def missed(expiry_us, window=window, rows=rows):
                 if (window, expiry_us) == (0, 0):

@@ -52,7 +52,9 @@ def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
     return rows_made
 
 
-def said_here(paths, key="destination", windows=None, expiries_us=None, present=None, **settings) -> dict:
+def said_here(
+    paths, key="destination", windows=None, expiries_us=None, present=(2000, 120_000_000), **settings
+) -> dict:
     question = Question(key, windows, expiries_us, SimulateSettings(**settings), present)
     receipts = ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key))
     log = WholeLog(receipts, max_missed=question.settings.max_missed)

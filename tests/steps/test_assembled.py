@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.logs import read_logs
-from receiver.simulate.domain_rows import split_domains
 from receiver.simulate.ingest import ingest
+from receiver.simulate.whole import split_domains
 from receiver.steps.digests import digests_of
 from receiver.steps.schemas import ChunkReceipts, Ids, Latest
 from tests.choosing import cases

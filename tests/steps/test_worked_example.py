@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, written
 
-from receiver.simulate.shares import FirstReceiptNeeds
+from receiver.simulate.domain_rows import FirstReceiptNeeds
 from receiver.steps import log as module
 from receiver.steps.log import ChunkedLog, assembled_chunks, linked_ids
 from receiver.steps.measuring import incoming_refs
@@ -68,7 +68,7 @@ def test_measuring(made, log):
     newer_ids = dict(zip(incoming.from_row.tolist(), incoming.newer_ids.tolist(), strict=True))
     assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
     assert says(f"2 - 0 - 2 = {newer_ids[1]} ids.")
-    facts = log.facts()
+    facts = log.facts
     assert says(f"so a needs W = {facts.whole.windows.most}.")
     assert says(f"It needs E = {facts.most_expiry_need_us // SECOND_US} s, from its time to the clock at 4 s")
 
@@ -84,7 +84,7 @@ def test_tails(made, log):
     ("window", "expiry_us", "caught"), [(3, 0, 2), (2, 0, 1), (2, SECOND_US - 1, 1), (2, SECOND_US, 2)]
 )
 def test_replaying(log, window, expiry_us, caught):
-    assert log.replay([window], [expiry_us], [(window, expiry_us)]).pairs[0].caught == caught
+    assert log.replay([window], [expiry_us], [(window, expiry_us)]).pairs[window, expiry_us].caught == caught
     assert says(
         "catches b and a with W = 3. With W = 2 it misses a, which c pushes out of the queue, unless E is at least 1 s"
     )

@@ -1,43 +1,40 @@
-"""Histograms, worst sources and the course of time, each by its definition, and whether counts of parts add up."""
+"""Curves of needs, worst sources and the course of time, each by its definition, and whether counts of parts add up."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import Receipt, analysed, histogram, logs, repeats
+from small_logs import Batches, Receipt, analysed, batches, ingested, logs, repeats
 
+from receiver.domains import domain_key
 from receiver.logs import StatusLine
-from receiver.simulate.figures import SourceFigures
-from receiver.simulate.replays import (
-    WORST_SOURCES,
-    ValueCounts,
-    counts_of,
-    histogram_of,
-    in_order,
-    maybe_worst,
-    missed_between,
-    missed_by,
-    slices_of,
-    worst,
-)
+from receiver.simulate.domain_rows import reuse_distances
+from receiver.simulate.facts import WORST_SOURCES, ValueCounts, missed_between, missed_by
+from receiver.simulate.figures import LogFigures
+from receiver.simulate.ingest import ingest
+from receiver.simulate.shares import STEPS, Measures
+from receiver.simulate.whole import WholeLog, split_domains
 from tests.choosing import cases
 
 VALUES = st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30)
 
 
-@given(VALUES)
-def test_a_histogram_counts_each_value_between_its_edges(values):
-    counted = histogram(values)
-    assert sum(counted.counts) == len(values)
-    assert list(counted.edges) == sorted(set(counted.edges))
-    assert len(counted.edges) == (len(counted.counts) + 1 if values else 0)
-    for low, high, count in zip(counted.edges, counted.edges[1:], counted.counts, strict=False):
-        assert count == sum(low <= value < high for value in values)
+def by_steps(values):
+    """How many values stand between each of the STEPS and the next."""
+    above = [*STEPS[1:].tolist(), float("inf")]
+    return np.array(
+        [sum(low <= value < high for value in values) for low, high in zip(STEPS.tolist(), above, strict=True)],
+        np.int64,
+    )
 
 
-@given(VALUES, st.integers(0, 30))
-def test_counts_of_parts_add_up(values, cut):
-    parts = [np.array(part, np.int64) for part in (values[:cut], values[cut:])]
-    assert histogram_of(sum(counts_of(part) for part in parts)) == histogram(values)
+@given(logs())
+@cases(50)
+def test_expiry_needs_are_counted_between_round_ones(log):
+    receipts = ingested(log)
+    needs_us = [us for domain in split_domains(receipts) for us in reuse_distances(domain.rows).expiry_us.tolist()]
+    facts = WholeLog(receipts).facts
+    assert facts.expiry_steps.tolist() == by_steps(needs_us).tolist()
+    assert facts.most_expiry_need_us == max(needs_us, default=0)
 
 
 @given(VALUES.filter(bool), st.data())
@@ -72,7 +69,9 @@ def test_the_timeline_slices_time_as_read():
 
 @given(st.integers(0, 10**15), st.integers(0, 10**15))
 def test_slices_of_time_are_round_few_and_reach_the_end(first_us, span_us):
-    slice_us, slices = slices_of(first_us, first_us + span_us)
+    log = LogFigures(2, 0, 0, 0, 1, 1, first_us, first_us + span_us, 0, 0, 0.0)
+    _, _, _, start_us, slice_us, slices = Measures.of(log, 0)
+    assert start_us == first_us
     assert str(slice_us).rstrip("0") in {"1", "2", "5"}
     assert slices <= 201
     assert (slices - 1) * slice_us <= span_us < slices * slice_us
@@ -97,24 +96,31 @@ def test_a_source_without_duplicates_is_no_worst_source():
     ]
 
 
-@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 3)), max_size=4 * WORST_SOURCES), st.randoms())
-def test_the_worst_are_the_same_however_their_log_was_cut(needs, random):
-    """Ties are many here, and more sources than are listed; then the name decides."""
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=4 * WORST_SOURCES), st.randoms())
+@cases(50)
+def test_names_decide_between_sources_that_need_alike(needs, random):
+    """Ties are many here, and more sources than are listed."""
     names = [f"s{number}" for number in range(len(needs))]
     random.shuffle(names)
-    sources = [SourceFigures("d", name, 2, 1, *need) for name, need in zip(names, needs, strict=True)]
-    expected = sorted(sources, key=lambda s: (-s.window_need, -s.expiry_need_us, s.source))[:WORST_SOURCES]
-    assert list(worst(sources)) == expected
-    columns = np.array(needs, np.int64).reshape(-1, 2)
-    indices = maybe_worst(columns[:, 0], columns[:, 1])
-    assert list(worst(sources[index] for index in indices)) == expected
-    assert list(worst(source for start in (0, 1) for source in worst(sources[start::2]))) == expected
+    log, now_us = [], 0
+    for name, (window, expiry_us) in zip(names, needs, strict=True):
+        ids = [f"{name}-{number}" for number in range(window)]
+        log += [Receipt(now_us, id_, name) for id_ in ids] + [
+            Receipt(now_us := now_us + expiry_us, f"{name}-end", name)
+        ]
+        log.append(Receipt(now_us, ids[0], name))
+    expected = sorted((-window - 1, -expiry_us, name) for name, (window, expiry_us) in zip(names, needs, strict=True))
+    found = WholeLog(ingested(log)).facts.sources
+    assert [(-each.window_need, -each.expiry_need_us, each.source) for each in found] == expected[:WORST_SOURCES]
 
 
 @given(st.permutations([(1, {"a": 2.0}), (1, {"a": 1.0, "b": 5.0}), (1, {"a": 1.0}), (0, {"z": 9.0}), (2, {})]))
+@cases(20)
 def test_status_lines_stand_in_the_order_they_were_logged_however_files_were_merged(lines):
-    ordered = in_order(StatusLine(*line) for line in lines)
-    assert [(line.logged_at_us, line.values) for line in ordered] == [
+    (batch,) = batches([Receipt(1, "a")])
+    batch.status_lines += [StatusLine(*line) for line in lines]
+    log = WholeLog(ingest(Batches([batch], {"connection_id", "destination"}), domain_key("default")))
+    assert [(line.logged_at_us, line.values) for line in log.facts.status_lines] == [
         (0, {"z": 9.0}),
         (1, {"a": 1.0}),
         (1, {"a": 1.0, "b": 5.0}),
@@ -126,7 +132,7 @@ def test_status_lines_stand_in_the_order_they_were_logged_however_files_were_mer
 @given(VALUES.map(lambda values: [value + 1 for value in values]))
 def test_what_settings_miss_is_exact_where_it_is_said(needs):
     values = ValueCounts.of(np.array(needs, np.int64))
-    exact, rounded = missed_by(values), missed_between(histogram(needs), values.most)
+    exact, rounded = missed_by(values), missed_between(by_steps(needs), values.most)
     assert (bool(exact), bool(rounded)) == (bool(needs), bool(needs))
     for curve in filter(None, (exact, rounded)):
         assert [setting for setting, _ in curve] == sorted({setting for setting, _ in curve})
@@ -139,8 +145,8 @@ def test_what_settings_miss_is_exact_where_it_is_said(needs):
 
 
 def test_an_expiry_of_0_misses_also_what_needs_no_time():
-    assert missed_between(histogram([0, 0, 1, 3]), 3) == ((0, 4), (1, 1), (3, 0))
-    assert missed_between(histogram([0, 0]), 0) == ((0, 2), (1, 0))
+    assert missed_between(by_steps([0, 0, 1, 3]), 3) == ((0, 4), (1, 1), (3, 0))
+    assert missed_between(by_steps([0, 0]), 0) == ((0, 2), (1, 0))
 
 
 def test_a_curve_of_many_needs_is_exact_for_the_largest_and_stays_small():

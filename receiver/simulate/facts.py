@@ -1,0 +1,335 @@
+"""The facts of a log, whatever the setting: what the shares of its sections add up to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+
+from receiver.simulate.domain_rows import FirstReceiptNeeds, expiry_need_us
+from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
+from receiver.simulate.shares import STEPS, IdCounts, Measures, Share
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from receiver.logs import StatusLine
+    from receiver.simulate.figures import Steps
+
+_T = TypeVar("_T")
+PerPart = tuple[_T, _T, _T]
+"""Something for the whole log, and for its first and second half."""
+WORST_SOURCES = 50
+_EXACT_NEEDS = 200
+"""How many of the largest needs a curve shows exactly; they are those that matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCounts:
+    """How often each value came: exact, and as large as there are different values."""
+
+    values: npt.NDArray[np.int64]
+    """Ascending, without repeats."""
+    counts: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None = None) -> ValueCounts:
+        """Count values in any order; the `counts` of equal values add up, and each counts once without them."""
+        distinct, index = np.unique(values, return_inverse=True)
+        weights = np.ones(len(values), np.int64) if counts is None else counts
+        sums = np.zeros(len(distinct), np.int64)
+        np.add.at(sums, index, weights)
+        return cls(distinct, sums)
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def most(self) -> int:
+        """The largest value; 0 where there is none."""
+        return int(self.values[-1]) if len(self.values) else 0
+
+    def at(self, rank: int) -> int:
+        """The value that stands at a rank, from 0, among all in ascending order."""
+        return int(self.values[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
+
+
+@dataclass(frozen=True, slots=True)
+class PartNeeds:
+    """What the duplicates of a log, or of one half of it, need."""
+
+    windows: ValueCounts
+    """Of each, the least W that catches it without the time tier."""
+    window: int
+    """The least W that, without the time tier, misses no more of them than allowed."""
+    expiry_us: int
+    """The least E that, without a window, misses no more of them than allowed."""
+
+
+class DomainSeen(NamedTuple):
+    """What is known of a domain before its ids are looked at."""
+
+    name: str
+    receipts: int
+    sources: int
+    """Sources of receipts without an id included."""
+
+
+class LogSeen(NamedTuple):
+    """What is known of a log before its ids are looked at."""
+
+    log: LogFigures
+    """Its figures; `duplicates` and `clock_clamped` come from shares."""
+    domains: list[DomainSeen]
+    """Ordered by name."""
+    lacking: dict[str, int]
+    """`Facts.lacking`"""
+    has_digest: bool
+    has_redelivered: bool
+    status_lines: list[StatusLine]
+    """In any order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true of a log under a KEY, whatever the setting."""
+
+    log: LogFigures
+    domains: tuple[DomainFigures, ...]
+    """Ordered by name, without settings."""
+    max_missed: int
+    """How many duplicates a setting may miss: the needs of parts and domains go by it."""
+    firsts: int
+    """Receipts with an id that is new in their domain."""
+    whole: PartNeeds
+    halves: tuple[PartNeeds, PartNeeds]
+    """Of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
+    bursts: int
+    """`figures.Evidence.bursts`"""
+    elsewhere: Elsewhere | None
+    peak_per_second: int
+    """`figures.Analysis.peak_per_second`"""
+    from_other_sources: int
+    """Duplicates whose id came last from another source."""
+    expiry_steps: npt.NDArray[np.int64]
+    """How many duplicates need an expiry between each of the `STEPS` and the next."""
+    most_expiry_need_us: int
+    sources: tuple[SourceFigures, ...]
+    """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
+    source_window_needs: ValueCounts
+    """Per source with duplicates, the window that catches them all."""
+    checked_sources: int
+    """How many sources sent an id."""
+    ended_sources: ValueCounts
+    """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
+    timeline: Timeline | None
+    cross_domain: Counter[tuple[str, str]]
+    """Receipts that repeat an id of their queue, but of another domain, so that the KEY hides the repeat: how many by
+    (connection of the receipt before, connection of this one)."""
+    lacking: dict[str, int]
+    """How many receipts lack a part of their channel, by part."""
+    has_digest: bool
+    reused: int
+    """Duplicates whose digest isn't that of the receipt they repeat, both being there."""
+    has_redelivered: bool
+    unmarked_duplicates: int
+    """Duplicates without the flag JMSRedelivered."""
+    marked_firsts: int
+    """Receipts of new ids with the flag JMSRedelivered."""
+    largest_step_back_us: int
+    status_lines: list[StatusLine]
+    """Ordered by the time they were logged at."""
+
+    @property
+    def parts(self) -> PerPart[PartNeeds]:
+        return self.whole, *self.halves
+
+
+def facts_of(
+    seen: LogSeen,
+    measures: Measures,
+    domain_of: Sequence[int],
+    shares: Sequence[Share],
+    *,
+    ids: Sequence[IdCounts],
+    firsts: Sequence[FirstReceiptNeeds],
+) -> Facts:
+    """Add up a log, by the shares of all of its chunks in order; `domain_of` has the domain of each chunk.
+
+    Each of `ids` and `firsts` is of a part of the ids.
+    """
+    by_source = _by_source(domain_of, shares)
+    duplicates = int(by_source.duplicates.sum())
+    of_domain = groupby(shares, lambda share: domain_of[share.chunk])
+    marked_duplicates = sum(share.marked_duplicates for share in shares)
+    return Facts(
+        log=replace(seen.log, duplicates=duplicates, clock_clamped=sum(share.clock_clamped for share in shares)),
+        domains=tuple(_domain_figures(seen.domains[number], list(own), measures) for number, own in of_domain),
+        max_missed=measures.max_missed,
+        firsts=int(by_source.receipts.sum()) - duplicates,
+        whole=_part_needs(shares, measures),
+        halves=(_part_needs(shares, measures, 0), _part_needs(shares, measures, 1)),
+        bursts=_bursts(domain_of, shares, measures.burst_gap_us),
+        elsewhere=_elsewhere(firsts) if duplicates else None,
+        peak_per_second=_peak_per_second(by_source, shares),
+        from_other_sources=sum(each.from_other_sources for each in ids),
+        expiry_steps=sum((share.expiry_steps for share in shares), np.zeros(len(STEPS), np.int64)),
+        most_expiry_need_us=int(by_source.expiry_need_us.max(initial=0)),
+        sources=by_source.worst(seen.domains),
+        source_window_needs=ValueCounts.of(by_source.window_need[by_source.duplicates > 0]),
+        checked_sources=len(by_source.names),
+        ended_sources=ValueCounts.of(by_source.receipts[by_source.last_us < measures.middle_us]),
+        timeline=_timeline(shares, measures) if seen.log.receipts else None,
+        cross_domain=_cross_domain(ids),
+        lacking=seen.lacking,
+        has_digest=seen.has_digest,
+        reused=sum(each.reused for each in ids),
+        has_redelivered=seen.has_redelivered,
+        unmarked_duplicates=duplicates - marked_duplicates,
+        marked_firsts=sum(share.marked_firsts for share in shares),
+        largest_step_back_us=max((share.largest_step_back_us for share in shares), default=0),
+        # Lines of one time are ordered by their values: then it doesn't matter in which order files were read.
+        status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),
+    )
+
+
+class _BySource(NamedTuple):
+    """Columns by source, over all chunks of its domain."""
+
+    names: list[str]
+    domain: list[int]
+    """The number of each source's domain."""
+    of_chunk: list[npt.NDArray[np.intp]]
+    """Share -> the numbers of its sources here."""
+    receipts: npt.NDArray[np.int64]
+    duplicates: npt.NDArray[np.int64]
+    last_us: npt.NDArray[np.int64]
+    window_need: npt.NDArray[np.int64]
+    expiry_need_us: npt.NDArray[np.int64]
+
+    def worst(self, domains: Sequence[DomainSeen]) -> tuple[SourceFigures, ...]:
+        """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
+        window, expiry_us = self.window_need, self.expiry_need_us
+        worst = np.flatnonzero(self.duplicates)
+        if len(worst) > WORST_SOURCES:
+            last = worst[np.lexsort((expiry_us[worst], window[worst]))[-WORST_SOURCES]]
+            # Names decide between equal needs, so none is left out that needs as much as the last.
+            is_as_bad = (window > window[last]) | ((window == window[last]) & (expiry_us >= expiry_us[last]))
+            worst = worst[is_as_bad[worst]]
+        columns = (self.receipts, self.duplicates, window, expiry_us)
+        figures = [
+            SourceFigures(domains[self.domain[at]].name, self.names[at], *(int(column[at]) for column in columns))
+            for at in worst.tolist()
+        ]
+        figures.sort(key=lambda each: (-each.window_need, -each.expiry_need_us, each.domain, each.source))
+        return tuple(figures[:WORST_SOURCES])
+
+
+def _by_source(domain_of: Sequence[int], shares: Sequence[Share]) -> _BySource:
+    names: list[str] = []
+    domains: list[int] = []
+    of_chunk = []
+    for domain, own in groupby(shares, lambda share: domain_of[share.chunk]):
+        numbers: dict[str, int] = {}
+        for share in own:
+            numbers_here = [numbers.setdefault(source, len(names) + len(numbers)) for source in share.sources]
+            of_chunk.append(np.array(numbers_here, np.intp))
+        names += numbers
+        domains += [domain] * len(numbers)
+    added, largest = np.zeros((2, len(names)), np.int64), np.zeros((3, len(names)), np.int64)
+    for share, at in zip(shares, of_chunk, strict=True):
+        added[:, at] += np.array([share.receipts, share.duplicates])
+        needs = np.array([share.last_us, share.window_need, share.expiry_need_us])
+        largest[:, at] = np.maximum(largest[:, at], needs)
+    return _BySource(names, domains, of_chunk, *added, *largest)
+
+
+def _domain_figures(seen: DomainSeen, shares: Sequence[Share], measures: Measures) -> DomainFigures:
+    needs = _part_needs(shares, measures)
+    return DomainFigures(seen.name, seen.receipts, needs.windows.total, seen.sources, needs.window, needs.expiry_us)
+
+
+def _part_needs(shares: Sequence[Share], measures: Measures, half: int | None = None) -> PartNeeds:
+    """Of all duplicates of these shares, or of those in one half of the log."""
+    halves = (0, 1) if half is None else (half,)
+    counts = _all([(share.in_first_half, share.in_second_half)[of] for of in halves for share in shares])
+    tops_us = _all([(share.top_of_first_half_us, share.top_of_second_half_us)[of] for of in halves for share in shares])
+    values = _all([share.window_needs for _ in halves for share in shares])
+    is_needed = counts > 0
+    windows, max_missed = ValueCounts.of(values[is_needed], counts[is_needed]), measures.max_missed
+    window = windows.at(windows.total - 1 - max_missed) if windows.total > max_missed else 0
+    return PartNeeds(windows, window, expiry_need_us(tops_us, max_missed))
+
+
+def _all(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """One column of several; of none, too."""
+    return np.concatenate([np.empty(0, np.int64), *columns])
+
+
+def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> int:
+    """Bursts of all chunks. A burst that crosses a cut was counted twice, so it is subtracted once."""
+    return sum(share.bursts for share in shares) - sum(
+        domain_of[before.chunk] == domain_of[after.chunk]
+        and after.first_duplicate_us - before.last_duplicate_us <= gap_us
+        for before, after in pairwise(share for share in shares if share.bursts)
+    )
+
+
+def _elsewhere(firsts: Sequence[FirstReceiptNeeds]) -> Elsewhere:
+    return Elsewhere(max(each.ring for each in firsts), max(each.ttl_us for each in firsts))
+
+
+def _peak_per_second(by_source: _BySource, shares: Sequence[Share]) -> int:
+    """The most receipts of a source in one second; where a second goes on in another chunk, the counts of both add up."""
+    if not shares:
+        return 0
+    source = np.concatenate([at[share.edge_source] for share, at in zip(shares, by_source.of_chunk, strict=True)])
+    second, count = (_all([getattr(share, name) for share in shares]) for name in ("edge_second", "in_edge"))
+    order = np.lexsort((second, source))
+    begins = np.flatnonzero((np.diff(second[order], prepend=-1) != 0) | (np.diff(source[order], prepend=-1) != 0))
+    at_edges = np.add.reduceat(count[order], begins) if len(begins) else count
+    return max(int(at_edges.max(initial=0)), *(share.most_in_second for share in shares))
+
+
+def _timeline(shares: Sequence[Share], measures: Measures) -> Timeline:
+    counts = np.zeros((2, measures.slices), np.int64)
+    for share in shares:
+        counts[:, share.filled_slice] += share.receipts_in_slice, share.duplicates_in_slice
+    receipts, duplicates = counts.tolist()
+    return Timeline(measures.start_us, measures.slice_us, tuple(receipts), tuple(duplicates))
+
+
+def _cross_domain(ids: Iterable[IdCounts]) -> Counter[tuple[str, str]]:
+    counts: Counter[tuple[str, str]] = Counter()
+    for each in ids:
+        for before, after, count in zip(each.cross_from, each.cross_to, each.cross_count.tolist(), strict=True):
+            counts[before, after] += count
+    return counts
+
+
+def missed_by(values: ValueCounts) -> Steps:
+    """What each setting misses of duplicates with these needs: exact at the largest needs, and between them at round ones."""
+    needs = np.union1d(values.values[-_EXACT_NEEDS:], STEPS[values.most > STEPS])
+    sums = np.concatenate([[0], np.cumsum(values.counts)])
+    missed = values.total - sums[np.searchsorted(values.values, needs, side="right")]
+    return tuple(zip(needs.tolist(), missed.tolist(), strict=True))
+
+
+def missed_between(steps: npt.NDArray[np.int64], most: int) -> Steps:
+    """What `missed_by` gives, from counts between the `STEPS` and the largest need. A duplicate whose need is one of the
+    `STEPS` counts as missed; one that needs 0 is caught from 1 on.
+    """
+    filled = np.flatnonzero(steps)
+    if not len(filled):
+        return ()
+    missed = np.cumsum(steps[::-1])[::-1].tolist()
+    curve = {0: missed[0]}
+    for index in range(int(filled[0]), int(filled[-1]) + 1):
+        if STEPS[index] > 1:
+            curve[int(STEPS[index]) - 1] = missed[index]
+    return (*curve.items(), (max(1, most), 0))
