@@ -1,0 +1,106 @@
+"""What a power cut leaves of a store, a recording or a file: rebuilt from recorded system calls, and opened again.
+
+All that was acknowledged is there, and all or nothing of the rest.
+"""
+
+import random
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.power.cut_programs import PROGRAMS
+from tests.power.disk import Disk, Model
+from tests.power.system_calls import recorded
+
+ROOT = Path(__file__).resolve().parents[2]
+STATES = {"quick": 6, "small": 25, "long": 400}
+"""How many states a program is tried on, by each model."""
+
+
+def files_in(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
+
+
+class Cuts:
+    """A program's run on a folder, which is put there as cuts leave it."""
+
+    def __init__(self, name, tmp_path, seed, patched=""):
+        self.program = PROGRAMS[name]
+        self.seed = str(seed)
+        self.folder = tmp_path / "disk"
+        self.folder.mkdir()
+        self.program.prepare(self.folder, self.seed)
+        self._before = files_in(self.folder)
+        self._folders = [path for path in self.folder.rglob("*") if path.is_dir()]
+        start = f"import sys; sys.argv[1:] = {[name, str(self.folder), self.seed]!r}\n{patched}\n"
+        script = tmp_path / "program.py"
+        script.write_text(
+            f"{start}from tests.power.cut_programs import PROGRAMS\nfrom pathlib import Path\n"
+            "PROGRAMS[sys.argv[1]].run(Path(sys.argv[2]), sys.argv[3])\n"
+        )
+        command = ["env", f"PYTHONPATH={ROOT}", sys.executable, script]
+        self.events = recorded(command, self.folder, tmp_path / "strace.log", ROOT)
+
+    def states(self, count, model, draw):
+        """Files, and what was said, as cuts at drawn times leave them."""
+        disk = Disk(self._before)
+        due = Counter(draw.randrange(len(self.events) + 1) for _ in range(count))
+        for number, event in enumerate([None, *self.events]):
+            if event is not None:
+                disk.does(event)
+            for _ in range(due[number]):
+                yield number, disk.cut(model, draw), list(disk.said)
+
+    def check(self, files, said):
+        shutil.rmtree(self.folder)
+        for folder in (self.folder, *self._folders):
+            folder.mkdir()
+        for path, data in files.items():
+            path.write_bytes(data)
+        self.program.check(self.folder, self.seed, said)
+
+
+@pytest.mark.scaled
+@pytest.mark.parametrize("model", Model)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_was_acknowledged_is_there(name, model, tmp_path, seed, request):
+    cuts = Cuts(name, tmp_path, seed)
+    for number, files, said in cuts.states(STATES[request.config.getoption("--campaign")], model, random.Random(seed)):
+        try:
+            cuts.check(files, said)
+        except BaseException:
+            print(f"{name}: cut after {number} of {len(cuts.events)} calls; said: {said[-1:]}")
+            raise
+
+
+UNSYNCED_STORE = """
+import receiver.settings as module
+module._SYNCHRONOUS = ("OFF",)
+real = module.default
+module.default = lambda *names: "OFF" if names[-1] == "sqlite_synchronous" else real(*names)
+"""
+UNSYNCED = """
+import receiver.{} as module
+module.os = type("os", (), {{**vars(module.os), "fsync": lambda _: None}})
+"""
+FAULTS = {
+    "store": ("batches", UNSYNCED_STORE),
+    "file": ("recorded", UNSYNCED.format("logs.writer")),
+    "its folder": ("recorded", UNSYNCED.format("closing")),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_missing_sync_is_caught(fault, tmp_path, seed):
+    name, patched = FAULTS[fault]
+    cuts = Cuts(name, tmp_path, seed, patched)
+    caught = 0
+    for _, files, said in cuts.states(60, Model.HARSH, random.Random(seed)):
+        try:
+            cuts.check(files, said)
+        except Exception:  # noqa: BLE001 - whatever a damaged store does to whoever looks at it
+            caught += 1
+    assert caught
