@@ -11,8 +11,8 @@
 | `targets/` | files, brokers, functions |
 | `health.py` | whether it is live and ready, for a supervisor |
 | `metrics.py` | the figures for Prometheus |
-| `probing.py`, `probed_consumer.py` | `receiver probe`: how a broker redelivers, and the consumer that ends |
-| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka; `products/`: what each broker product does differently |
+| `probing.py` | `receiver probe`: how a broker redelivers |
+| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
 | `memory.py` | a broker in memory, the reference for what connectors must do |
 """
 

@@ -1,28 +1,36 @@
 """How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
 
-A consumer takes messages and ends in one of several ways while it holds others. Then another takes whatever comes. Apama's
-page on reliable receivers asks its users to test their brokers so.
+A consumer takes messages in a process of its own, and ends in one of several ways while it holds others. Then another takes
+whatever comes. Apama's page on reliable receivers asks its users to test their brokers so.
 """
 
 from __future__ import annotations
 
 import math
+import multiprocessing
+import os
+import signal
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from receiver.bridge.connectors import DUPLICATE_ID, Message, Source, sink_of, source_of
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
-from receiver.bridge.probed_consumer import NUMBER, RUN, TAKE_SECS, Ending, Life, ProbeReceipt, consuming, receipts_of
-from receiver.errors import BrokerRefusedError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 LEAST_MESSAGES = 100
-_HALF = "receiverProbeHalf"
-"""The property of what a probe sends that a selector selects by."""
+_RUN, _NUMBER, _HALF = "receiverProbe", "receiverProbeNumber", "receiverProbeHalf"
+"""Properties of what a probe sends: which probe it is of, its number in it, and what a selector selects by."""
+_TAKE_SECS = 0.25
+_STARTS_SECS = 60.0
 _BODY = b"." * 200
 _MARGIN = 2
 """As of `receiver simulate`."""
@@ -33,6 +41,19 @@ _CUTS = 5
 """Acknowledgements that are cut off; each ends at another moment."""
 _SHARE_HELD = 2
 """A consumer takes a half of what was sent, and acknowledges a tenth of that."""
+
+
+class Ending(StrEnum):
+    """How a consumer ends that holds messages."""
+
+    CLOSED = "closed"
+    """It closes its connection without acknowledging."""
+    KILLED = "killed"
+    """Its process is killed, and the system ends its connection."""
+    ACKNOWLEDGING = "acknowledging"
+    """Its process is killed while it acknowledges: the broker may have heard of that or not."""
+    FROZEN = "frozen"
+    """It says nothing more, and its connection stays open: as if its host had lost the network."""
 
 
 class Selectors(StrEnum):
@@ -98,6 +119,14 @@ class Probe:
     def expiry_secs(self) -> int:
         """The least E to set, margin included."""
         return math.ceil(_MARGIN * max((each.expiry_need_us for each in self.redeliveries), default=0) / 1e6)
+
+
+class ProbeReceipt(NamedTuple):
+    """What a probe knows of a message that it received."""
+
+    number: int
+    at_us: int
+    redelivered: bool
 
 
 class _Round(NamedTuple):
@@ -196,7 +225,7 @@ class _Run:
         numbers = set(self._send(count))
         held = count // _SHARE_HELD
         acknowledged = max(held // 10, 1)
-        with consuming(Life(self._address, self._id, ending, acknowledged, held)) as consumer:
+        with _consuming(_Life(self._address, self._id, ending, acknowledged, held)) as consumer:
             before = consumer.receipts
             certain = before if ending is Ending.ACKNOWLEDGING else before[:acknowledged]
             expected = numbers - _numbers(certain)
@@ -240,7 +269,7 @@ class _Run:
         rule = IdRule()
         named = {rule.id_property: f"{self._id}-{number}", rule.source_property: self._id}
         return Message(
-            body=_BODY, is_text=True, properties=named | {RUN: self._id, NUMBER: str(number), _HALF: half} | more
+            body=_BODY, is_text=True, properties=named | {_RUN: self._id, _NUMBER: str(number), _HALF: half} | more
         )
 
     def _collect(self, expected: set[int]) -> list[ProbeReceipt]:
@@ -253,11 +282,11 @@ class _Run:
         heard_at = time.monotonic()
         until = heard_at + (self._patience_secs if secs is None else secs)
         while True:
-            taken = source.take(self._share, wait_secs=TAKE_SECS)
+            taken = source.take(self._share, wait_secs=_TAKE_SECS)
             now = time.monotonic()
             if taken:
                 heard_at = now
-                receipts = receipts_of(taken, self._id)
+                receipts = _receipts_of(taken, self._id)
                 source.acknowledge(taken)
                 came += receipts
             elif now >= until or (expected <= _numbers(came) and now - heard_at >= _QUIET_SECS):
@@ -306,3 +335,108 @@ def _out_of_order(receipts: Sequence[ProbeReceipt]) -> int:
         count += number < latest
         latest = max(latest, number)
     return count
+
+
+def _receipts_of(taken: Sequence[Delivery], run: str) -> list[ProbeReceipt]:
+    now_us = time.time_ns() // 1_000
+    receipts = []
+    for delivery in taken:
+        message = delivery.message
+        if message.properties.get(_RUN) != run:
+            raise SettingsError("others send to this queue", hint="name a scratch queue that nobody else uses")
+        receipts.append(ProbeReceipt(int(str(message.properties[_NUMBER])), now_us, message.redelivered))
+    return receipts
+
+
+class _Life(NamedTuple):
+    """What a consumer is to do."""
+
+    address: BrokerAddress
+    run: str
+    ending: Ending
+    acknowledged: int
+    """How many messages it acknowledges first."""
+    held: int
+    """How many it takes then."""
+
+
+class _Consumer:
+    """A process that has taken messages, and how it ends."""
+
+    def __init__(self, process: Any, pipe: Connection, life: _Life) -> None:
+        self._process, self._pipe, self._ending = process, pipe, life.ending
+        self.receipts: list[ProbeReceipt] = []
+        while len(self.receipts) < life.acknowledged + life.held:
+            self.receipts += self._heard()
+
+    def _heard(self) -> Any:
+        if not self._pipe.poll(_STARTS_SECS):
+            raise BrokerError("the consumer got nothing of what was sent", hint="see that nobody else uses the queue")
+        said = self._pipe.recv()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def end(self) -> int:
+        """Let it end in its way; the time of that, in microseconds since 1970."""
+        if self._ending is Ending.FROZEN:
+            os.kill(self._process.pid, signal.SIGSTOP)
+        elif self._ending is Ending.KILLED:
+            self.kill()
+        else:
+            self._pipe.send("end")
+            self._heard()
+        ended_us = time.time_ns() // 1_000
+        if self._ending is Ending.ACKNOWLEDGING:
+            self.kill()
+        return ended_us
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+@contextmanager
+def _consuming(life: _Life) -> Iterator[_Consumer]:
+    processes = multiprocessing.get_context("spawn")
+    ours, its = processes.Pipe()
+    process = processes.Process(target=_consume, args=(life, its), name="receiver probe", daemon=True)
+    process.start()
+    its.close()
+    try:
+        yield _Consumer(process, ours, life)
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+
+
+def _consume(life: _Life, pipe: Connection) -> None:
+    """The consumer's process: say what it takes, and end on command."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    with suppress(EOFError, OSError):
+        try:
+            with source_of(life.address) as source:
+                _take(source, life.run, life.acknowledged, pipe)
+                kept = _take(source, life.run, life.held, pipe, acknowledges=False)
+                pipe.recv()
+                if life.ending is Ending.ACKNOWLEDGING:
+                    pipe.send("acknowledging")
+                    source.acknowledge(kept)
+                    pipe.recv()
+            pipe.send("closed")
+        except Exception as error:  # noqa: BLE001 - the parent raises it
+            pipe.send(error)
+
+
+def _take(source: Source, run: str, count: int, pipe: Connection, *, acknowledges: bool = True) -> list[Delivery]:
+    taken: list[Delivery] = []
+    until = time.monotonic() + _STARTS_SECS
+    while len(taken) < count and time.monotonic() < until:
+        came = source.take(count - len(taken), wait_secs=_TAKE_SECS)
+        receipts = _receipts_of(came, run)
+        if acknowledges:
+            source.acknowledge(came)
+        taken += came
+        pipe.send(receipts)
+    return taken

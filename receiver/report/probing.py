@@ -8,8 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from receiver.bridge.probed_consumer import Ending
-from receiver.bridge.probing import Probe, Redelivery, Selectors
+from receiver.bridge.probing import Ending, Probe, Redelivery, Selectors
 from receiver.report.document import Cells, Column, Items, Lead, Table, Text
 from receiver.report.terminal import print_contents
 from receiver.report.words import count, duration, or_dash

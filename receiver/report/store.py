@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from receiver.bridge.connectors.position_names import position_named
+from receiver.bridge.connectors.address import position_named
 from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
 from receiver.durable.forgetting import KnownId
 from receiver.durable.needs import Need

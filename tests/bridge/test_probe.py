@@ -16,8 +16,7 @@ from receiver.bridge import probing
 from receiver.bridge.connectors import DUPLICATE_ID, Message, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.memory import MemoryBroker
-from receiver.bridge.probed_consumer import Ending, ProbeReceipt
-from receiver.bridge.probing import LEAST_MESSAGES, Selectors, _needs, _out_of_order, probe
+from receiver.bridge.probing import LEAST_MESSAGES, Ending, ProbeReceipt, Selectors, _needs, _out_of_order, probe
 from receiver.errors import SettingsError
 from receiver.report.probing import print_probe
 from tests.bridge.conftest import address_of, product_of

@@ -11,7 +11,7 @@ import pytest
 from running import Ran, complaint
 
 from receiver import cli
-from receiver.bridge.connectors.position_names import STREAM_POSITION, of_kafka, of_stream
+from receiver.bridge.connectors.address import STREAM_POSITION, BrokerAddress
 from receiver.durable.receiver import Receiver
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox
@@ -102,8 +102,8 @@ def test_status_as_json(receiver, store_url):
 
 def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
     positions = {
-        of_kafka("orders", "billing"): {"2": "17", "10": "1234567", "0": "0"},
-        of_stream("a/b"): {STREAM_POSITION: "78"},
+        BrokerAddress.parse("kafka://broker/orders?group=billing").positions_of: {"2": "17", "10": "1234567", "0": "0"},
+        BrokerAddress.parse("amqp://broker/stream/a/b").positions_of: {STREAM_POSITION: "78"},
         "my log": {"offset": "page 7"},
     }
     with (

@@ -8,13 +8,13 @@ import pytest
 
 from examples.demo.processes import HOST
 from receiver.bridge import Mode
+from receiver.bridge.connectors import products
 from receiver.bridge.connectors.kafka import KafkaSink
-from receiver.bridge.connectors.products import artemis, classic, qpid, rabbitmq
 from tests.bridge.conftest import CONNECTORS, LACKS
 from tests.docs.markdown import blocks, commands, run, sections
 
 START, HEADING = "docs/start.md", "A bridge, ready made"
-PRODUCTS = {"artemis": artemis.ARTEMIS, "rabbitmq": rabbitmq.RABBITMQ, "classic": classic.CLASSIC, "qpid": qpid.QPID}
+PRODUCTS = {name: getattr(products, name.upper()) for name in ("artemis", "rabbitmq", "classic", "qpid")}
 PROTOCOLS = {"amqp": "AMQP 1.0", "stomp": "STOMP"}
 
 

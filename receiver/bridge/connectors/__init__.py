@@ -11,8 +11,7 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
 | `amqp_sections.py`, `stomp_frames.py` | the sections of a message by AMQP; the frames of STOMP |
 | `amqp_stream.py` | streams of RabbitMQ |
-| `position_names.py` | how sources whose broker forgets nothing name their positions |
-| `products/` | what each broker product does differently |
+| `products.py` | what each broker product does differently |
 """
 
 from __future__ import annotations

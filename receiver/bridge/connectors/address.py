@@ -3,12 +3,13 @@ connection, through TLS where the address says so, and in words why there is non
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import NoReturn, Self
+from typing import NamedTuple, NoReturn, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from receiver.bridge.options import Tls
@@ -35,6 +36,10 @@ _KAFKA_OPTIONS = {
 }
 _STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": "NAME"}
 """What may stand behind ?, and how its value is shown."""
+
+STREAM_POSITION = "next"
+"""The name of a stream's position: the offset behind the last message taken, and behind a space a digest of that message."""
+_OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
@@ -135,6 +140,11 @@ class BrokerAddress:
         return self.protocol == _KAFKA or self.is_stream
 
     @property
+    def positions_of(self) -> str:
+        """The name under which a store keeps the positions of a stream, or of a group in a topic of Kafka."""
+        return f"stream/{self.name}" if self.is_stream else f"{self.name}?group={self.subscription}"
+
+    @property
     def target_name(self) -> str:
         """The name by which a store knows this target: without the user, who may change one day."""
         return str(replace(self, user=None, options={}))
@@ -183,6 +193,31 @@ class BrokerAddress:
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
         return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}{quote(self.name, safe='/')}{more}"
+
+
+class NamedPosition(NamedTuple):
+    """What a position is of, and the offset that is taken next. None: it isn't of that kind."""
+
+    topic: str | None = None
+    group: str | None = None
+    partition: int | None = None
+    stream: str | None = None
+    next_offset: int | None = None
+
+
+def position_named(source: str, name: str, position: str) -> NamedPosition:
+    """What a position in a store says; nothing but None where it is of another source, such as one of the application's own.
+
+    `source` is `BrokerAddress.positions_of`. In a topic, the name is a partition's number. A stream has one position.
+    """
+    offset = position.partition(" ")[0]
+    if not offset.isdecimal():
+        return NamedPosition()
+    if name.isdecimal() and (kafka := _OF_KAFKA.fullmatch(source)):
+        return NamedPosition(topic=kafka[1], group=kafka[2], partition=int(name), next_offset=int(offset))
+    if name == STREAM_POSITION and source.startswith("stream/"):
+        return NamedPosition(stream=source.removeprefix("stream/"), next_offset=int(offset))
+    return NamedPosition()
 
 
 def _hosts(name: str) -> set[str]:

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from receiver.bridge.connectors import Advance, Delivery, Positions, body_limit_bytes
-from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress
+from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
 from receiver.bridge.connectors.amqp_sections import (
@@ -31,7 +31,6 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
-from receiver.bridge.connectors.position_names import STREAM_POSITION, of_stream
 from receiver.closing import Closing
 from receiver.errors import (
     BrokerError,
@@ -75,7 +74,7 @@ class AmqpStreamSource(Closing):
     """Messages of a stream, from the position of the store."""
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
-        self.positions_of = of_stream(address.name)
+        self.positions_of = address.positions_of
         self._address = address
         self._limit_bytes = body_limit_bytes(max_body_bytes)
         self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"

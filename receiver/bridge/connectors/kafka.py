@@ -31,7 +31,6 @@ from receiver.bridge.connectors.kafka_client import (
     failure_of,
 )
 from receiver.bridge.connectors.kafka_message import decoded, encoded
-from receiver.bridge.connectors.position_names import of_kafka
 from receiver.closing import Closing
 from receiver.errors import (
     BrokerError,
@@ -62,7 +61,7 @@ class KafkaSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
         check_durable(address)
-        self.positions_of = of_kafka(address.name, address.subscription)
+        self.positions_of = address.positions_of
         self._address = address
         self._limit_bytes = body_limit_bytes(max_body_bytes)
         self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"

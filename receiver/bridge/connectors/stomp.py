@@ -1,4 +1,4 @@
-"""STOMP 1.2, as the broker's product speaks it (`products/`).
+"""STOMP 1.2, as the broker's product speaks it (`products.py`).
 
 A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt let the broker forget a batch. What
 is sent asks for a receipt for each message, for the broker gives one when that message is safe, and only then.

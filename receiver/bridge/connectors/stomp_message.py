@@ -18,7 +18,7 @@ from receiver.bridge.connectors import (
     Property,
     check_body,
 )
-from receiver.bridge.connectors.products.product import StompDialect
+from receiver.bridge.connectors.products import StompDialect
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
 from receiver.errors import MessageRefusedError, MessageUnfitError
 
