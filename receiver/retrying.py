@@ -36,22 +36,6 @@ def may_pass(error: Exception) -> bool:
     return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
 
 
-class Refusals:
-    """Counts how long a broker has refused without interruption."""
-
-    def __init__(self) -> None:
-        self._since_secs: float | None = None
-
-    def are_meant(self, error: Exception) -> bool:
-        """Whether it has refused for so long that waiting won't help."""
-        now = time.monotonic()
-        if not isinstance(error, BrokerRefusedError):
-            self._since_secs = None
-        elif self._since_secs is None:
-            self._since_secs = now
-        return self._since_secs is not None and now - self._since_secs >= _REFUSED_SECS
-
-
 @dataclass(frozen=True, slots=True)
 class Backoff:
     """Pauses that double from the first to the longest. If both are equal, all pauses are."""
@@ -72,6 +56,31 @@ class Backoff:
         for failures in count(1):
             longest_secs = self.pause_secs(failures)
             yield random.uniform(longest_secs / 2, longest_secs)  # noqa: S311 - nothing secret
+
+
+class Retries:
+    """Tries of one thing that fail one after the other: how long to pause, and whether a broker means its refusals."""
+
+    def __init__(self, backoff: Backoff) -> None:
+        self.failures = 0
+        """How many pauses there were."""
+        self._pauses_secs = backoff.pauses_secs()
+        self._refused_at: float | None = None
+        """Since when the broker has refused without interruption."""
+
+    def is_meant(self, error: Exception) -> bool:
+        """Whether it is a refusal, and there was nothing else for so long that waiting won't help."""
+        now = time.monotonic()
+        if not isinstance(error, BrokerRefusedError):
+            self._refused_at = None
+        elif self._refused_at is None:
+            self._refused_at = now
+        return self._refused_at is not None and now - self._refused_at >= _REFUSED_SECS
+
+    def pause_secs(self) -> float:
+        """How long to pause before the next try."""
+        self.failures += 1
+        return next(self._pauses_secs)
 
 
 def until_done(

@@ -7,9 +7,8 @@
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
 | `consumers.py` | `Consumers`: several bridges as one, each in a thread of its own |
 | `modes/` | what the modes differ in, a flow for each, and the figures of a bridge |
-| `received.py` | a message as it is handed on, and the mark by which a ring of bridges is noticed |
+| `received.py` | what is made of a batch that was taken: messages as they are handed on, and the mark by which a ring of bridges is noticed |
 | `targets/` | files, brokers, functions |
-| `health.py` | whether it is live and ready, for a supervisor |
 | `metrics.py` | the figures for Prometheus |
 | `probing.py` | `receiver probe`: how a broker redelivers |
 | `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |

@@ -5,21 +5,18 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connectors import Advance, Delivery, Message, PipelinedSource, PositionedSource, Source
-from receiver.bridge.health import Health
-from receiver.bridge.modes import Figures, Flow, Taken
-from receiver.bridge.options import IdRule
-from receiver.bridge.received import PASSED, Passed, Received, sent_at_ms
+from receiver.bridge.connectors import Delivery, Source
+from receiver.bridge.modes import Figures, Flow
+from receiver.bridge.received import Intake
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
-from receiver.errors import BrokerError, MessageRefusedError, OutputError, PositionMovedError, ReceiverError, StoreError
-from receiver.retrying import Backoff, Refusals, may_pass
+from receiver.errors import BrokerError, OutputError, ReceiverError, StoreError
+from receiver.retrying import Backoff, Retries, may_pass
 from receiver.settings import BridgeSettings
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -32,6 +29,41 @@ _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
 """An idle connection counts as healthy after so long; then back-off begins anew. Not before, for a broker may confirm a
 subscription and refuse it a moment later."""
+
+
+class Health:
+    """Whether a bridge works, for a supervisor such as Kubernetes: its thread alone writes it, and any thread reads it.
+
+    A bridge is *ready* while its source, its target and its store can be reached. It is *live* while its thread goes on,
+    also where nothing comes, or where a broker is away and tried again: restarting it would bring no broker back.
+    """
+
+    def __init__(self, stuck_after_secs: float) -> None:
+        self._stuck_after_secs = stuck_after_secs
+        self._moved_at = time.monotonic()
+        self._troubles = {"source": "it hasn't connected yet"}
+        """Why something doesn't work now, by what it is, such as `source`."""
+
+    def moves(self) -> None:
+        """Note that the bridge goes on: it has done a step, or has failed to and will try again."""
+        self._moved_at = time.monotonic()
+
+    def works(self, what: str) -> None:
+        self._troubles.pop(what, None)
+
+    def fails(self, what: str, error: ReceiverError) -> None:
+        self._troubles[what] = error.message
+
+    def why_unready(self) -> str | None:
+        """None if it is ready."""
+        return "; ".join(list(self._troubles.values())) or None  # listed in one step, for another thread may change it
+
+    def why_dead(self) -> str | None:
+        """None if it is live."""
+        still_secs = time.monotonic() - self._moved_at
+        if still_secs < (self._stuck_after_secs or math.inf):
+            return None
+        return f"it has been stuck for {still_secs:.0f} s"
 
 
 class Bridge:
@@ -48,42 +80,34 @@ class Bridge:
         receiver: Receiver,
         target: Target,
         *,
-        destination: str,
-        ids: IdRule | None = None,
-        passed: Passed,
-        settings: BridgeSettings | None = None,
+        intake: Intake,
         figures: Figures,
+        settings: BridgeSettings,
         consumers: int = 1,
     ) -> None:
         """`consumers` is how many bridges of the process take the same messages at once, this one among them."""
         self.receiver = receiver
         self.figures = figures
+        self.health = Health(settings.stuck_after_secs)
         self._connect = connect
         self._flow = flow
         self._target = target
-        self._destination = destination
-        self._ids = ids or IdRule()
-        self._passed = passed
+        self._intake = intake
         self._consumers = consumers
-        self.warned_of: set[str] = set()
-        self._settings = settings or BridgeSettings()
-        self.health = Health(self._settings.stuck_after_secs)
+        self._settings = settings
         self._source: Source | None = None
-        self._pipelined: PipelinedSource | None = None
-        """The source, if it is one; so with `_positioned`. To ask it that at each batch would cost as much as a commit."""
-        self._positioned: PositionedSource | None = None
-        self._refusals = Refusals()
-        """How long the broker that messages are taken from has refused."""
-        self._pauses_secs = _BACKOFF.pauses_secs()
-        """Before the next connection; they grow while each is lost before anything went through it."""
+        self._retries = Retries(_BACKOFF)
+        """Of connections to the broker that messages are taken from, each of which failed before anything went through it."""
         self._unanswered: Callable[[], None] | None = None
         """Waits until the broker has answered the last acknowledgement; None where it has."""
         self._unanswered_count = 0
         """How many messages that is about."""
         self._target_due_secs = 0.0
         """When it is next seen whether the target can be reached."""
-        self._target_pauses_secs = _BACKOFF.pauses_secs()
-        self._most = self._settings.max_batch_size
+        self._target_retries = Retries(_BACKOFF)
+        self._most = settings.max_batch_size
+        self._window = 0
+        """How many ids the window has, when it was last looked at; 0 where nothing is detected."""
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
         self.idle_since = math.inf
@@ -133,7 +157,7 @@ class Bridge:
         self._busy_at = tended_at = time.monotonic()
         while not self.is_stopping:
             self.health.moves()
-            self._most = self._most_at_once()
+            self._look_at_window()
             deliveries = self._take()
             now = time.monotonic()
             if now - tended_at >= _TEND_SECS:
@@ -165,6 +189,14 @@ class Bridge:
         self.has_started = True
         return True
 
+    def close(self) -> None:
+        """Close all connections. `run` does so at its end. Closing again does nothing."""
+        self.figures.has_ended = True
+        self._lose_source()
+        self._target.close()
+        self._flow.close()
+        self.receiver.close()
+
     def _check_target(self) -> None:
         """See whether the target can be reached, also while nothing is handed on. It isn't waited for here."""
         check = getattr(self._target, "check", None)
@@ -174,33 +206,24 @@ class Bridge:
             check()
         except BrokerError as error:  # meant or not: the next message will tell
             self._complain(error, "target")
-            self._target_due_secs = time.monotonic() + next(self._target_pauses_secs)
+            self._target_due_secs = time.monotonic() + self._target_retries.pause_secs()
         else:
             self.health.works("target")
-            self._target_pauses_secs = _BACKOFF.pauses_secs()
+            self._target_retries = Retries(_BACKOFF)
 
-    def _most_at_once(self) -> int:
-        """As many messages as a batch may have, and no more than the window has ids for each consumer.
+    def _look_at_window(self) -> None:
+        """Take as many messages at once as a batch may have, and no more than the window has ids for each consumer.
 
         When its acknowledgement is lost, all of a batch comes again, perhaps only after a short expiry is over; then the
         window must still have its ids.
         """
         most, window = self._settings.max_batch_size, self.receiver.window
-        if self.receiver.observe_only or not 0 < window < most * self._consumers:
-            return most
-        share = max(1, window // self._consumers)
-        if self._most != share:
-            each = " for each consumer" if self._consumers > 1 else ""
-            _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", share, each)
-        return share
-
-    def close(self) -> None:
-        """Close all connections. `run` does so at its end. Closing again does nothing."""
-        self.figures.has_ended = True
-        self._lose_source()
-        self._target.close()
-        self._flow.close()
-        self.receiver.close()
+        if not self.receiver.observe_only and 0 < window < most * self._consumers:
+            most = max(1, window // self._consumers)
+            if self._most != most:
+                each = " for each consumer" if self._consumers > 1 else ""
+                _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
+        self._most, self._window = most, window
 
     def _take(self) -> list[Delivery]:
         """The next batch, empty if none came in a while."""
@@ -231,35 +254,28 @@ class Bridge:
         self._deliver()  # first what came before
         if self.figures.any_waits and self.is_stopping:
             return
-        if not self._may_wait_with(deliveries) and not self._is_answered():
+        # If the connection is lost before the last acknowledgement is answered, both batches come again. The window must
+        # still have their ids then, so together they must fit into one batch.
+        if self._unanswered_count + len(deliveries) > min(self._most, self._window) and not self._is_answered():
             return  # they come again by another connection
-        taken = self._received(deliveries)
+        source = self._source
+        assert source is not None  # noqa: S101 - these are its deliveries
+        advances = source.advances(deliveries) if hasattr(source, "advances") else ()
+        window = 0 if self.receiver.observe_only else self._window
+        taken = self._intake.taken(deliveries, advances, window=window, moves=self.health.moves)
         try:
             if not self._until_done(partial(self._flow.before_acknowledging, taken)):
                 return
             self._hear_answer()
-            self._acknowledge(deliveries)
-        except PositionMovedError as error:  # these are another's now
-            self._lost(error)
-        except BrokerError as error:  # they may come again
+            # Not by `isinstance`: to ask a protocol at each batch would cost as much as a commit.
+            if hasattr(source, "begin_acknowledging"):
+                self._unanswered, self._unanswered_count = source.begin_acknowledging(deliveries), len(deliveries)
+            else:
+                source.acknowledge(deliveries)
+                self._is_well()
+        except BrokerError as error:  # they may come again, or are another's now
             self._lost(error)
         self._deliver()
-
-    def _may_wait_with(self, deliveries: list[Delivery]) -> bool:
-        """Whether these may be kept before the broker has answered the last acknowledgement.
-
-        If the connection is lost meanwhile, both batches come again. The window must still have their ids then, so together
-        they must fit into one batch.
-        """
-        return self._unanswered_count + len(deliveries) <= min(self._most, self.receiver.window)
-
-    def _acknowledge(self, deliveries: list[Delivery]) -> None:
-        """Have the broker forget these. Its answer is waited for at once, or before the next are acknowledged."""
-        if self._pipelined is not None:
-            self._unanswered, self._unanswered_count = self._pipelined.begin_acknowledging(deliveries), len(deliveries)
-        else:
-            self._source.acknowledge(deliveries)  # type: ignore[union-attr] # what was taken has a source
-            self._is_well()
 
     def _hear_answer(self) -> None:
         """Wait until the broker has answered the last acknowledgement."""
@@ -287,91 +303,23 @@ class Bridge:
         self.health.moves()
         return self.is_stopping
 
-    def _received(self, deliveries: list[Delivery]) -> Taken:
-        now_us, destination = time.time_ns() // 1_000, self._destination
-        messages, refused, returned = [], {}, {}
-        ids_of, has_passed, takes_long = self._ids.ids_of, self._passed.has, self._ids.function is not None
-        for index, delivery in enumerate(deliveries):
-            message = delivery.message
-            if takes_long:
-                self.health.moves()
-            try:
-                ids = ids_of(message)
-            except MessageRefusedError as error:
-                refused[index] = error.message
-                ids = None, None
-            else:
-                if PASSED in message.properties and has_passed(ids[0], message.properties):
-                    returned[index] = f"it has come back to {self.receiver.domain}, which it has passed before"
-            sent_ms = sent_at_ms(message)
-            if sent_ms != message.jms_timestamp_ms:
-                self._warn_of_time(message, sent_ms)
-                message = replace(message, jms_timestamp_ms=sent_ms)
-            messages.append(Received.of_message(message, ids, now_us, destination))
-        if returned:
-            self._warn_of_ring(messages[min(returned)])
-        if self.receiver.window and not self.receiver.observe_only:
-            self._warn_of_one_window(messages)
-        return Taken(messages, refused, returned, self._advances(deliveries))
-
-    def _advances(self, deliveries: list[Delivery]) -> Sequence[Advance]:
-        return () if self._positioned is None else self._positioned.advances(deliveries)
-
-    def _warn_of_ring(self, message: Received) -> None:
-        self._warn_once(
-            "a ring",
-            "bridges form a ring: %r has come back to %s. Such messages are parked (in BEST_EFFORT: handed on). Name other "
-            "queues, or take only what no bridge has sent: ?selector=%s IS NULL",
-            message.unique_message_id,
-            self.receiver.domain,
-            PASSED,
-        )
-
-    def _warn_of_one_window(self, messages: Sequence[Received]) -> None:
-        """Say once what it costs where several senders don't say who they are: the bridge can't see how many there are."""
-        if any(message.unique_message_id and not message.message_source_id for message in messages):
-            self._warn_once(
-                "one window",
-                "messages come without %s: if several senders send them, they share the window of %d ids, and each pushes out "
-                "the ids of the others. Have each set it, or name the property that says who sent a message (--source-property)",
-                self._ids.source_property,
-                self.receiver.window,
-            )
-
-    def _warn_of_time(self, message: Message, sent_ms: int | None) -> None:
-        """Say what became of a JMSTimestamp; 0 is for none."""
-        if message.jms_timestamp_ms:
-            done = "left out" if sent_ms is None else "read as seconds"
-            self._warn_once(
-                done,
-                "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s",
-                message.jms_timestamp_ms,
-                message.message_id,
-                done,
-            )
-
-    def _warn_once(self, of: str, text: str, *values: object) -> None:
-        if of not in self.warned_of:
-            self.warned_of.add(of)
-            _LOGGER.warning(text, *values)
-
     def _until_done(self, action: Callable[[], object]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""
-        refusals = Refusals()
-        for pause_secs in _BACKOFF.pauses_secs():
+        retries = None
+        while True:
             self.health.moves()
             try:
                 action()
             except ReceiverError as error:
-                if not may_pass(error) or refusals.are_meant(error):
+                retries = retries or Retries(_BACKOFF)
+                if not may_pass(error) or retries.is_meant(error):
                     raise
                 self._complain(error, "step")
             else:
                 self.health.works("step")
                 return True
-            if self._stops_within(pause_secs):
-                break
-        return False
+            if self._stops_within(retries.pause_secs()):
+                return False
 
     def _stops_within(self, secs: float) -> bool:
         """Wait so long, or until a stop is asked for; whether it is."""
@@ -382,9 +330,13 @@ class Bridge:
         return self.is_stopping
 
     def _connect_source(self) -> None:
-        source = self._source = self._connected()
-        self._pipelined = source if isinstance(source, PipelinedSource) else None
-        self._positioned = source if isinstance(source, PositionedSource) else None
+        source = self._connect()
+        try:
+            self._flow.attach(source)
+        except BaseException:
+            source.close()
+            raise
+        self._source = source
         self.health.works("source")
 
     def _reconnect(self) -> None:
@@ -392,31 +344,21 @@ class Bridge:
         self._busy_at = time.monotonic()
         _LOGGER.info("connected again")
 
-    def _connected(self) -> Source:
-        source = self._connect()
-        try:
-            self._flow.attach(source)
-        except BaseException:
-            source.close()
-            raise
-        return source
-
     def _lost(self, error: BrokerError | StoreError) -> None:
         """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
         self._complain(error, "source")
         self._lose_source()
-        if self._refusals.are_meant(error):
+        if self._retries.is_meant(error):
             raise error
-        self._stops_within(next(self._pauses_secs))
+        self._stops_within(self._retries.pause_secs())
 
     def _is_well(self) -> None:
         """Note that the source works, so that refusals and pauses begin anew."""
-        self._refusals = Refusals()
-        self._pauses_secs = _BACKOFF.pauses_secs()
+        if self._retries.failures:
+            self._retries = Retries(_BACKOFF)
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
-        self._pipelined = self._positioned = None
         self._unanswered, self._unanswered_count = None, 0
         if source is not None:
             source.close()

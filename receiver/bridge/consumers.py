@@ -10,8 +10,7 @@ from contextlib import suppress
 from dataclasses import fields
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.bridge import Bridge
-from receiver.bridge.health import Health
+from receiver.bridge.bridge import Bridge, Health
 from receiver.bridge.modes import Figures
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -32,8 +31,6 @@ class Consumers(Bridge):
         self._target_name = target
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
         """What each that has ended has failed with."""
-        for each in consumers:
-            each.warned_of = consumers[0].warned_of
 
     def stop(self) -> None:
         """End `run` once the batches under way are committed and acknowledged."""

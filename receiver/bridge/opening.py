@@ -16,13 +16,11 @@ from receiver.bridge.connectors import Source, check_carried, check_durable, con
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
 from receiver.bridge.consumers import Consumers
 from receiver.bridge.modes import Figures, Flow
-from receiver.bridge.modes.consumer_flow import ConsumerFlow
-from receiver.bridge.modes.controlled_flow import ControlledFlow
+from receiver.bridge.modes.controlled_flow import ConsumerFlow, ControlledFlow
 from receiver.bridge.modes.direct_flow import DirectFlow
-from receiver.bridge.modes.duplicates_flow import DuplicatesFlow
 from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
 from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
-from receiver.bridge.received import Passed
+from receiver.bridge.received import Intake, Passed
 from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
@@ -32,7 +30,7 @@ from receiver.errors import SettingsError
 from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
-from receiver.settings import BridgeSettings, IdReuse, checked_id_reuse
+from receiver.settings import IdReuse, checked_id_reuse
 from receiver.store.engine import database_of, store_url
 from receiver.store.inbox import Inbox
 
@@ -109,16 +107,21 @@ def open_bridge(
         for each in targets:
             if isinstance(each, BrokerTarget):
                 each.passed = passed
-        make = partial(Bridge, receiver=receiver, destination=origin.destination, ids=ids, passed=passed)
-        bridge: Bridge
+        intake = Intake(ids, passed, destination=origin.destination, domain=receiver.domain)
         if options.consumers is None:
             flow = _flow(address, targets, receiver, figures, options)
             opened.callback(flow.close)
-            bridge = make(origin.connect, flow, target=target, settings=options.settings, figures=figures)
+            bridge = Bridge(
+                origin.connect, flow, receiver, target, intake=intake, figures=figures, settings=options.settings
+            )
         else:
             assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
-            connect = _sparing(origin.connect, target, options) if isinstance(from_, str) else origin.connect
-            bridge = Consumers(_consumers(partial(make, connect), target, receiver, options, address), target.name)
+            # Each message is a batch of its own where the function takes one.
+            settings = options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
+            # Who connects first shouldn't have all messages that there are.
+            ahead = {"most_ahead": settings.max_batch_size} if isinstance(from_, str) else {}
+            make = partial(Bridge, partial(origin.connect, **ahead), intake=intake, settings=settings)
+            bridge = Consumers(_consumers(make, target, receiver, options, address), target.name)
         for each in targets:
             if isinstance(each, PythonTarget):
                 each.moves = bridge.health.moves
@@ -279,27 +282,18 @@ def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
     return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
 
 
-def _sparing(connect: Callable[..., Source], target: PythonTarget, options: BridgeOptions) -> Callable[[], Source]:
-    """As `connect`, but a source gets no more messages than a batch has: who connects first shouldn't have all there are."""
-    return partial(connect, most_ahead=_batches(target, options).max_batch_size)
-
-
-def _batches(target: PythonTarget, options: BridgeOptions) -> BridgeSettings:
-    """Each message is a batch of its own where the function takes one."""
-    return options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
-
-
 def _consumers(
-    make: Callable[..., Bridge], target: PythonTarget, receiver: Receiver, options: BridgeOptions, address: str
+    make: partial[Bridge], target: PythonTarget, receiver: Receiver, options: BridgeOptions, address: str
 ) -> list[Bridge]:
     """The bridges that take messages at once."""
-    count, settings = options.consumers or 1, _batches(target, options)
+    count = options.consumers or 1
     inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
         own, figures = copy(target), Figures()  # while a target delivers, it notes what it is at
-        flow = ConsumerFlow(receiver, inbox, own, figures, settings, address=address, serves_inbox=number == 0)
-        bridge = make(flow, target=own, settings=settings, figures=figures, consumers=count)
+        dispatcher = Dispatcher(inbox, own, figures, options.settings)
+        flow = ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0)
+        bridge = make(flow, receiver, own, figures=figures, consumers=count)
         own.moves = bridge.health.moves
         bridges.append(bridge)
     return bridges
@@ -308,34 +302,34 @@ def _consumers(
 def _flow(
     address: str, targets: Sequence[Target], receiver: Receiver, figures: Figures, options: BridgeOptions
 ) -> Flow:
-    mode, settings = options.mode, options.settings
+    mode, settings, store_settings = options.mode, options.settings, options.store_settings
     target, *for_duplicates = targets
     if mode is Mode.BEST_EFFORT:
         return DirectFlow(receiver, target, figures, settings)
-
-    def inbox_of(target: Target) -> Inbox:
-        return opened.enter_context(
-            Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
-        )
-
     with ExitStack() as opened:
-        inbox = inbox_of(target)
-        flow: InboxFlow | ControlledFlow
+        inboxes = [
+            opened.enter_context(
+                Inbox.open(address, domain_id=receiver.domain_id, target=each.name, store_settings=store_settings)
+            )
+            for each in targets
+        ]
+        dispatcher = Dispatcher(inboxes[0], target, figures, settings)
+        duplicates = None
+        if for_duplicates:
+            figures.of_duplicates = Figures()
+            duplicates = Dispatcher(inboxes[1], for_duplicates[0], figures.of_duplicates, settings, failures=figures)
+        flow: Flow
         match mode:
             case Mode.APP_CONTROLLED:
-                flow = ControlledFlow(receiver, inbox, target, figures, settings)
+                flow = ControlledFlow(receiver, dispatcher, duplicates)
             case Mode.AT_LEAST_ONCE | Mode.EXACTLY_ONCE:
                 numbers = None
                 if mode.detects and isinstance(target, BrokerTarget):
                     numbers = SequenceIdMaker.open(
-                        address, message_source_id=receiver.domain, store_settings=options.store_settings
+                        address, message_source_id=receiver.domain, store_settings=store_settings
                     )
-                flow = InboxFlow(receiver, inbox, target, figures, settings, numbers=numbers)
+                flow = InboxFlow(receiver, dispatcher, duplicates, numbers=numbers)
             case never:
                 assert_never(never)
-        kept = [
-            DuplicatesFlow(flow, figures, to, Dispatcher(receiver, inbox_of(to), to, Figures(), settings))
-            for to in for_duplicates
-        ]
         opened.pop_all()
-    return kept[0] if kept else flow
+    return flow

@@ -1,9 +1,12 @@
-"""A message with what its receipt says of it, as targets get it; and the domains it has passed."""
+"""What is made of a batch that was taken off a broker: messages with their ids and times, as targets get them."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b, sha256
@@ -11,11 +14,14 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from receiver.bridge.connectors import UNREAD, Message, Property
+from receiver.bridge.connectors import UNREAD, Advance, Delivery, Message, Property
+from receiver.bridge.options import IdRule
+from receiver.errors import MessageRefusedError
 from receiver.message import LATEST_US, Receipt
 from receiver.store.messages import StoredMessage
 from receiver.store.values import base64_of, dumped, to_bytes
 
+_LOGGER = logging.getLogger("receiver.bridge")
 PASSED = "receiverPassedDomains"
 """The property that holds the mark of `Passed`. JMS allows the name too, so that selectors can use it."""
 _MOST_NUMBERS = 64
@@ -69,13 +75,6 @@ class Received(StoredMessage):
                 return None
         return sha256(body).hexdigest()
 
-    @classmethod
-    def of_message(
-        cls, message: Message, ids: tuple[str | None, str | None], received_at_us: int, destination: str
-    ) -> Received:
-        """A message as it was taken off a broker, with its id and its source."""
-        return new_received((None, 0, received_at_us, *ids, destination, message))
-
     def receipt(self) -> Receipt:
         """The message as the detector judges it."""
         message = self.message
@@ -87,10 +86,6 @@ class Received(StoredMessage):
             message.jms_timestamp_ms,
             self.body_digest,
         )
-
-    def numbered(self, sequence: int) -> Received:
-        """The message with a sequence number."""
-        return new_received((sequence, *self[1:]))
 
     def json_line(self) -> bytes:
         """As a line of JSON: the columns of a log of receipts, the properties and the body.
@@ -122,14 +117,6 @@ new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Recei
 """Makes a `Received` of the values of its fields, in half the time that calling the class takes."""
 
 
-def sent_at_ms(message: Message) -> int | None:
-    """JMSTimestamp in milliseconds, also where a client has it in seconds; None for one that can't be meant."""
-    time = message.jms_timestamp_ms or 0
-    if _EARLIEST_MS <= time <= _LATEST_MS:
-        return time
-    return time * 1_000 if _EARLIEST_SECS <= time < _EARLIEST_MS else None
-
-
 class Passed:
     """Reads and makes, for one domain, the mark by which a ring of bridges is noticed.
 
@@ -159,6 +146,98 @@ class Passed:
 def _numbers(properties: Mapping[str, Property]) -> list[str]:
     mark = properties.get(PASSED)
     return [] if not isinstance(mark, str) else [number for number in mark.split(",") if _NUMBER.fullmatch(number)]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch as it was taken off the broker, in order, and not acknowledged yet."""
+
+    messages: Sequence[Received]
+    refused: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages can't be judged: they are parked."""
+    returned: Mapping[int, str] = field(default_factory=dict)
+    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
+    advances: Sequence[Advance] = ()
+    """The positions of the source that move with the batch."""
+
+
+def _sent_at_ms(message: Message) -> int | None:
+    """JMSTimestamp in milliseconds, also where a client has it in seconds; None for one that can't be meant."""
+    sent = message.jms_timestamp_ms or 0
+    if _EARLIEST_MS <= sent <= _LATEST_MS:
+        return sent
+    return sent * 1_000 if _EARLIEST_SECS <= sent < _EARLIEST_MS else None
+
+
+class Intake:
+    """Makes a `Taken` of what was taken off a broker, and says once what looks wrong with it. Threads may share it."""
+
+    def __init__(self, ids: IdRule, passed: Passed, *, destination: str, domain: str) -> None:
+        self._ids = ids
+        self._passed = passed
+        self._destination = destination
+        self._domain = domain
+        self._warned_of: set[str] = set()
+
+    def taken(
+        self, deliveries: Sequence[Delivery], advances: Sequence[Advance], *, window: int, moves: Callable[[], object]
+    ) -> Taken:
+        """`window` is how many ids a source's window has, 0 where nothing is detected. `moves` is called before each call of
+        a function for ids, which may take long."""
+        now_us = time.time_ns() // 1_000
+        messages, refused, returned = [], {}, {}
+        rule, is_sourceless = self._ids, False
+        for index, delivery in enumerate(deliveries):
+            message = delivery.message
+            if rule.function is not None:
+                moves()
+            try:
+                ids = rule.ids_of(message)
+            except MessageRefusedError as error:
+                refused[index] = error.message
+                ids = None, None
+            else:
+                is_sourceless |= ids[0] is not None and ids[1] is None
+                if PASSED in message.properties and self._passed.has(ids[0], message.properties):
+                    returned[index] = f"it has come back to {self._domain}, which it has passed before"
+                    self._warn_of_ring(ids[0])
+            sent_ms = _sent_at_ms(message)
+            if sent_ms != message.jms_timestamp_ms:
+                self._warn_of_time(message, sent_ms)
+                message = replace(message, jms_timestamp_ms=sent_ms)
+            messages.append(new_received((None, 0, now_us, *ids, self._destination, message)))
+        if is_sourceless and window:
+            self._warn_of_one_window(window)
+        return Taken(messages, refused, returned, advances)
+
+    def _warn_of_ring(self, id_: str | None) -> None:
+        self._warn_once(
+            "a ring",
+            "bridges form a ring: %r has come back to %s. Such messages are parked (in BEST_EFFORT: handed on). Name other "
+            "queues, or take only what no bridge has sent: ?selector=%s IS NULL",
+            *(id_, self._domain, PASSED),
+        )
+
+    def _warn_of_one_window(self, window: int) -> None:
+        """Say once what it costs where several senders don't say who they are: a bridge can't see how many there are."""
+        self._warn_once(
+            "one window",
+            "messages come without %s: if several senders send them, they share the window of %d ids, and each pushes out "
+            "the ids of the others. Have each set it, or name the property that says who sent a message (--source-property)",
+            *(self._ids.source_property, window),
+        )
+
+    def _warn_of_time(self, message: Message, sent_ms: int | None) -> None:
+        """Say what became of a JMSTimestamp; 0 is for none."""
+        if message.jms_timestamp_ms:
+            done = "left out" if sent_ms is None else "read as seconds"
+            text = "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s"
+            self._warn_once(done, text, message.jms_timestamp_ms, message.message_id, done)
+
+    def _warn_once(self, of: str, text: str, *values: object) -> None:
+        if of not in self._warned_of:
+            self._warned_of.add(of)
+            _LOGGER.warning(text, *values)
 
 
 def _shown(value: Property) -> Property:

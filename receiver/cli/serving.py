@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-from wsgiref.types import WSGIApplication
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from receiver.bridge.health import pages
 from receiver.errors import MissingExtraError, SettingsError
 
 if TYPE_CHECKING:
-    from receiver.bridge.bridge import Bridge
+    from receiver.bridge.bridge import Bridge, Health
 
 _LISTENING = re.compile(r"(?:([^\[\]:]+|\[[^\[\]]+\]):)?([0-9]{1,5})")
 _LARGEST_PORT = 65_535
@@ -58,6 +58,26 @@ def serve(bridge: Bridge, metrics: Listening | None, health: Listening | None) -
         _start("--health-port", "health", health, pages(bridge.health, shown if metrics == health else None))
     if metrics is not None and shown is not None and metrics != health:
         _start("--metrics-port", "metrics", metrics, shown)
+
+
+def pages(health: Health, otherwise: WSGIApplication | None = None) -> WSGIApplication:
+    """`/livez` and `/readyz`, each 200 or 503 with the reason in a line of text; any other path is `otherwise`'s."""
+    asked: dict[str, Callable[[], str | None]] = {"/livez": health.why_dead, "/readyz": health.why_unready}
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path not in asked and otherwise is not None:
+            return otherwise(environ, start_response)
+        if path not in asked:
+            status, text = "404 Not Found", f"there are {' and '.join(asked)}"
+        else:
+            why = asked[path]()
+            status, text = ("200 OK", "ok") if why is None else ("503 Service Unavailable", why)
+        body = f"{text}\n".encode(errors="backslashreplace")
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    return answer
 
 
 def _metrics(bridge: Bridge) -> WSGIApplication:

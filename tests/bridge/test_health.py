@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from receiver.bridge import health as health_module
-from receiver.bridge.health import Health, pages
+from receiver.bridge import bridge as bridge_module
+from receiver.bridge.bridge import Health
 from receiver.bridge.opening import open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.cli.serving import pages
 from receiver.errors import BrokerError, StoreError
 from tests.bridge.bridged import TEN, Route, open_from, send
 
@@ -83,8 +84,8 @@ def test_a_stop_ends_the_wait_for_the_first_connection(route):
 def test_a_store_that_is_away_makes_it_unready(route, monkeypatch):
     """Also while nothing comes."""
     bridge = route.open()
-    has_waiting = Breaking(bridge._flow._inbox.has_waiting)
-    monkeypatch.setattr(bridge._flow._inbox, "has_waiting", has_waiting)
+    has_waiting = Breaking(bridge._flow._dispatcher.inbox.has_waiting)
+    monkeypatch.setattr(bridge._flow._dispatcher.inbox, "has_waiting", has_waiting)
     with running(bridge) as health:
         soon(lambda: health.why_unready() is None)
         has_waiting.error = StoreError("the server is away")
@@ -122,7 +123,7 @@ def test_a_target_that_is_away_makes_it_unready_while_nothing_comes(route):
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_function_that_blocks_makes_it_dead_and_one_that_is_slow_does_not(sqlite_url, tmp_path, mode, monkeypatch):
     route, now_secs, deaths = Route(sqlite_url, tmp_path, "function"), 0, []
-    monkeypatch.setattr(health_module, "time", SimpleNamespace(monotonic=lambda: now_secs))
+    monkeypatch.setattr(bridge_module, "time", SimpleNamespace(monotonic=lambda: now_secs))
 
     def see(message):
         nonlocal now_secs

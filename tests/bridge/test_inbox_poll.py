@@ -118,6 +118,7 @@ def test_idle_bridges_give_the_rest_of_the_space_back(sqlite_url, tmp_path, monk
     flow.prepare()
     send(route, "1")
     route.run(dies="committed").close()
+    flow.tend()
     flow.deliver_waiting(lambda: False)
     flow.tend()
     for expected in ([True, False], [False], [], []):

@@ -11,9 +11,8 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from receiver.bridge.memory import MemoryBroker
-from receiver.bridge.modes import Taken
 from receiver.bridge.opening import Origin, open_bridge
-from receiver.bridge.received import Received
+from receiver.bridge.received import Taken, new_received
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.forgetting import retire_sources
 from receiver.errors import StoreError
@@ -234,7 +233,7 @@ def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
         return open_bridge(origin, PythonTarget("python:tests:see", lambda got: seen.append(got.text)), url)
 
     def taken(*ids):
-        return Taken([Received.of_message(message(id_), (id_, None), 0, "queue://orders") for id_ in ids])
+        return Taken([new_received((None, 0, 0, id_, None, "queue://orders", message(id_))) for id_ in ids])
 
     with closing(bridge()) as ours, closing(bridge()) as another:
         with lost(pair):

@@ -21,7 +21,7 @@ from receiver.errors import (
     StoreError,
     StoreVersionError,
 )
-from receiver.retrying import Backoff, Refusals, may_pass, until_done
+from receiver.retrying import Backoff, Retries, may_pass, until_done
 
 PACKAGE = Path(retrying.__file__).parent
 
@@ -138,14 +138,14 @@ def test_every_error_about_a_broker_or_a_store_is_decided():
 
 
 def test_refusals_are_meant_after_a_minute_of_nothing_else(clock):
-    refusals = Refusals()
-    assert not refusals.are_meant(BrokerRefusedError("no"))
+    retries = Retries(Backoff(1, 1))
+    assert not retries.is_meant(BrokerRefusedError("no"))
     clock.now += 59
-    assert not refusals.are_meant(BrokerRefusedError("no"))
+    assert not retries.is_meant(BrokerRefusedError("no"))
     clock.now += 1
-    assert refusals.are_meant(BrokerRefusedError("no"))
-    assert not refusals.are_meant(BrokerError("lost"))
-    assert not refusals.are_meant(BrokerRefusedError("no"))
+    assert retries.is_meant(BrokerRefusedError("no"))
+    assert not retries.is_meant(BrokerError("lost"))
+    assert not retries.is_meant(BrokerRefusedError("no"))
 
 
 def test_nobody_else_doubles_pauses_or_catches_to_sleep():

@@ -4,10 +4,8 @@ A `Flow` is one way to do that. Here is what all of them share.
 
 | file | what is in it |
 |---|---|
-| `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox |
-| `duplicates_flow.py` | duplicates wait there too, for a target of their own |
-| `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates |
-| `consumer_flow.py` | the same by several consumers at once, each in a transaction of its own |
+| `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox; so do duplicates, if they are kept |
+| `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates; by several consumers at once, too |
 | `direct_flow.py` | BEST_EFFORT: messages wait in memory |
 """
 
@@ -16,18 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
-from receiver.bridge.connectors import Advance, Source
-from receiver.bridge.received import Received
+from receiver.bridge.connectors import Source
+from receiver.bridge.received import Received, Taken
+from receiver.durable.batch import Batch
 from receiver.durable.status import Rate, Status, counter
 from receiver.errors import IdFormatError
-from receiver.message import NEW, Decision
-from receiver.store.inbox import Inbox
-
-if TYPE_CHECKING:
-    from receiver.durable.batch import Batch
+from receiver.message import Decision
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -37,15 +31,11 @@ class Figures:
     """What a bridge counts beside what its receiver does. Written by the bridge's thread alone, and read by any."""
 
     delivered: int = counter("Messages handed on to the target.")
-    """Messages handed on, since the bridge was started."""
     failed: int = counter("Tries of single messages that failed.")
-    """Tries of single messages that failed."""
     parked: int = counter("Messages given up and parked; in BEST_EFFORT, dropped.")
-    """Messages that it gave up, and put in the parking table or, in BEST_EFFORT, dropped."""
     waiting: int = 0
     """Messages in the inbox, when it was last looked at."""
     connection_errors: int = counter("Connections to brokers or the store that broke or could not be made.")
-    """How often a connection broke, or could not be made, to a broker or the store."""
     has_ended: bool = False
     """Whether the bridge is closed."""
     of_duplicates: Figures | None = None
@@ -65,19 +55,6 @@ class Figures:
             f"{head}: s=1 tx={delivered:,} sRate={rate:,.0f} sOutst={self.waiting:,} {rest}"
             f" connErr={self.connection_errors:,} parked={self.parked:,}"
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """A batch as it was taken off the broker, in order, and not acknowledged yet."""
-
-    messages: Sequence[Received]
-    refused: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages can't be judged: they are parked."""
-    returned: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
-    advances: Sequence[Advance] = ()
-    """The positions of the source that move with the batch."""
 
 
 class Flow(Protocol):
@@ -100,44 +77,6 @@ class Flow(Protocol):
         """See what waits, and tidy up; called now and then."""
 
     def close(self) -> None: ...
-
-
-class Admitted(NamedTuple):
-    """What of a batch is to be handed on."""
-
-    first_sequence: int
-    """The sequence number of the first message of the batch; each further one has the next."""
-    messages: dict[int, Received]
-    """By sequence number."""
-    dropped: dict[int, Received]
-    """Duplicates, likewise."""
-    refused: Mapping[int, str]
-    """By index, why messages that can't be judged, or have come back, are parked."""
-
-
-def admit(batch: Batch, taken: Taken, inbox: Inbox) -> Admitted:
-    """Decide on each message, and park those that can't be judged or have come back, in the transaction of the batch."""
-    decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
-    connection = batch.connection
-    first = inbox.first_sequence(connection)
-    for index, why in refused.items():
-        inbox.park(connection, taken.messages[index].numbered(first + index), why)
-    messages, dropped = {}, {}
-    for sequence, message, decision in zip(count(first), taken.messages, decisions, strict=False):
-        if decision is NEW or decision.deliver:  # the former in a third of the time
-            messages[sequence] = message
-        else:
-            dropped[sequence] = message
-    for index in refused:  # each counts as one without id, so it isn't dropped
-        del messages[first + index]
-    return Admitted(first, messages, dropped, refused)
-
-
-def log_refused(taken: Taken, refused: Mapping[int, str]) -> None:
-    """Log which messages are parked, once that is committed; of a ring a warning has been given."""
-    for index, why in refused.items():
-        if index not in taken.returned:
-            _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
 
 
 def judged(

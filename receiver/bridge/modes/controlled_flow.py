@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from receiver.bridge.connectors import Source
-from receiver.bridge.modes import Admitted, Figures, Taken, log_failure, log_refused
-from receiver.bridge.modes.inbox_flow import Dispatcher
-from receiver.bridge.received import Received
-from receiver.bridge.targets import Target
+from sqlalchemy import Connection
+
+from receiver.bridge.connectors import PositionedSource, Source
+from receiver.bridge.modes import log_failure
+from receiver.bridge.modes.inbox_flow import Admitted, Dispatcher, KeepingFlow
+from receiver.bridge.received import Received, Taken
 from receiver.durable.batch import Batch
+from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
-from receiver.errors import OutputError
-from receiver.settings import BridgeSettings
+from receiver.errors import OutputError, SettingsError
+from receiver.store.engine import translated
 from receiver.store.inbox import Inbox, Lease
+from receiver.store.messages import StoredMessage
+from receiver.store.tables import OF_ARRIVALS
 
 
-class ControlledFlow(Dispatcher):
+class ControlledFlow(KeepingFlow):
     """No message goes through the inbox: until its effects and its id are committed together, it is the broker's. Only
     messages that were parked and are to be tried again wait there.
 
     A message that fails takes its whole batch back, to be tried again; after the last try it is parked.
     """
 
-    def __init__(
-        self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, settings: BridgeSettings
-    ) -> None:
-        super().__init__(receiver, inbox, target, figures, settings)
+    def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
+        super().__init__(receiver, dispatcher, duplicates)
+        self._target = dispatcher.target
         self._tries: Counter[int] = Counter()
         """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
         tried again."""
@@ -35,35 +39,29 @@ class ControlledFlow(Dispatcher):
 
     def attach(self, source: Source) -> None:
         super().attach(source)
-        # The batch under way may have gone to another bridge; the next one has other messages by these indexes.
-        self._tries.clear()
-        self._given_up.clear()
+        self._forget_tries()  # the batch under way may have gone to another bridge: these were the tries of its messages
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
             try:
-                self._hand_on_batch(taken)
+                with self._receiver.batch() as batch:
+                    admitted, parked = self.hand_on_in(batch, taken)
             except _NotReadyError:  # the batch is rolled back, and with it what the target noted in the store
                 pass
             else:
-                self._tries.clear()
-                self._given_up.clear()
-                return
+                break
             finally:
                 self._target.release()
-            self._make_ready()
-
-    def _hand_on_batch(self, taken: Taken) -> None:
-        with self._receiver.batch() as batch:
-            admitted, parked = self.hand_on_in(batch, taken)
-        self.figures.delivered += len(admitted.messages) - parked
-        log_refused(taken, admitted.refused)
-        self.figures.parked += len(admitted.refused) + parked
+            self._dispatcher.make_ready()
+        self._forget_tries()
+        self._figures.delivered += len(admitted.messages) - parked
+        self._figures.parked += parked
+        self.note_committed(taken, admitted)
 
     def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
         """Hand on what is new, in the transaction of the batch; how many messages were parked instead."""
         admitted = self.admit(batch, taken)
-        with self._inbox.lease(batch.connection) as lease:
+        with self._dispatcher.inbox.lease(batch.connection) as lease:
             if not self._target.ready(lease):
                 raise _NotReadyError
             return admitted, self.deliver(lease, admitted)
@@ -75,7 +73,7 @@ class ControlledFlow(Dispatcher):
         while left:
             numbers = list(left)
             outcome = self._target.deliver(list(left.values()), lease)
-            self.figures.failed += len(outcome.failed)
+            self._figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
             gives_up = [
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
@@ -91,8 +89,8 @@ class ControlledFlow(Dispatcher):
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a try; whether it was the last."""
         self._tries[index] += 1
-        name, tries = self._target.name, self._tries[index]
-        is_last = log_failure(name, message, tries, self._max_tries, why, is_final=is_final, then="parked")
+        name, tries, most = self._target.name, self._tries[index], self._dispatcher.max_tries
+        is_last = log_failure(name, message, tries, most, why, is_final=is_final, then="parked")
         if is_last:
             self._given_up[index] = why
         return is_last
@@ -105,6 +103,74 @@ class ControlledFlow(Dispatcher):
             lease.park(message._replace(sequence=first + index, tries=self._tries[index]), why)
         return len(given_up)
 
+    def _forget_tries(self) -> None:
+        self._tries.clear()
+        self._given_up.clear()
+
 
 class _NotReadyError(Exception):
     """What the target noted in the store must be committed before it takes messages."""
+
+
+class ConsumerFlow(ControlledFlow):
+    """One of several consumers, which share a receiver and the target's inbox, but no lease. Each has a transaction for a
+    batch of its own, in which it claims ids and serves the target.
+
+    The inbox has only what was parked and is to be tried again, or was left there by a bridge without consumers. One of
+    them serves it.
+    """
+
+    def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, address: str, serves_inbox: bool) -> None:
+        """`address` is the store's."""
+        super().__init__(receiver, dispatcher)
+        self._address = address
+        self._serves_inbox = serves_inbox
+
+    def prepare(self) -> None:
+        if self._serves_inbox:
+            super().prepare()
+
+    def attach(self, source: Source) -> None:
+        if isinstance(source, PositionedSource):
+            raise SettingsError(
+                f"{source.positions_of} is read by positions, which several consumers can't move at once",
+                hint="leave out --consumers",
+            )
+        super().attach(source)
+
+    def tend(self) -> None:
+        if self._serves_inbox:
+            super().tend()
+
+    def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
+        assert isinstance(batch, ConcurrentBatch)  # noqa: S101 - the receiver is a concurrent one
+        refused = {**taken.refused, **taken.returned}
+        receipts = [received.receipt() for received in taken.messages]
+        for index in refused:
+            receipts[index] = receipts[index]._replace(unique_message_id=None)
+        decisions = batch.receive_many(receipts)
+        messages = {
+            index: message
+            for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
+            if decision.deliver and index not in refused
+        }
+        turn = _Turn(self._dispatcher.inbox, batch.connection, batch.arrivals)
+        with translated(self._address):
+            for index, why in refused.items():
+                turn.park(taken.messages[index]._replace(sequence=index), why)
+            admitted = Admitted(0, messages, 0, refused)
+            return admitted, self.deliver(turn, admitted)
+
+
+class _Turn(Lease):
+    """What stands for a lease where nobody has the target to itself. A message's number is its index in its batch."""
+
+    def __init__(self, inbox: Inbox, connection: Connection, arrivals: Sequence[int]) -> None:
+        self.connection = connection
+        self._inbox = inbox
+        self._arrivals = arrivals
+
+    def park(self, message: StoredMessage, error: str) -> None:
+        assert message.sequence is not None  # noqa: S101 - it has its index in the batch
+        sequence = OF_ARRIVALS.start + self._arrivals[message.sequence]
+        self._inbox.park(self.connection, message._replace(sequence=sequence), error)

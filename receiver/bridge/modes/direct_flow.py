@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from receiver.bridge.connectors import Source
-from receiver.bridge.modes import Figures, Taken, judged, log_failure
-from receiver.bridge.received import Received
+from receiver.bridge.modes import Figures, judged, log_failure
+from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError

@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
-from receiver.bridge.modes import Admitted, Figures, Taken, admit, log_failure, log_refused
-from receiver.bridge.received import Received, new_received
+from receiver.bridge.modes import Figures, judged, log_failure
+from receiver.bridge.received import Received, Taken, iso, new_received
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import StoreBusyError
+from receiver.message import NEW
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
+
+DUPLICATE_OF = "receiverDuplicateOf"
+"""The property of a kept duplicate that says when the id first came, as far as it has been remembered without a break:
+ISO 8601, in UTC."""
+BODY_DIFFERS = "receiverBodyDiffers"
+"""The property that says whether the body is known to be another than each that came with the id before."""
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
@@ -49,65 +57,41 @@ class _Done:
 
 
 class Dispatcher:
-    """What flows with an inbox have in common: they hand on what waits for the target, in the order of receipt, also what
-    another bridge put there and didn't live to deliver.
-
-    Where a message fails its source waits, and others go on; after the last try it is parked.
+    """Hands on what waits for one target, in the order of receipt, also what another bridge put there and didn't live to
+    deliver. Where a message fails its source waits, and others go on; after the last try it is parked.
     """
 
     def __init__(
-        self, receiver: Receiver, inbox: Inbox, target: Target, figures: Figures, settings: BridgeSettings
+        self,
+        inbox: Inbox,
+        target: Target,
+        figures: Figures,
+        settings: BridgeSettings,
+        *,
+        failures: Figures | None = None,
     ) -> None:
-        self._receiver = receiver
-        self._inbox = inbox
-        self._target = target
+        """`failures` counts what failed and what was parked, if `figures` doesn't."""
+        self.inbox = inbox
+        self.target = target
         self.figures = figures
-        self._max_tries = settings.max_tries
+        self.max_tries = settings.max_tries
+        self._failures = failures or figures
         self._due_secs: dict[str | None, float] = {}
         """When a source whose message failed is tried again."""
         self._confirmed_bytes = 0
         self._delivered_before = 0
         """How many messages were delivered when `tend` was last called."""
         self._count_due_secs = 0.0
-        self._positions: Positions | None = None
-        """Of the source, where it has any."""
-        self.on_dropped: Callable[[Batch, dict[int, Received]], None] | None = None
-        """Called with the duplicates of a batch, by sequence number, in its transaction."""
-        self.ours = {target.name}
-        """The targets that messages of the bridge may wait for."""
         self.at_hand: dict[int, Received] = {}
         """Messages that needn't be read back, by sequence number: of the latest batch, until it is handed on."""
         self.at_hand_of: Hashable = None
         """The run of the store's server that has committed them. Another may have given their numbers to others."""
 
-    def prepare(self) -> None:
-        """Begin to deliver what others have left; what waits for another target is only reported."""
-        for target, count in self._inbox.elsewhere().items():
-            if target not in self.ours:
-                _LOGGER.warning(
-                    "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
-                )
+    def begin(self) -> None:
+        """Begin to deliver what others have left."""
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
             self.deliver_waiting(lambda: True)
-
-    def attach(self, source: Source) -> None:
-        if isinstance(source, PositionedSource):
-            self._positions = self._inbox.positions(source.positions_of)
-            source.start(self._positions)
-
-    def admit(self, batch: Batch, taken: Taken) -> Admitted:
-        """Move the source's positions and decide on each message, in the transaction of the batch."""
-        if self._positions is not None:
-            self._positions.advance(batch.connection, taken.advances)
-        admitted = admit(batch, taken, self._inbox)
-        if self.on_dropped is not None and admitted.dropped:
-            self.on_dropped(batch, admitted.dropped)
-        return admitted
-
-    def keep(self, connection: Connection, messages: Sequence[Received]) -> None:
-        """Have these messages wait, if and when the transaction on the connection is committed."""
-        self._inbox.add(connection, messages)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Lease the target until nothing is left that is due, or until `is_enough`."""
@@ -130,39 +114,28 @@ class Dispatcher:
 
     def tend(self) -> None:
         """Count what waits, also what others have left, and give space back once nothing is delivered."""
-        self.figures.waiting = self._waiting()
-        is_idle, self._delivered_before = self._delivered_before == self.figures.delivered, self.figures.delivered
+        figures, now = self.figures, time.monotonic()
+        if not self.inbox.has_waiting():
+            figures.waiting = 0
+        elif not figures.waiting or now >= self._count_due_secs:
+            self._count_due_secs = now + _COUNT_SECS
+            figures.waiting = self.inbox.waiting()
+        is_idle, self._delivered_before = self._delivered_before == figures.delivered, figures.delivered
         if self._confirmed_bytes and is_idle:
             self._give_back_space()
 
-    def close(self) -> None:
-        self._inbox.close()
-
-    def _waiting(self) -> int:
-        if not self._inbox.has_waiting():
-            return 0
-        now = time.monotonic()
-        if self.figures.waiting and now < self._count_due_secs:
-            return self.figures.waiting
-        self._count_due_secs = now + _COUNT_SECS
-        return self._inbox.waiting()
-
-    def _give_back_space(self) -> None:
-        if not self._inbox.give_back_space():  # else the rest is for the next time
-            self._confirmed_bytes = 0
-
-    def _make_ready(self) -> None:
+    def make_ready(self) -> None:
         """Bring the target to the state that the store has of it, before there is anything to hand on."""
         with self._leased() as lease:
-            self._target.ready(lease)
+            self.target.ready(lease)
 
     @contextmanager
     def _leased(self) -> Iterator[Lease]:
         try:
-            with self._inbox.lease() as lease:
+            with self.inbox.lease() as lease:
                 yield lease
         finally:
-            self._target.release()
+            self.target.release()
 
     def _hand_on_due(self) -> bool:
         """Hand on what is due, by one lease; whether another may have more to do."""
@@ -170,35 +143,32 @@ class Dispatcher:
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
         done = _Done()
         with self._leased() as lease:
-            done.more = not self._target.ready(lease)
+            done.more = not self.target.ready(lease)
             if not done.more and (numbers := lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)):
                 self._hand_on(lease, numbers, done)
-        self._count(done)
+        # Committed now.
+        figures, delivered = self.figures, set(done.delivered)
+        figures.delivered += len(delivered)
+        figures.waiting = max(0, figures.waiting - len(delivered) - done.parked)
+        self._failures.failed += done.failed
+        self._failures.parked += done.parked
+        self._confirmed_bytes += done.bytes
+        self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
         return done.more
 
     def _hand_on(self, lease: Lease, numbers: Sequence[int], done: _Done) -> None:
         messages = self._messages(lease, numbers)
-        outcome = self._target.deliver(messages, lease)
+        outcome = self.target.deliver(messages, lease)
         done.delivered = [numbers[index] for index in outcome.delivered]
         lease.confirm(done.delivered)
-        tries = lease.tries_failed([numbers[index] for index in outcome.failed])
-        for index, why in outcome.failed.items():
-            failed = messages[index]._replace(tries=tries[numbers[index]])
-            done.parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
+        if outcome.failed:
+            tries = lease.tries_failed([numbers[index] for index in outcome.failed])
+            for index, why in outcome.failed.items():
+                failed = messages[index]._replace(tries=tries[numbers[index]])
+                done.parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
         done.failed = len(outcome.failed)
         done.bytes = sum([len(messages[index].body) for index in outcome.delivered])
         done.more = lease.has_more or len(done.delivered) < len(numbers)
-
-    def _count(self, done: _Done) -> None:
-        """Add up what was done by a lease, once that is committed."""
-        figures = self.figures
-        figures.delivered += len(done.delivered)
-        figures.failed += done.failed
-        figures.parked += done.parked
-        figures.waiting = max(0, figures.waiting - len(done.delivered) - done.parked)
-        self._confirmed_bytes += done.bytes
-        delivered = set(done.delivered)
-        self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
         messages = self.at_hand if self.at_hand_of == lease.server_run else {}
@@ -210,50 +180,149 @@ class Dispatcher:
     def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
         """Deal with a message that was tried once more; whether that was the last try, so that it is parked."""
         tries = message.tries
-        if log_failure(self._target.name, message, tries, self._max_tries, why, is_final=is_final, then="parked"):
+        if log_failure(self.target.name, message, tries, self.max_tries, why, is_final=is_final, then="parked"):
             lease.park(message, why)
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
         return False
 
+    def _give_back_space(self) -> None:
+        if not self.inbox.give_back_space():  # else the rest is for the next time
+            self._confirmed_bytes = 0
 
-class InboxFlow(Dispatcher):
+
+class Admitted(NamedTuple):
+    """What of a batch is to be handed on."""
+
+    first_sequence: int
+    """The sequence number of the first message of the batch; each further one has the next."""
+    messages: dict[int, Received]
+    """By sequence number."""
+    dropped: int
+    """How many are duplicates."""
+    refused: Mapping[int, str]
+    """By index, why messages that can't be judged, or have come back, are parked."""
+
+
+class KeepingFlow:
+    """What flows have in common whose messages or ids are kept in the store."""
+
+    def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
+        """`duplicates` hands duplicates on to a target of their own; None: they are dropped."""
+        self._receiver = receiver
+        self._dispatcher = dispatcher
+        self._figures = dispatcher.figures
+        self._duplicates = duplicates
+        self._dispatchers = [dispatcher] if duplicates is None else [dispatcher, duplicates]
+        self._positions: Positions | None = None
+        """Of the source, where it has any."""
+
+    def prepare(self) -> None:
+        """Begin to deliver what others have left; what waits for another target is only reported."""
+        if self._duplicates is not None:
+            self._duplicates.target.connect()
+        ours = {each.target.name for each in self._dispatchers}
+        for target, count in self._dispatcher.inbox.elsewhere().items():
+            if target not in ours:
+                _LOGGER.warning(
+                    "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
+                )
+        for each in self._dispatchers:
+            each.begin()
+
+    def attach(self, source: Source) -> None:
+        if isinstance(source, PositionedSource):
+            self._positions = self._dispatcher.inbox.positions(source.positions_of)
+            source.start(self._positions)
+
+    def admit(self, batch: Batch, taken: Taken) -> Admitted:
+        """In the transaction of the batch: move the source's positions, decide on each message, park those that can't be
+        judged or have come back, and keep duplicates that are to be kept."""
+        connection, inbox = batch.connection, self._dispatcher.inbox
+        if self._positions is not None:
+            self._positions.advance(connection, taken.advances)
+        decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
+        first = inbox.first_sequence(connection)
+        messages, dropped = {}, {}
+        for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True)):
+            if index in refused:
+                inbox.park(connection, message._replace(sequence=first + index), refused[index])
+            elif decision is NEW or decision.deliver:  # the former in a third of the time
+                messages[first + index] = message
+            else:
+                dropped[first + index] = message
+        if self._duplicates is not None and dropped:
+            self._duplicates.inbox.add(connection, _as_duplicates(batch, dropped))
+        return Admitted(first, messages, len(dropped), refused)
+
+    def note_committed(self, taken: Taken, admitted: Admitted) -> None:
+        """Count what is parked and what waits as a duplicate, and log what is parked; of a ring a warning has been given."""
+        for index, why in admitted.refused.items():
+            if index not in taken.returned:
+                _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
+        self._figures.parked += len(admitted.refused)
+        if self._duplicates is not None:
+            self._duplicates.figures.waiting += admitted.dropped
+
+    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
+        for each in self._dispatchers:
+            if each.figures.waiting:
+                each.deliver_waiting(is_enough)
+
+    def tend(self) -> None:
+        for each in self._dispatchers:
+            each.tend()
+
+    def close(self) -> None:
+        if self._duplicates is not None:
+            self._duplicates.target.close()
+        for each in self._dispatchers:
+            each.inbox.close()
+
+
+def _as_duplicates(batch: Batch, dropped: Mapping[int, Received]) -> list[Received]:
+    """The batch's duplicates, by sequence number, as they are handed on."""
+    events = [event for event in batch.duplicates if not event.delivered]
+    messages = []
+    for (number, each), event in zip(dropped.items(), events, strict=True):
+        properties = {**each.properties, DUPLICATE_OF: iso(event.first_received_at_us)}
+        message = replace(each.message, properties=properties | {BODY_DIFFERS: bool(event.body_differs)})
+        messages.append(each._replace(sequence=number, message=message))
+    return messages
+
+
+class InboxFlow(KeepingFlow):
     """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
 
     def __init__(
         self,
         receiver: Receiver,
-        inbox: Inbox,
-        target: Target,
-        figures: Figures,
-        settings: BridgeSettings,
+        dispatcher: Dispatcher,
+        duplicates: Dispatcher | None = None,
         *,
         numbers: SequenceIdMaker | None = None,
     ) -> None:
-        super().__init__(receiver, inbox, target, figures, settings)
+        super().__init__(receiver, dispatcher, duplicates)
         self._numbers = numbers
         """Gives ids to messages without one, where the target needs them."""
 
     def before_acknowledging(self, taken: Taken) -> None:
+        dispatcher = self._dispatcher
         with self._receiver.batch() as batch:
-            admitted = self.admit(batch, taken)
-            kept = self._kept(admitted.messages, batch.connection) if admitted.messages else {}
-            server_run = self._inbox.server_run(batch.connection)
-        log_refused(taken, admitted.refused)
-        self.figures.parked += len(admitted.refused)
-        self.figures.waiting += len(kept)
-        self.at_hand, self.at_hand_of = kept, server_run
+            admitted, connection = self.admit(batch, taken), batch.connection
+            messages = self._with_ids(admitted.messages, connection)
+            kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
+            if kept:
+                dispatcher.inbox.add(connection, list(kept.values()))
+            server_run = dispatcher.inbox.server_run(connection)
+        self.note_committed(taken, admitted)
+        self._figures.waiting += len(kept)
+        dispatcher.at_hand, dispatcher.at_hand_of = kept, server_run
 
     def close(self) -> None:
         super().close()
         if self._numbers is not None:
             self._numbers.close()
-
-    def _kept(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
-        """Have these messages wait, by sequence number, and return them as they are to be handed on."""
-        kept = {number: message.numbered(number) for number, message in self._with_ids(messages, connection).items()}
-        self.keep(connection, list(kept.values()))
-        return kept
 
     def _with_ids(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
         """The messages; where all are to have an id, those without one have a new one."""
