@@ -8,7 +8,7 @@ ${imports if imports else ""}
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 
-# What going back loses, in words, and the rows that count it: see receiver/store/losses.py.
+# What going back loses, in words, and the rows that count it: see receiver/store/schema.py.
 LOSES: dict[str, str] = {}
 
 

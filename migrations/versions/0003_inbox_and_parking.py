@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from receiver.store.migration import keep_all
+from receiver.store.schema import keep_all
 
 revision = "0003"
 down_revision = "0002"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from receiver.store.migration import keep_all
+from receiver.store.schema import keep_all
 
 revision = "0008"
 down_revision = "0007"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import context, op
 
-from receiver.store.unpacked import pack_all, unpack_all
+from receiver.store.packed import pack_all, unpack_all
 
 revision = "0009"
 down_revision = "0008"

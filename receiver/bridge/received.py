@@ -18,8 +18,8 @@ from receiver.bridge.connectors import UNREAD, Advance, Delivery, Message, Prope
 from receiver.bridge.options import IdRule
 from receiver.errors import MessageRefusedError
 from receiver.message import LATEST_US, Receipt
+from receiver.store.codec import base64_of, dumped, to_bytes
 from receiver.store.messages import StoredMessage
-from receiver.store.values import base64_of, dumped, to_bytes
 
 _LOGGER = logging.getLogger("receiver.bridge")
 PASSED = "receiverPassedDomains"

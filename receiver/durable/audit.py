@@ -18,6 +18,7 @@ from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
 from receiver.settings import SimulateSettings
+from receiver.store.codec import printable, to_bytes
 from receiver.store.engine import NONSENSE, store_url
 from receiver.store.invariants import (
     DomainName,
@@ -36,7 +37,6 @@ from receiver.store.invariants import (
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
 from receiver.store.tables import REVISION, DomainState, receipt_rows
-from receiver.store.values import printable, to_bytes
 
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 

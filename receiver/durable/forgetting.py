@@ -16,13 +16,13 @@ from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.store.codec import to_bytes
 from receiver.store.databases.database import shown
 from receiver.store.engine import claims_of, database_of, read_only, store_url, translated
 from receiver.store.log import Changes, DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
 from receiver.store.tables import DomainState, domains
 from receiver.store.upkeep import examined_rows
-from receiver.store.values import to_bytes
 
 _T = TypeVar("_T")
 

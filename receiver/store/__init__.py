@@ -5,18 +5,16 @@ Nothing here knows what counts as a duplicate.
 | file | what is in it |
 |---|---|
 | `tables.py` | the records and tables: each field declared once |
-| `codec.py`, `values.py` | a record's fields as columns, and as the values that a driver has for them; text as bytes, objects as JSON |
+| `codec.py` | how values and records are stored: text as bytes, objects as JSON, a record's fields as columns |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
 | `sql_log.py` | the log in a database: in transactions of our own, or in one of the caller's |
-| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common |
-| `awaited_driver.py` | an asynchronous driver of the caller's, as the statements of `sql_rows.py` need one |
+| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; an asynchronous driver of the caller's, as these need one |
 | `databases/` | what SQLite and PostgreSQL do in their own ways, an object each; no module outside it knows which kinds there are |
 | `engine.py` | from an address to its kind and an engine; drivers' errors become ours |
 | `connections.py` | a connection kept open for many short transactions |
-| `schema.py`, `migration.py` | whether the tables in a database are ours, and current; Alembic |
+| `schema.py` | whether the tables in a database are ours, and current; migrating them |
 | `messages.py` | a message, and what is kept of it: each field declared once |
 | `inbox.py`, `packed.py` | messages that wait for their target; how they are packed into rows |
-| `unpacked.py` | waiting messages as processes of older versions leave them, one in a row |
 | `recorded.py` | batches that wait to be written to the files of a recording |
 | `positions.py` | how far a domain's sources have come, for brokers that don't forget what was taken |
 | `upkeep.py` | what a person does to a store: inboxes, parked messages and domains listed, moved, dropped |

@@ -14,11 +14,10 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from receiver.errors import StoreError
 from receiver.settings import StoreSettings
-from receiver.store.awaited_driver import AwaitedDriver
 from receiver.store.databases.database import UNKNOWN, Database, Fault, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
-from receiver.store.sql_rows import driver_of
+from receiver.store.sql_rows import AwaitedDriver, driver_of
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims

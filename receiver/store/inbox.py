@@ -20,16 +20,15 @@ from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, l
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
+from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import NONSENSE, database_of, translated
 from receiver.store.messages import FIELDS, StoredMessage, flat
-from receiver.store.packed import add_waiting, corrupt, numbers_of, sources_of, unpack
+from receiver.store.packed import add_waiting, corrupt, numbers_of, pack_of_target, sources_of, unpack
 from receiver.store.positions import Positions
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import domains, message_rows, parked, targets, unpacked, waiting
-from receiver.store.unpacked import pack_of_target
-from receiver.store.values import printable, to_bytes
 
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Self
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
-from receiver.store.codec import fields_of_kind, value_types
+from receiver.store.codec import fields_of_kind, loaded, text_of, value_types
 from receiver.store.engine import NONSENSE
 from receiver.store.messages import FIELDS, FlatMessage, StoredMessage, flat
 from receiver.store.packed import numbers_of, pack, unpack
@@ -47,7 +47,6 @@ from receiver.store.tables import (
     unpacked,
     waiting,
 )
-from receiver.store.values import loaded, text_of
 
 PROBLEMS = {
     "damaged": "the database finds damage in itself",

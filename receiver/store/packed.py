@@ -2,25 +2,38 @@
 
 Most messages are delivered at once, all of a batch together, by the process that has them in memory: then nobody unpacks
 them. A packed column has the values of all messages, or one value where they are all the same; then follow all bodies.
+
+Versions before 0009 of the tables have each message in a row of its own. A process of such a version, at work beside newer
+ones while they are replaced, goes on writing and reading these rows.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from receiver.errors import StoreCorruptError
-from receiver.store.codec import fields_of_kind
-from receiver.store.engine import database_of
-from receiver.store.messages import DEFAULTS, FIELDS, Columns, FlatMessage, StoredMessage, columns_of, from_columns
+from receiver.store.codec import encoded, exactly, fields_of_kind, printable, revived
+from receiver.store.engine import NONSENSE, database_of
+from receiver.store.messages import (
+    DEFAULTS,
+    FIELDS,
+    Columns,
+    FlatMessage,
+    StoredMessage,
+    columns_of,
+    flat,
+    from_columns,
+    from_rows,
+)
 from receiver.store.sql_rows import driver_of, runs_of
-from receiver.store.tables import PackedRow, targets, waiting
-from receiver.store.values import encoded, exactly, printable, revived
+from receiver.store.tables import PackedRow, message_rows, targets, unpacked, waiting
 
 _MOST_MESSAGES = 1_000
 _MOST_BODY_BYTES = 1 << 20
@@ -35,6 +48,13 @@ _OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
 _TEXT = {str}
 _END = b"\n"
 """Of the JSON, which has none."""
+_ROWS_AT_ONCE = 1_000
+_BYTES_AT_ONCE = 8 << 20
+"""Of messages in rows of their own, so many are packed at once."""
+_SEQUENCE = unpacked.c.sequence.name
+_NAMES = [name for name in FIELDS if name in unpacked.c]
+_LATER = tuple(DEFAULTS[name] for name in FIELDS if name not in unpacked.c)
+_SELECT = f"SELECT {', '.join(unpacked.c[name].name for name in _NAMES)} FROM {unpacked.name}"  # noqa: S608
 
 
 def add_waiting(connection: Connection, target_id: int, messages: Sequence[StoredMessage]) -> list[PackedRow]:
@@ -171,3 +191,51 @@ def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> lis
 
 def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
     return list(values) * (count if len(values) == 1 else 1)
+
+
+def pack_all(connection: Connection) -> None:
+    """Pack what waits for any target in rows of its own. All targets are locked."""
+    for target_id in connection.scalars(select(targets.c.target_id)).all():
+        with suppress(StoreCorruptError):  # which ends the bridge that is to deliver it
+            pack_of_target(connection, target_id)
+
+
+def pack_of_target(connection: Connection, target_id: int) -> None:
+    """Pack what waits for a target, which is locked; `StoreCorruptError` where a message makes no sense."""
+    of_target = unpacked.c.target_id == target_id
+    sizes = select(unpacked.c.sequence, func.length(unpacked.c.body)).where(of_target).order_by(unpacked.c.sequence)
+    while there := connection.execute(sizes.limit(_ROWS_AT_ONCE)).all():
+        ends = accumulate(size for _, size in there)
+        numbers = [number for (number, _), end in zip(there, ends, strict=True) if end <= _BYTES_AT_ONCE]
+        numbers = numbers or [there[0].sequence]
+        add_waiting(connection, target_id, _read(connection, target_id, numbers))
+        # By their numbers, for a process of an older version may have put others between them meanwhile.
+        connection.execute(delete(unpacked).where(of_target, unpacked.c.sequence.in_(numbers)))
+
+
+def _read(connection: Connection, target_id: int, numbers: Sequence[int]) -> list[StoredMessage]:
+    among = ", ".join(map(str, numbers))
+    rows: list[Any] = []
+    for values in driver_of(connection).execute(
+        f"{_SELECT} WHERE target_id = {target_id:d} AND {_SEQUENCE} IN ({among}) ORDER BY {_SEQUENCE}"
+    ):
+        try:
+            rows.append(message_rows.read((*values, *_LATER)))
+        except NONSENSE as error:
+            raise corrupt(connection, target_id, values[0], error) from error
+    return from_rows(rows)
+
+
+def unpack_all(connection: Connection) -> None:
+    """Have each message that waits in a row of its own again. All targets are locked."""
+    for target_id, first in connection.execute(select(waiting.c.target_id, waiting.c.first_sequence)).all():
+        this = (waiting.c.target_id == target_id) & (waiting.c.first_sequence == first)
+        row = connection.execute(select(waiting.c.runs, waiting.c.packed, waiting.c.tries).where(this)).one()
+        try:
+            messages = unpack(*row)
+        except NONSENSE as error:
+            raise corrupt(connection, target_id, first, error) from error
+        values = [dict(zip(FIELDS, message_rows.stored(flat(each)), strict=True)) for each in messages]
+        of_rows = [{name: each[name] for name in _NAMES} | {"target_id": target_id} for each in values]
+        connection.execute(insert(unpacked), of_rows)
+        connection.execute(delete(waiting).where(this))

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, select, update
 
 from receiver.errors import PositionMovedError, SettingsError, StoreError
+from receiver.store.codec import text_of, to_bytes
 from receiver.store.connections import KeptConnection
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.engine import database_of, translated
 from receiver.store.tables import domains, positions
-from receiver.store.values import text_of, to_bytes
 
 
 class Advance(NamedTuple):

@@ -19,10 +19,10 @@ from typing import NamedTuple, Self
 from sqlalchemy import URL, ColumnElement, Connection, bindparam, delete, func, insert, or_, select
 
 from receiver.settings import StoreSettings
+from receiver.store.codec import encoded, text_of, to_bytes
 from receiver.store.engine import database_of, translated
 from receiver.store.sql_rows import driver_of, runs_of
 from receiver.store.tables import RecordedRow, recorded
-from receiver.store.values import encoded, text_of, to_bytes
 
 _ROWS_AT_ONCE = 200
 """So few are read and deleted in one transaction that it is over in some milliseconds."""

@@ -1,26 +1,40 @@
 """Whose tables are in a database, and of which version: looked at first, made or migrated if need be.
 
 Nothing is changed before a look has shown that the tables are ours. The look takes no lock, so whoever opens an up-to-date
-store waits for nobody.
+store waits for nobody. Alembic is loaded only where a store isn't of the current version.
+
+What is lost where a store goes back to an older version is declared by the migrations, in words and as rows to count. A
+migration has one or both of these, whose words hold `{}` for how many, and whose rows stand behind
+`SELECT count(*) FROM`, or are a SELECT of their number:
+
+- `LOSES`: the command names these losses and needs a yes.
+- `KEPT_BY_NEWER_ONLY`: without these the older version would give wrong verdicts or lose messages. So the step is
+  refused, by a call of `keep_all` in `downgrade`; only on the way to base are they named like the others.
+
+What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
-from receiver.errors import StoreBusyError, StoreError, StoreVersionError
+from receiver.errors import SettingsError, StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import OTHER_DATABASE, shown
 from receiver.store.engine import database_of, read_only, translated
-from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
+from receiver.store.tables import METADATA, MIGRATIONS, REVISION, VERSION_TABLE
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.script import Script
 
 _BACKOFF = Backoff(0.1, 0.1)
 _migrating = threading.Lock()
@@ -53,9 +67,7 @@ def examined(url: URL) -> Engine:
             f"{shown(url)}: there is no store", hint="a receiver makes it when it opens, or receiver migrate"
         )
     if version != REVISION:
-        from receiver.store.migration import check_known
-
-        check_known(version, shown(url))
+        _check_known(version, shown(url))
         raise StoreVersionError(
             f"{shown(url)}: its tables are of version {version}, older than {REVISION}",
             hint="receiver migrate upgrades",
@@ -68,13 +80,11 @@ def losses(url: URL, revision: str) -> list[str]:
 
     The store is only read. Raises what `migrate` does.
     """
-    from receiver.store.migration import losses_between, target
-
-    after, before = target(revision), _version_at(url)
+    after, before = _target(revision), _version_at(url)
     if before is None:
         return []
     with translated(url), read_only(url).connect() as connection:
-        return losses_between(connection, before, after, shown(url))
+        return _losses_between(connection, before, after, shown(url))
 
 
 def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migrated:
@@ -83,10 +93,8 @@ def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migra
     Raises `SettingsError` if there is no such version, `StoreError` if something would be lost that may not, and whatever
     `open_store_engine` raises.
     """
-    from receiver.store.migration import target
-
     before = _version_at(url)
-    if before == target(revision):
+    if before == _target(revision):
         return Migrated(before, before)
     return _migrate(url, StoreSettings(), revision, may_lose=may_lose)
 
@@ -110,17 +118,15 @@ def _migrate(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool
 
 
 def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose: bool) -> Migrated:
-    from receiver.store.migration import losses_between, run, target
-
-    after = target(revision)
+    after = _target(revision)
     with sole_migrator(url, settings) as connection:
         database_of(url).wait_briefly_for_tables(connection)
         # Once more, for others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
-        lost = [] if may_lose else losses_between(connection, before, after, shown(url))
+        lost = [] if may_lose else _losses_between(connection, before, after, shown(url))
         if lost:
             raise StoreError(f"{shown(url)}: there are {', '.join(lost)} by now", hint="ask again; nothing was changed")
-        run(connection, before, after, shown(url))
+        _run(connection, before, after, shown(url))
         _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
     return Migrated(before, after)
 
@@ -189,3 +195,88 @@ def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
 def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
     # SQLAlchemy has no name for a type that it doesn't know.
     return "unknown" if isinstance(kind, NullType) else kind.compile(dialect)
+
+
+def _versions() -> list[str]:
+    return [script.revision for script in _scripts()]
+
+
+def _scripts() -> list[Script]:
+    """Oldest first."""
+    from alembic.script import ScriptDirectory
+
+    return [*ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    # Its values are those of an ini file, where a % must be doubled.
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
+
+
+def _check_known(version: str, address: str) -> None:
+    if version not in _versions():
+        raise StoreVersionError(
+            f"{address}: its tables are of version {version}, which this version of the package doesn't know",
+            hint="use a version of the package that is at least as new",
+        )
+
+
+def _target(revision: str) -> str | None:
+    """The version that a name stands for: `head` for the newest, `base`, None, for no store at all."""
+    versions = _versions()
+    names = {"base": None, **{version: version for version in versions}, "head": versions[-1]}
+    if revision not in names:
+        raise SettingsError(f"there is no version {revision!r:.80}", hint=f"there are {', '.join(names)}")
+    return names[revision]
+
+
+def _run(connection: Connection, before: str | None, after: str | None, address: str) -> None:
+    """Migrate within the transaction that the connection is in."""
+    from alembic import command
+
+    if before is not None:
+        _check_known(before, address)
+    config = _config()
+    config.attributes["connection"] = connection
+    order = [None, *_versions()]
+    is_back = order.index(after) < order.index(before)
+    (command.downgrade if is_back else command.upgrade)(config, after or "base")
+
+
+def _losses_between(connection: Connection, before: str | None, after: str | None, address: str) -> list[str]:
+    """The losses of going from one version back to another, in words; none on the way to a newer one."""
+    if before is None:
+        return []
+    _check_known(before, address)
+    order = [None, *_versions()]
+    back = _scripts()[order.index(after) : order.index(before)]
+    return [words for step in back[::-1] for words in _counted(connection, _declared(step, to_base=after is None))]
+
+
+def _declared(step: Script, *, to_base: bool) -> dict[str, str]:
+    asked, refused = (getattr(step.module, name, None) for name in ("LOSES", "KEPT_BY_NEWER_ONLY"))
+    if asked is None and refused is None:
+        return {f"what version {step.revision} added to {{}} domains": "receiver_domain"}
+    return {**(asked or {}), **(refused or {} if to_base else {})}
+
+
+def _counted(connection: Connection, rows_by_words: Mapping[str, str]) -> Iterator[str]:
+    for words, rows in rows_by_words.items():
+        counted = rows if rows.startswith("SELECT ") else f"SELECT count(*) FROM {rows}"  # noqa: S608 - a migration's own words
+        count = connection.scalar(text(counted))
+        if count:
+            yield words.format(f"{count:,}")
+
+
+def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
+    """Refuse a step that would lose any of this, with `StoreError`, unless no table is to be left."""
+    from alembic import context, op
+
+    if context.get_revision_argument() is None:  # on the way to base
+        return
+    for words in _counted(op.get_bind(), kept_by_newer):
+        raise StoreError(f"version {older} can't hold {words}", hint=f"keep version {newer}, or delete them")

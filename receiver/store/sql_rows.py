@@ -6,18 +6,20 @@ than the database does. Where a caller's driver is asynchronous, an `AwaitedDriv
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Iterable, Sequence
-from contextlib import suppress
-from itertools import pairwise
+from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from itertools import count, pairwise
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 from sqlalchemy import Connection
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
-from receiver.store.awaited_driver import AwaitedDriver
+from receiver.store.codec import to_bytes
 from receiver.store.log import Changes, PolicyStates
 from receiver.store.tables import (
     DomainState,
@@ -29,7 +31,6 @@ from receiver.store.tables import (
     recorded,
     recorded_rows,
 )
-from receiver.store.values import to_bytes
 
 _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
@@ -114,6 +115,85 @@ class Statements:
         else:
             statement, changed = self.save, _changing_of(state)
         return statement, (*changed, state.domain_id, before.last_seq)
+
+
+class AwaitedDriver:
+    """An asynchronous driver of the caller's as our statements need one: it stands for the driver's own connection, and for
+    the one cursor that all statements share.
+
+    Statements run where SQLAlchemy awaits them, inside `run_sync`. While one waits, such as for a lock, the event loop goes on.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        adapted: Any = connection.connection.dbapi_connection
+        self._adapted = adapted
+        self._connection = connection
+        self._is_numbered = connection.dialect.paramstyle == "numeric_dollar"
+        self._cursor = self._adapted.cursor()
+
+    def cursor(self) -> Self:
+        return self
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> Self:
+        with self._noticing_loss():
+            self._cursor.execute(self._written(statement), tuple(values))
+        return self
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
+        if not rows:
+            return
+        # SQLite's cursor keeps such a statement until it is closed. A connection that is closed before, as SQLAlchemy does
+        # where a task is cancelled, would live on with its lock for as long as the cursor does.
+        cursor = self._adapted.cursor()
+        try:
+            with self._noticing_loss():
+                cursor.executemany(self._written(statement), rows)
+        finally:
+            cursor.close()
+
+    def fetchone(self) -> Any:
+        return self._cursor.fetchone()
+
+    def fetchall(self) -> Sequence[Any]:
+        rows: Sequence[Any] = self._cursor.fetchall()
+        return rows
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._cursor.rowcount)
+
+    @property
+    def autocommit(self) -> bool:
+        """Whether each statement is committed by itself; only a server's driver says so."""
+        return bool(self._adapted.autocommit)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is under way; only SQLite's driver says so."""
+        return bool(self._adapted.driver_connection.in_transaction)
+
+    @contextmanager
+    def _noticing_loss(self) -> Iterator[None]:
+        """Tell SQLAlchemy of a connection that is lost. By itself it notices that only by statements of its own.
+
+        asyncpg rolls a lost connection back without an error, so the pool would give it out for ever.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
+                self._connection.invalidate(error)
+            raise
+
+    def _written(self, statement: str) -> str:
+        return _numbered(statement) if self._is_numbered else statement
+
+
+@lru_cache
+def _numbered(statement: str) -> str:
+    """The statement with `$1`, `$2` … in place of each `%s`: asyncpg's placeholders."""
+    numbers = count(1)
+    return re.sub("%s", lambda _: f"${next(numbers)}", statement)
 
 
 class SqlRows(ABC):

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, cast, delete, func, select, update
 
 from receiver.errors import SettingsError, StoreCorruptError
+from receiver.store.codec import printable
 from receiver.store.connections import KeptConnection
 from receiver.store.engine import NONSENSE, database_of, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
 from receiver.store.messages import from_rows
-from receiver.store.packed import add_waiting
+from receiver.store.packed import add_waiting, pack_of_target
 from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
@@ -32,8 +33,6 @@ from receiver.store.tables import (
     unpacked,
     waiting,
 )
-from receiver.store.unpacked import pack_of_target
-from receiver.store.values import printable
 
 _PAUSE_SECS = 0.1
 """Who waits for a locked file looks this often whether it is free."""

@@ -20,8 +20,8 @@ from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.settings import BridgeSettings, ReceiverSettings
+from receiver.store.codec import to_bytes
 from receiver.store.inbox import Inbox
-from receiver.store.values import to_bytes
 from tests.stores import engine_of, execute
 
 TEN = [str(number) for number in range(10)]

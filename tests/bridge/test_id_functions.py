@@ -10,8 +10,8 @@ from receiver.bridge.connectors import Message
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.errors import MessageRefusedError, SettingsError
+from receiver.store.codec import text_of
 from receiver.store.upkeep import parked_rows, retry_parked
-from receiver.store.values import text_of
 from tests.bridge.bridged import Route
 from tests.stores import engine_of
 

@@ -12,8 +12,8 @@ from receiver.detector import GONE, RETIRED, ForgottenId, serial_of
 from receiver.durable.forgetting import forget, forget_in, look_up, retire_sources
 from receiver.durable.retirement import DAY_US
 from receiver.message import Decision
+from receiver.store.codec import text_of
 from receiver.store.tables import domains, receipts
-from receiver.store.values import text_of
 from tests.durable.opened import MEMORY, UndoError, opened, sizes
 from tests.model import Model, forgotten_id
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from receiver.store.codec import dumped
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
-from receiver.store.values import dumped
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
-from receiver.store.unpacked import unpack_all
+from receiver.store.packed import unpack_all
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened

@@ -17,7 +17,7 @@ from receiver.durable.receiver import Receiver
 from receiver.errors import StoreError, StoreVersionError
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import StoreSettings
-from receiver.store import migration, schema
+from receiver.store import schema
 from receiver.store.engine import store_url as url_of
 from receiver.store.inbox import Inbox
 from receiver.store.schema import Migrated, examined, losses, migrate, open_store_engine
@@ -67,7 +67,7 @@ def package_one_version_on(tmp_path, monkeypatch):
             "def downgrade():\n    pass\n"
         )
         with monkeypatch.context() as pretended:
-            pretended.setattr(migration, "MIGRATIONS", tmp_path / "migrations")
+            pretended.setattr(schema, "MIGRATIONS", tmp_path / "migrations")
             pretended.setattr(schema, "REVISION", NEXT)
             yield
 

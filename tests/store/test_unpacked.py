@@ -7,11 +7,11 @@ from sqlalchemy import text
 
 from receiver.durable.audit import audit
 from receiver.errors import StoreCorruptError
-from receiver.store import unpacked
+from receiver.store import packed
 from receiver.store.engine import store_url as url_of
+from receiver.store.packed import unpack_all
 from receiver.store.schema import migrate
 from receiver.store.tables import REVISION
-from receiver.store.unpacked import unpack_all
 from receiver.store.upkeep import drop_waiting, move_waiting, retry_parked, target_rows
 from tests.durable.checks import assert_sound
 from tests.store.waiting import TARGET, inbox_of, message, opened_inbox, receive, waiting_in
@@ -165,8 +165,8 @@ def test_a_damaged_message_does_not_keep_a_store_from_its_upgrade(store_url):
 
 
 def test_what_an_older_process_leaves_is_delivered_in_its_place(store_url, monkeypatch):
-    monkeypatch.setattr(unpacked, "_AT_ONCE", 2)
-    monkeypatch.setattr(unpacked, "_BYTES_AT_ONCE", 10)
+    monkeypatch.setattr(packed, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(packed, "_BYTES_AT_ONCE", 10)
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"0", bytes(11), b"2", b"3", b"4")
         leave_unpacked(store_url)

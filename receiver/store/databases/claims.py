@@ -25,6 +25,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from receiver.errors import SettingsError, StoreError
+from receiver.store.codec import text_of, to_bytes
 from receiver.store.databases.postgres_rows import autocommits, has_failed, lock_timeout_ms, types_of
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import (
@@ -37,7 +38,6 @@ from receiver.store.tables import (
     domain_rows,
     domains,
 )
-from receiver.store.values import text_of, to_bytes
 
 _GIVEN = [name for name in ArrivalRow._fields if name not in {"arrival", "is_repeated"}]
 _GIVEN_TYPES = ", ".join(f"%s::{type_}[]" for type_ in types_of(arrivals, _GIVEN))
