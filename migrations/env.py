@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from receiver.errors import ReceiverError
 from receiver.settings import StoreSettings
-from receiver.store.engine import store_url
+from receiver.store.databases import store_url
 from receiver.store.schema import sole_migrator
 from receiver.store.tables import METADATA, VERSION_TABLE
 

@@ -26,9 +26,9 @@ from receiver.errors import SettingsError
 from receiver.settings import StoreSettings
 from receiver.store.codec import text_of, to_bytes
 from receiver.store.connections import KeptConnection
+from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of, translated
-from receiver.store.sql_log import joinable
+from receiver.store.log import joinable
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import dedup_keys, sequences
 

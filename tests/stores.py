@@ -5,7 +5,7 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, text
 
 from receiver.settings import StoreSettings
-from receiver.store.engine import database_of, store_url
+from receiver.store.databases import database_of, store_url
 
 
 def engine_of(address: str | URL) -> Engine:

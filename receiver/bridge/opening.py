@@ -31,7 +31,7 @@ from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import IdReuse, checked_id_reuse
-from receiver.store.engine import database_of, store_url
+from receiver.store.databases import database_of, store_url
 from receiver.store.inbox import Inbox
 
 _MEMORY = "memory://"

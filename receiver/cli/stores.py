@@ -26,8 +26,8 @@ Yes = Annotated[bool, typer.Option("--yes", help="Don't ask before data is destr
 
 def shown_address(url: str) -> str:
     """The address as it may be shown, without its password; SettingsError if it is none."""
+    from receiver.store.databases import store_url
     from receiver.store.databases.database import shown
-    from receiver.store.engine import store_url
 
     return shown(store_url(url))
 
@@ -168,7 +168,7 @@ def migrate(
     Going back is refused while the older version would judge wrongly or lose messages. The command shows what else would
     be lost, and asks before it goes on, unless you give --yes.
     """
-    from receiver.store.engine import store_url
+    from receiver.store.databases import store_url
     from receiver.store.schema import losses
     from receiver.store.schema import migrate as migrate_store
 

@@ -19,7 +19,7 @@ from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
 from receiver.settings import SimulateSettings
 from receiver.store.codec import printable, to_bytes
-from receiver.store.engine import NONSENSE, store_url
+from receiver.store.databases import NONSENSE, store_url
 from receiver.store.invariants import (
     DomainName,
     Findings,

@@ -26,8 +26,9 @@ from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
-from receiver.store.engine import NONSENSE
-from receiver.store.log import Changes, DomainLog, PolicyStates
+from receiver.store.databases import NONSENSE
+from receiver.store.log import DomainLog
+from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
 
 _MOST_DIGESTS = 16
@@ -100,7 +101,7 @@ def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
     return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
 
-class corrupt_if_nonsense:  # noqa: N801 - as `receiver.store.engine.translated`, for the same reasons
+class corrupt_if_nonsense:  # noqa: N801 - as `receiver.store.databases.translated`, for the same reasons
     """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
 
     __slots__ = ("_domain",)

@@ -28,8 +28,8 @@ from receiver.durable.events import Duplicate
 from receiver.durable.status import Counters
 from receiver.errors import ClosedError, SettingsError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
-from receiver.store.engine import store_error, translated
-from receiver.store.sql_log import ended, joinable, under_way
+from receiver.store.databases import store_error, translated
+from receiver.store.log import ended, joinable, under_way
 from receiver.store.sql_rows import discard, driver_of
 from receiver.store.tables import ArrivalRow
 

@@ -24,7 +24,7 @@ from receiver.durable.receiver import ConcurrentReceiver
 from receiver.durable.status import Status
 from receiver.message import Decision, Receipt
 from receiver.settings import StoreSettings
-from receiver.store.engine import database_of
+from receiver.store.databases import database_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from receiver.recording import Recorder
-from receiver.store.engine import translated
+from receiver.store.databases import translated
 from receiver.store.log import KeptLog
 from receiver.store.tables import DomainState
 

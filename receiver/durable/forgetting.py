@@ -17,10 +17,11 @@ from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.codec import to_bytes
+from receiver.store.databases import claims_of, database_of, read_only, store_url, translated
 from receiver.store.databases.database import shown
-from receiver.store.engine import claims_of, database_of, read_only, store_url, translated
-from receiver.store.log import Changes, DomainLog, KeptLog
+from receiver.store.log import DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
+from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState, domains
 from receiver.store.upkeep import examined_rows
 

@@ -18,8 +18,8 @@ from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tie
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.codec import to_bytes
 from receiver.store.connections import get_or_create
+from receiver.store.databases import database_of, store_url, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of, store_url, translated
 from receiver.store.log import KeptLog, MemoryLog
 from receiver.store.schema import open_store_engine
 from receiver.store.tables import DomainState, domains

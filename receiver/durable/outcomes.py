@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from receiver.durable.status import Counters, Tally
 from receiver.message import ReceiptValues
 from receiver.recording import Recorder
-from receiver.store.log import BatchNumber, DomainLog
-from receiver.store.sql_log import JoinedLog
+from receiver.store.log import DomainLog, JoinedLog
+from receiver.store.sql_rows import BatchNumber
 from receiver.store.tables import RecordedRow
 
 

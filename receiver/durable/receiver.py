@@ -21,7 +21,7 @@ from receiver.durable.status import Counters, Status
 from receiver.errors import SettingsError
 from receiver.recording import Recorder
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
-from receiver.store.engine import database_of, translated
+from receiver.store.databases import database_of, translated
 
 if TYPE_CHECKING:
     from _typeshed import StrPath

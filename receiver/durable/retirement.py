@@ -16,7 +16,7 @@ from operator import itemgetter
 from receiver.detector import RETIRED, TwoTierDetector
 from receiver.message import ReceiptRow, ReceiptValues
 from receiver.settings import ReceiverSettings
-from receiver.store.log import PolicyStates
+from receiver.store.sql_rows import PolicyStates
 
 DAY_US = 86_400_000_000
 _LOOKS_PER_TIME_ALLOWED = 30

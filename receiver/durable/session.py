@@ -20,9 +20,10 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.recording import Recorder
 from receiver.settings import Recording, StoreSettings
 from receiver.store.connections import Guarded
+from receiver.store.databases import claims_of, translated
 from receiver.store.databases.database import shown
-from receiver.store.engine import claims_of, translated
-from receiver.store.log import Changes, DomainLog
+from receiver.store.log import DomainLog
+from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from receiver.durable.status import Tally
 from receiver.errors import StoreError
 from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
-from receiver.store.engine import store_error, translated
-from receiver.store.log import Changes, DomainLog
-from receiver.store.sql_log import JoinedLog
+from receiver.store.databases import store_error, translated
+from receiver.store.log import DomainLog, JoinedLog
+from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:

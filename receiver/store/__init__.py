@@ -6,11 +6,9 @@ Nothing here knows what counts as a duplicate.
 |---|---|
 | `tables.py` | the records and tables: each field declared once |
 | `codec.py` | how values and records are stored: text as bytes, objects as JSON, a record's fields as columns |
-| `log.py` | `DomainLog`: what can be done with a log, whatever keeps it; the log in memory |
-| `sql_log.py` | the log in a database: in transactions of our own, or in one of the caller's |
+| `log.py` | `DomainLog`: what can be done with a log, whatever keeps it: memory, or a database in transactions of our own, or in one of the caller's |
 | `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; an asynchronous driver of the caller's, as these need one |
-| `databases/` | what SQLite and PostgreSQL do in their own ways, an object each; no module outside it knows which kinds there are |
-| `engine.py` | from an address to its kind and an engine; drivers' errors become ours |
+| `databases/` | from an address to its kind and an engine; drivers' errors become ours; what SQLite and PostgreSQL do in their own ways, an object each |
 | `connections.py` | a connection kept open for many short transactions |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
 | `messages.py` | a message, and what is kept of it: each field declared once |

@@ -170,7 +170,7 @@ class Codec(Generic[_R]):
         return _columns_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
-        """The row that has these values; where they make no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+        """The row that has these values; where they make no sense, one of `receiver.store.databases.NONSENSE` is raised."""
         return self._new(_converted(values, self._decoders))
 
     def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:

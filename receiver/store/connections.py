@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import database_of, read_only, store_url, translated
+from receiver.store.databases import database_of, read_only, store_url, translated
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import discard, driver_of
 

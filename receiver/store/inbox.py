@@ -22,8 +22,8 @@ from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import KeptConnection, get_or_create
+from receiver.store.databases import NONSENSE, database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import NONSENSE, database_of, translated
 from receiver.store.messages import FIELDS, StoredMessage, flat
 from receiver.store.packed import add_waiting, corrupt, numbers_of, pack_of_target, sources_of, unpack
 from receiver.store.positions import Positions

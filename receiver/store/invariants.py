@@ -20,7 +20,7 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptRow
 from receiver.store.codec import fields_of_kind, loaded, text_of, value_types
-from receiver.store.engine import NONSENSE
+from receiver.store.databases import NONSENSE
 from receiver.store.messages import FIELDS, FlatMessage, StoredMessage, flat
 from receiver.store.packed import numbers_of, pack, unpack
 from receiver.store.recorded import numbers_in_cut

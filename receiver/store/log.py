@@ -2,59 +2,33 @@
 
 The table of receipts is the log: rows are only appended and deleted, and whatever is remembered follows from the rows
 that are left and from the domain's own row. Nothing here knows what counts as a duplicate.
+
+A log in a database works in transactions of our own, on a connection that is kept, or in one of the caller's. Nothing
+reports whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each batch leaves
+its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable
+from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
+from typing import Any, NoReturn, Protocol, TypeVar, cast
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete, event
 
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreBusyError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
-from receiver.store.tables import DomainState, RecordedRow
+from receiver.store.sql_rows import Changes, SqlRows, Vacuum, discard, driver_of
+from receiver.store.tables import DomainState, joined
 
-if TYPE_CHECKING:
-    from receiver.store.sql_log import JoinedLog
-
+_LOGGER = logging.getLogger("receiver")
+_T = TypeVar("_T")
+_KEPT_SEQS = 1_000_000_000
+"""A killed receiver's number is kept for so many more receipts of the domain: its recording is settled by it."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
-
-
-class PolicyStates(NamedTuple):
-    """A policy state to set: on those rows of these sources that have none or, where `sources` is None, on all rows."""
-
-    policy_state: int | None
-    sources: Sequence[str | None] | None
-    """One of them may be None, the anonymous source."""
-
-
-class BatchNumber(NamedTuple):
-    """What a batch leaves in the store if its outcome may have to be looked up; a receiver's next one replaces it."""
-
-    writer: int
-    """The receiver's number."""
-    batch: int
-    """The batch's number, which the receiver counts itself."""
-
-
-class Changes(NamedTuple):
-    """What a transaction does to the rows of a domain, in this order."""
-
-    gone: Sequence[int] = ()
-    """The numbers of rows to delete, ascending."""
-    policy_states: Sequence[PolicyStates] = ()
-    """To set on rows that are there already."""
-    forgotten: Sequence[int] = ()
-    """The numbers of rows that are to have an empty id from now on, which no message can have."""
-    rows: Sequence[ReceiptValues] = ()
-    """To append."""
-    batch_number: BatchNumber | None = None
-    """None where the batch's outcome won't have to be looked up."""
-    recorded: RecordedRow | None = None
-    """The batch's receipts for a recording. `memory://` has no place for it."""
 
 
 class DomainLog(Protocol):
@@ -186,3 +160,241 @@ class MemoryLog:
     @property
     def connection(self) -> NoReturn:
         raise SettingsError("memory:// has no database connection", hint="open a sqlite:/// or postgresql:// store")
+
+
+class OwnLog:
+    """One domain's log through a connection of the receiver's own, made when it is first needed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        domain_id: int,
+        rows: Callable[[Connection, int], SqlRows],
+        vacuum: Vacuum,
+        *,
+        is_replaced: Callable[[Any], bool],
+        watch_idle: Callable[[Any, Callable[[], bool]], None],
+    ) -> None:
+        """The last four are those of a `Database`."""
+        self.engine = engine
+        self.domain_id = domain_id
+        self.vacuum = vacuum
+        self.in_use = threading.Lock()
+        self._rows_of = rows
+        self._is_replaced = is_replaced
+        self._watch_idle = watch_idle
+        self._rows: SqlRows | None = None
+        self._lent: RootTransaction | None = None
+        """The transaction of the connection that the application was given since the batch began."""
+
+    @property
+    def rows(self) -> SqlRows:
+        assert self._rows is not None  # noqa: S101 - a transaction is under way
+        return self._rows
+
+    @property
+    def server_run(self) -> Hashable:
+        return self.rows.server_run
+
+    def begin(self) -> DomainState:
+        return self._begun(lambda rows: rows.begin())
+
+    def begin_if_free(self) -> DomainState | None:
+        return self._begun(lambda rows: rows.begin_if_free())
+
+    def begin_reading(self) -> DomainState:
+        return self._begun(lambda rows: rows.begin_reading())
+
+    def _begun(self, begin: Callable[[SqlRows], _T]) -> _T:
+        self._lent = None
+        rows = self._connected()
+        try:
+            return begin(rows)
+        except Exception:
+            if not getattr(rows.driver, "closed", False):
+                raise
+            # The server was gone while the connection lay idle, so nothing is lost with it.
+            self.discard()
+            return begin(self._connected())
+
+    def _connected(self) -> SqlRows:
+        if self._rows is not None and (self._rows.connection.closed or self._is_replaced(self._rows.driver)):
+            self.discard()
+        if self._rows is None:
+            connection = self.engine.connect()
+            rows = self._rows = self._rows_of(connection, self.domain_id)
+            self._watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
+            event.listen(connection, "commit", self._refuse_while_lent)
+        return self._rows
+
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        return self.rows.rows_after(seq, last_seq)
+
+    def last_batch(self, writer: int) -> int:
+        return self.rows.last_batch(writer)
+
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        rows, lent = self.rows, self._lent
+        has_ended = lent is not None and not (lent.is_active and rows.connection.get_transaction() is lent)
+        if has_ended or not rows.in_transaction:  # outside of one, each statement would be committed by itself
+            raise ended(rows.connection, rows.dbapi)
+        rows.record(state, changes, before=before)
+        self.vacuum.note(len(changes.gone))
+
+    def join(self, connection: object, patience_secs: float) -> JoinedLog:
+        return JoinedLog(self, connection, self._rows_of, patience_secs)
+
+    def forget_batches(self, state: DomainState, writer: int) -> None:
+        over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
+        self.connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))
+
+    @property
+    def holder(self) -> object:
+        return None if self._rows is None else self._rows.connection
+
+    @property
+    def connection(self) -> Connection:
+        connection = self.rows.connection
+        if self._lent is None:
+            # Takes over the driver's transaction, which is under way.
+            self._lent = connection.get_transaction() or connection.begin()
+        return connection
+
+    def _refuse_while_lent(self, _: Connection) -> None:
+        if self._lent is not None:
+            raise SettingsError(
+                "a batch's connection was told to commit, which would keep its rows without its ids; nothing is committed",
+                hint="leave committing to the batch: it commits rows and ids together where its block ends",
+            )
+
+    def commit(self) -> None:
+        self._lent = None
+        # SQLAlchemy knows of a transaction only if the application was given the connection: statements of ours go to the
+        # driver directly.
+        transaction = self.rows.connection.get_transaction()
+        if transaction is None:
+            self.rows.driver.commit()
+        else:
+            transaction.commit()
+
+    def rollback(self) -> None:
+        try:
+            if self._rows is not None and not self._rows.connection.closed:
+                self._rows.connection.rollback()  # which does nothing in a transaction that only the driver knows of
+                self._rows.driver.rollback()
+        except Exception:  # noqa: BLE001 - whatever it is, the transaction ends with its connection
+            self.discard()
+
+    def discard(self) -> None:
+        rows, self._rows = self._rows, None
+        if rows is not None:
+            discard(rows.connection)
+
+    def give_back_space(self) -> None:
+        try:
+            if self._rows is not None:
+                self.vacuum.run_if_due(self._rows.driver)
+        except Exception:
+            _LOGGER.warning("can't give back the space of what was deleted: %s", self.engine.url, exc_info=True)
+            self.discard()
+
+    def close(self) -> None:
+        if self._rows is not None:
+            with suppress(Exception):
+                self._rows.connection.close()
+        self.engine.dispose()
+
+
+class JoinedLog:
+    """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
+
+    def __init__(
+        self, own: OwnLog, connection: object, rows: Callable[[Connection, int], SqlRows], patience_secs: float
+    ) -> None:
+        connection = joinable(connection, own.engine.dialect, "batch()", may_await=True)
+        self.connection = self.holder = connection
+        self.transaction = connection.get_transaction()
+        self._savepoint = connection.get_nested_transaction()
+        self._rows = rows(connection, own.domain_id)
+        self._vacuum = own.vacuum
+        self._patience_secs = patience_secs
+
+    @property
+    def server_run(self) -> Hashable:
+        return self._rows.server_run
+
+    def is_over(self) -> bool:
+        """Whether the caller's transaction has ended."""
+        return self.transaction is None or not self.transaction.is_active
+
+    def begin(self) -> DomainState:
+        return self._rows.join(self._patience_secs)
+
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        read = self._rows.pages_after if self._rows.is_awaited else self._rows.rows_after
+        return read(seq, last_seq)
+
+    def last_batch(self, writer: int) -> int:
+        return self._rows.last_batch(writer)
+
+    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        connection = self.connection
+        is_lost = connection.closed or connection.invalidated
+        if is_lost or under_way(connection) != (self.transaction, self._savepoint):
+            raise ended(connection, self._rows.dbapi)
+        savepoint = connection.begin_nested()
+        try:
+            self._rows.record(state, changes, before=before)
+        except BaseException:
+            with suppress(Exception):  # where the connection is broken, that must not hide by what
+                savepoint.rollback()
+            raise
+        savepoint.commit()
+        self._vacuum.note(len(changes.gone))
+
+    def _callers(self) -> None:
+        """Nothing to do, for the caller does it."""
+
+    commit = rollback = discard = give_back_space = close = _callers
+
+
+def under_way(connection: Connection) -> tuple[object, object]:
+    """The transaction and the savepoint of a connection."""
+    return connection.get_transaction(), connection.get_nested_transaction()
+
+
+def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
+    """The error for a transaction that ended inside the batch. One that its caller ended isn't worth another try."""
+    if connection.closed or connection.invalidated or driver_of(connection) is not driver:
+        return StoreBusyError(
+            "the connection was lost or closed inside the batch, and the transaction and the domain's lock with it",
+            hint="send the batch again",
+        )
+    return SettingsError(
+        "the transaction or savepoint of the batch was ended inside its block, so its ids aren't recorded",
+        hint="leave committing and rolling back to the batch; of a transaction of yours, do either after the batch",
+    )
+
+
+def joinable(connection: object, ours: Dialect, taker: str, *, may_await: bool = False) -> Connection:
+    """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it.
+
+    With `may_await` that may be one of an asynchronous driver, as `run_sync` gives it.
+    """
+    if not isinstance(connection, Connection):
+        raise SettingsError(
+            f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
+            hint="of a Session: session.connection(); one of asyncio is for an AsyncReceiver",
+        )
+    if connection.closed or connection.invalidated:
+        raise SettingsError(f"the connection given to {taker} is closed")
+    theirs = connection.dialect
+    if ours.name != theirs.name or not ((may_await and theirs.is_async) or ours.driver == theirs.driver):
+        raise SettingsError(
+            f"the connection given to {taker} is for {theirs.name}+{theirs.driver}, the store is in"
+            f" {ours.name}+{ours.driver}",
+            hint="give a connection to the store's own database, through the same driver",
+        )
+    if not connection.in_transaction():
+        connection.begin()
+    return connection

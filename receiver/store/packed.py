@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from receiver.errors import StoreCorruptError
 from receiver.store.codec import encoded, exactly, fields_of_kind, printable, revived
-from receiver.store.engine import NONSENSE, database_of
+from receiver.store.databases import NONSENSE, database_of
 from receiver.store.messages import (
     DEFAULTS,
     FIELDS,
@@ -125,7 +125,7 @@ def sources_of(sources: bytes | None) -> set[str] | None:
 
 
 def unpack(runs: str, packed: bytes, tries: int) -> list[StoredMessage]:
-    """The messages of a row; where it makes no sense, one of `receiver.store.engine.NONSENSE` is raised."""
+    """The messages of a row; where it makes no sense, one of `receiver.store.databases.NONSENSE` is raised."""
     return from_columns(_columns_of(numbers_of(runs), packed, tries))
 
 

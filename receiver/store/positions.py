@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select, update
 from receiver.errors import PositionMovedError, SettingsError, StoreError
 from receiver.store.codec import text_of, to_bytes
 from receiver.store.connections import KeptConnection
+from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.engine import database_of, translated
 from receiver.store.tables import domains, positions
 
 

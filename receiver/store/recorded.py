@@ -1,6 +1,6 @@
 """Batches that wait in a store to be written to the files of a recording.
 
-A batch's row is written in the batch's own transaction (`sql_log.py`). Who makes a file first *cuts* it: a row says of which
+A batch's row is written in the batch's own transaction (`sql_rows.py`). Who makes a file first *cuts* it: a row says of which
 batches' rows the file is made. Once the file is finished, its batches and the cut are deleted. Whoever finds a cut knows
 from the file whether it is finished, or else makes it of exactly those batches. So each batch is in one file, whatever is
 killed.
@@ -20,7 +20,7 @@ from sqlalchemy import URL, ColumnElement, Connection, bindparam, delete, func, 
 
 from receiver.settings import StoreSettings
 from receiver.store.codec import encoded, text_of, to_bytes
-from receiver.store.engine import database_of, translated
+from receiver.store.databases import database_of, translated
 from receiver.store.sql_rows import driver_of, runs_of
 from receiver.store.tables import RecordedRow, recorded
 

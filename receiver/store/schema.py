@@ -28,8 +28,8 @@ from sqlalchemy.types import NullType, TypeEngine
 from receiver.errors import SettingsError, StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
+from receiver.store.databases import database_of, read_only, translated
 from receiver.store.databases.database import OTHER_DATABASE, shown
-from receiver.store.engine import database_of, read_only, translated
 from receiver.store.tables import METADATA, MIGRATIONS, REVISION, VERSION_TABLE
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import URL, Connection, Inspector, PrimaryKeyConstraint, Row, Table, UniqueConstraint, inspect, text
 
 from receiver.store.codec import selected
-from receiver.store.engine import database_of, translated
+from receiver.store.databases import database_of, translated
 from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (

@@ -13,16 +13,16 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import count, pairwise
 from operator import attrgetter
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from sqlalchemy import Connection
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.store.codec import to_bytes
-from receiver.store.log import Changes, PolicyStates
 from receiver.store.tables import (
     DomainState,
+    RecordedRow,
     domain_rows,
     domains,
     joined,
@@ -64,6 +64,40 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """First and last of each run of consecutive numbers; there is at least one number."""
     breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
+
+
+class PolicyStates(NamedTuple):
+    """A policy state to set: on those rows of these sources that have none or, where `sources` is None, on all rows."""
+
+    policy_state: int | None
+    sources: Sequence[str | None] | None
+    """One of them may be None, the anonymous source."""
+
+
+class BatchNumber(NamedTuple):
+    """What a batch leaves in the store if its outcome may have to be looked up; a receiver's next one replaces it."""
+
+    writer: int
+    """The receiver's number."""
+    batch: int
+    """The batch's number, which the receiver counts itself."""
+
+
+class Changes(NamedTuple):
+    """What a transaction does to the rows of a domain, in this order."""
+
+    gone: Sequence[int] = ()
+    """The numbers of rows to delete, ascending."""
+    policy_states: Sequence[PolicyStates] = ()
+    """To set on rows that are there already."""
+    forgotten: Sequence[int] = ()
+    """The numbers of rows that are to have an empty id from now on, which no message can have."""
+    rows: Sequence[ReceiptValues] = ()
+    """To append."""
+    batch_number: BatchNumber | None = None
+    """None where the batch's outcome won't have to be looked up."""
+    recorded: RecordedRow | None = None
+    """The batch's receipts for a recording. `memory://` has no place for it."""
 
 
 class Vacuum(Protocol):

@@ -15,7 +15,7 @@ from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, c
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.store.codec import printable
 from receiver.store.connections import KeptConnection
-from receiver.store.engine import NONSENSE, database_of, store_url, translated
+from receiver.store.databases import NONSENSE, database_of, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
 from receiver.store.messages import from_rows
 from receiver.store.packed import add_waiting, pack_of_target

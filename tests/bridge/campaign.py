@@ -19,7 +19,7 @@ from examples.demo.processes import HOST
 from receiver.bridge.options import Mode
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
-from receiver.store.engine import read_only, store_url, translated
+from receiver.store.databases import read_only, store_url, translated
 from receiver.store.tables import domains, parked, unpacked, waiting
 from tests.bridge import effects
 from tests.bridge.broker_proxy import BrokerProxy

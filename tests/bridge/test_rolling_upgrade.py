@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from tests.before import package_of
 from tests.bridge import effects

@@ -7,7 +7,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge, target_name
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import SettingsError
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from receiver.store.upkeep import move_waiting, target_rows
 from tests.bridge.bridged import TEN, DiedError, Route, send

@@ -7,7 +7,7 @@ import pytest
 from running import assert_no_store_is_made, complaint
 
 from receiver.durable.audit import look
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive

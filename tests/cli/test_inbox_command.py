@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from running import assert_no_store_is_made, complaint
 
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from receiver.store.upkeep import target_rows
 from tests.durable.opened import opened

@@ -13,7 +13,7 @@ import yaml
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.cli import app
-from receiver.store.engine import store_url
+from receiver.store.databases import store_url
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

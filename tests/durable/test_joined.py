@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, Text, create_engine, event, insert, select
 from sqlalchemy.orm import Session
 
-from receiver.store import sql_log
+from receiver.store import log
 from receiver.store.tables import joined
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, opened, send, sizes, undone
 
@@ -342,7 +342,7 @@ def test_a_transaction_may_be_the_first_thing_ever(store_url, engine):
 
 def test_marks_go_with_their_receivers(store_url, engine, monkeypatch):
     """A receiver's own when it closes, and then also those that others left long ago and died."""
-    monkeypatch.setattr(sql_log, "_KEPT_SEQS", 3)
+    monkeypatch.setattr(log, "_KEPT_SEQS", 3)
     long_ago = {"domain_id": 1, "writer": 2, "batch": 1, "last_seq": 1}
     lately = long_ago | {"writer": 3, "last_seq": 2}
     with opened(store_url) as orders:

@@ -26,7 +26,7 @@ from receiver.durable.forgetting import forget, retire_sources
 from receiver.logs import ReadOptions, read_logs
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import BridgeSettings
-from receiver.store.engine import store_url as url_object
+from receiver.store.databases import store_url as url_object
 from receiver.store.schema import migrate
 from tests.bridge.bridged import Route, message, open_from
 from tests.durable.opened import opened, sizes

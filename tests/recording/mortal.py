@@ -19,8 +19,8 @@ from receiver.logs import rotating
 from receiver.logs.columns import SCHEMA
 from receiver.recording import Recorder
 from receiver.store import recorded
+from receiver.store.log import JoinedLog, OwnLog
 from receiver.store.recorded import RecordedBatches
-from receiver.store.sql_log import JoinedLog, OwnLog
 from tests.durable.opened import UndoError, opened, sizes
 from tests.stores import engine_of
 

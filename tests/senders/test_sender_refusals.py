@@ -7,7 +7,7 @@ import pytest
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError, StoreVersionError
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from tests.senders.making import application, billing, gateway, numbers, pending_keys
 from tests.stores import execute

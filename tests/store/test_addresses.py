@@ -9,8 +9,8 @@ import pytest
 from receiver.cli.bridge import _Store
 from receiver.cli.stores import StoreAddress
 from receiver.errors import SettingsError
+from receiver.store.databases import _DATABASES, store_url
 from receiver.store.databases.database import ADDRESSES, shown
-from receiver.store.engine import _DATABASES, store_url
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from receiver.errors import ClosedError, StoreBusyError, StoreCorruptError, StoreError
-from receiver.store.engine import store_error, translated
+from receiver.store.databases import store_error, translated
 
 SQLITE = [
     # code, error, a word of the problem, a word of the hint

@@ -18,7 +18,7 @@ from receiver.errors import StoreError, StoreVersionError
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import schema
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.inbox import Inbox
 from receiver.store.schema import Migrated, examined, losses, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE

@@ -5,7 +5,7 @@
 
 from sqlalchemy import inspect
 
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from receiver.store.tables import VERSION_TABLE
 from tests.stores import engine_of

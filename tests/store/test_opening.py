@@ -12,8 +12,8 @@ from sqlalchemy import event, inspect, text
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.engine import read_only
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import read_only
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE, domains
 from tests.postgres import fresh_database
@@ -60,7 +60,7 @@ def test_a_second_opening_is_light(store_url):
         import sys
         from sqlalchemy import Engine, event
         from receiver.settings import StoreSettings
-        from receiver.store.engine import store_url
+        from receiver.store.databases import store_url
         from receiver.store.schema import open_store_engine
         statements = []
         event.listen(Engine, "before_cursor_execute", lambda *details: statements.append(details[2]))
@@ -79,7 +79,7 @@ def test_many_at_once_on_new_databases(postgres_url, tmp_path):
     program = """if True:
         import sys
         from receiver.settings import StoreSettings
-        from receiver.store.engine import store_url
+        from receiver.store.databases import store_url
         from receiver.store.schema import open_store_engine
         for address in sys.stdin:
             with open_store_engine(store_url(address.strip()), StoreSettings()).begin() as connection:

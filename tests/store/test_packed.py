@@ -10,7 +10,7 @@ from receiver.durable.audit import audit
 from receiver.errors import StoreCorruptError
 from receiver.store import inbox as of_store
 from receiver.store import packed
-from receiver.store.engine import NONSENSE
+from receiver.store.databases import NONSENSE
 from receiver.store.messages import DEFAULTS, FIELDS
 from receiver.store.packed import packed_rows, unpack
 from tests.store.waiting import all_of, message, opened_inbox, receive, waiting_in

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from receiver.durable.audit import audit
 from receiver.durable.receiver import Receiver
 from receiver.errors import PositionMovedError, SettingsError, StoreError
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.inbox import Inbox
 from receiver.store.positions import Advance
 from receiver.store.schema import losses, migrate

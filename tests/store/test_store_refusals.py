@@ -11,8 +11,8 @@ from sqlalchemy import inspect, make_url, text
 
 from receiver.errors import SettingsError, StoreCorruptError, StoreError, StoreVersionError
 from receiver.settings import StoreSettings
-from receiver.store.engine import store_url as url_of
-from receiver.store.engine import translated
+from receiver.store.databases import store_url as url_of
+from receiver.store.databases import translated
 from receiver.store.schema import examined, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION
 from tests.postgres import sqlalchemy_url, wheel_server

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import text
 
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.schema import migrate
 from receiver.store.tables import REVISION
 from receiver.store.upkeep import parked_rows, target_rows

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from receiver.durable.audit import audit
 from receiver.errors import StoreCorruptError
 from receiver.store import packed
-from receiver.store.engine import store_url as url_of
+from receiver.store.databases import store_url as url_of
 from receiver.store.packed import unpack_all
 from receiver.store.schema import migrate
 from receiver.store.tables import REVISION

@@ -15,7 +15,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError, SettingsError
-from receiver.store.engine import translated
+from receiver.store.databases import translated
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.messages import StoredMessage
 from receiver.store.tables import OF_ARRIVALS

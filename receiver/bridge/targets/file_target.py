@@ -24,7 +24,7 @@ from receiver.bridge.targets import Outcome, Target
 from receiver.closing import sync_folder
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.retrying import Backoff, until_done
-from receiver.store.engine import database_of
+from receiver.store.databases import database_of
 from receiver.store.inbox import Lease
 
 try:

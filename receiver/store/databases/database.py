@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.sql_log import OwnLog
+from receiver.store.log import OwnLog
 from receiver.store.sql_rows import SqlRows, Vacuum
 from receiver.store.tables import receipts
 

@@ -13,8 +13,7 @@ from sqlalchemy.dialects import postgresql
 
 from receiver.errors import SettingsError
 from receiver.message import ReceiptColumns, ReceiptValues
-from receiver.store.log import Changes
-from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, ROWS_AT_ONCE, SqlRows, Statements, runs_of
+from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, ROWS_AT_ONCE, Changes, SqlRows, Statements, runs_of
 from receiver.store.tables import DomainState, receipt_rows, receipts, recorded_rows
 
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
