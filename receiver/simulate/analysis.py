@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, DecimalException
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from receiver.domains import domain_key
 from receiver.errors import SettingsError, detects_nothing
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.facts import Facts, missed_between, missed_by
-from receiver.simulate.figures import Analysis, SettingFigures, SourceFigures
+from receiver.simulate.facts import Facts
+from receiver.simulate.figures import Analysis, Pair, SourceFigures
 from receiver.simulate.findings import Known, findings_of
-from receiver.simulate.recommend import Pair, sizing_of, windows_tried
+from receiver.simulate.recommend import sizing_of, windows_tried
 from receiver.simulate.replays import PairOutcome, Replays
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 MAX_SETTINGS = 10_000
 _LARGEST = 10**12
@@ -71,17 +67,8 @@ def analyse(log: Replays, question: Question) -> Analysis:
     return Analysis(
         key=question.key,
         log=facts.log,
-        settings=_setting_figures(
-            windows,
-            expiries_us,
-            np.sum(replayed.caught, axis=0),
-            np.sum(replayed.peak_ids, axis=0),
-            facts.log.duplicates,
-        ),
-        domains=tuple(
-            replace(domain, settings=_setting_figures(windows, expiries_us, caught, peak_ids, domain.duplicates))
-            for domain, caught, peak_ids in zip(facts.domains, replayed.caught, replayed.peak_ids, strict=True)
-        ),
+        settings=replayed.settings,
+        domains=replayed.domains,
         recommendation=recommendation,
         kinds=kinds,
         evidence=evidence,
@@ -89,26 +76,11 @@ def analyse(log: Replays, question: Question) -> Analysis:
         peak_per_second=facts.peak_per_second,
         findings=findings_of(Known(facts, recommendation, kinds, evidence, question.key)),
         sources=tuple(_source_figures(facts, outcome)),
-        missed_by_window=missed_by(facts.whole.windows),
-        missed_by_expiry_us=missed_between(facts.expiry_steps, facts.most_expiry_need_us),
+        missed_by_window=facts.missed_by_window,
+        missed_by_expiry_us=facts.missed_by_expiry_us,
         headroom=outcome.headroom,
         timeline=facts.timeline,
         bytes_per_id=settings.memory_bytes_per_id,
-    )
-
-
-def _setting_figures(
-    windows: Sequence[int],
-    expiries_us: Sequence[int],
-    caught: npt.NDArray[np.int64],
-    peak_ids: npt.NDArray[np.int64],
-    duplicates: int,
-) -> tuple[SettingFigures, ...]:
-    return tuple(
-        SettingFigures(w, e, int(caught[i, j]), duplicates - int(caught[i, j]), int(peak_ids[i, j]))
-        for i, w in enumerate(windows)
-        for j, e in enumerate(expiries_us)
-        if (w, e) != (0, 0)
     )
 
 

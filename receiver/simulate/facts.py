@@ -116,9 +116,11 @@ class Facts:
     """`figures.Analysis.peak_per_second`"""
     from_other_sources: int
     """Duplicates whose id came last from another source."""
-    expiry_steps: npt.NDArray[np.int64]
-    """How many duplicates need an expiry between each of the `STEPS` and the next."""
     most_expiry_need_us: int
+    missed_by_window: Steps
+    """What a window alone misses (E = 0)."""
+    missed_by_expiry_us: Steps
+    """What an expiry alone misses (W = 0)."""
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
     source_window_needs: ValueCounts
@@ -166,20 +168,24 @@ def facts_of(
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
     of_domain = groupby(shares, lambda share: domain_of[share.chunk])
+    whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
     marked_duplicates = sum(share.marked_duplicates for share in shares)
     return Facts(
         log=replace(seen.log, duplicates=duplicates, clock_clamped=sum(share.clock_clamped for share in shares)),
         domains=tuple(_domain_figures(seen.domains[number], list(own), measures) for number, own in of_domain),
         max_missed=measures.max_missed,
         firsts=int(by_source.receipts.sum()) - duplicates,
-        whole=_part_needs(shares, measures),
+        whole=whole,
         halves=(_part_needs(shares, measures, 0), _part_needs(shares, measures, 1)),
         bursts=_bursts(domain_of, shares, measures.burst_gap_us),
         elsewhere=_elsewhere(firsts) if duplicates else None,
         peak_per_second=_peak_per_second(by_source, shares),
         from_other_sources=sum(each.from_other_sources for each in ids),
-        expiry_steps=sum((share.expiry_steps for share in shares), np.zeros(len(STEPS), np.int64)),
-        most_expiry_need_us=int(by_source.expiry_need_us.max(initial=0)),
+        most_expiry_need_us=most_expiry_need_us,
+        missed_by_window=missed_by(whole.windows),
+        missed_by_expiry_us=missed_between(
+            sum((share.expiry_steps for share in shares), np.zeros(len(STEPS), np.int64)), most_expiry_need_us
+        ),
         sources=by_source.worst(seen.domains),
         source_window_needs=ValueCounts.of(by_source.window_need[by_source.duplicates > 0]),
         checked_sources=len(by_source.names),

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+Pair = tuple[int, int]
+"""A window, and an expiry in microseconds."""
 Steps = tuple[tuple[int, int], ...]
 """Settings, ascending, and how many duplicates each misses; a setting between two misses no more than the smaller of them does.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.quantities import seconds
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Evidence, Grade, Kind, Recommendation, SettingFigures, SizedSetting, Unseen
+from receiver.simulate.figures import Evidence, Grade, Kind, Pair, Recommendation, SettingFigures, SizedSetting, Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,9 +49,6 @@ _BY_KIND = {
     Kind.PRESENT: "It is your present setting.",
 }
 """Why a setting is recommended."""
-
-Pair = tuple[int, int]
-"""A window, and an expiry in microseconds."""
 
 
 def _rounded_up(value: Fraction | int) -> int:
@@ -100,7 +97,7 @@ class _Asked(NamedTuple):
     """Several: which of them remembers the fewest ids is known once they are replayed."""
 
 
-def _asked(part: PartNeeds, lean: Sequence[tuple[int, int]], delivery_us: int, settings: SimulateSettings) -> _Asked:
+def _asked(part: PartNeeds, lean: Sequence[Pair], delivery_us: int, settings: SimulateSettings) -> _Asked:
     window = _rounded_up(_times(settings.margin, part.window))
     # However little the duplicates need, the expiry covers a redelivery.
     least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))

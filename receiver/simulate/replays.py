@@ -10,14 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
 from receiver.simulate.compiled import Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, expiry_need_us
-from receiver.simulate.figures import HeadroomFigures
+from receiver.simulate.figures import DomainFigures, HeadroomFigures, Pair, SettingFigures
 from receiver.simulate.kernel import WindowAsked, WindowCounts, replay_windows
 
 if TYPE_CHECKING:
@@ -34,18 +35,16 @@ class ReplayAsked(NamedTuple):
     """A grid and pairs (window, expiry_us) to replay. What is counted for a window and an expiry is a *cell*."""
 
     windows: list[WindowAsked]
-    """Every window, once; its expiries are cells, which are numbered window by window."""
-    grid: npt.NDArray[np.intp]
-    """[window, expiry] -> cell"""
-    pairs: Sequence[tuple[int, int]]
-    pair_cell: npt.NDArray[np.intp]
+    """Every window, once."""
+    cell: dict[Pair, int]
+    """The expiries of the windows are cells, which are numbered window by window."""
+    grid: list[Pair]
+    pairs: Sequence[Pair]
     sources: dict[tuple[int, str], int]
     """The sources whose headroom is wanted: (the domain's number, source) -> the source's index in `Facts.sources`."""
 
     @classmethod
-    def of(
-        cls, facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]
-    ) -> ReplayAsked:
+    def of(cls, facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> ReplayAsked:
         of_window: dict[int, set[int]] = {window: set(expiries_us) for window in windows}
         for window, expiry_us in pairs:
             of_window.setdefault(window, set()).add(expiry_us)
@@ -53,10 +52,10 @@ class ReplayAsked(NamedTuple):
         asked = [WindowAsked(window, sorted(tried), window in with_pairs) for window, tried in of_window.items()]
         cells = ((each.window, expiry_us) for each in asked for expiry_us in each.expiries_us)
         cell = {pair: number for number, pair in enumerate(cells)}
-        grid = [[cell[window, expiry_us] for expiry_us in expiries_us] for window in windows]
+        grid = [pair for pair in product(windows, expiries_us) if pair != (0, 0)]  # which detects nothing
         domain = {each.domain: number for number, each in enumerate(facts.domains)}
         sources = {(domain[each.domain], each.source): index for index, each in enumerate(facts.sources)}
-        return cls(asked, np.array(grid, np.intp), pairs, np.array([cell[pair] for pair in pairs], np.intp), sources)
+        return cls(asked, cell, grid, pairs, sources)
 
 
 class Section(NamedTuple):
@@ -206,31 +205,40 @@ def _or_none(least: np.int64) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Figures for every pair of a grid, per domain, indexed [window, expiry]; and the outcomes of the pairs asked for."""
+    """What the whole log came to."""
 
-    caught: tuple[npt.NDArray[np.int64], ...]
-    """Per domain of `Facts.domains`, in their order."""
-    peak_ids: tuple[npt.NDArray[np.int64], ...]
-    pairs: dict[tuple[int, int], PairOutcome]
+    settings: tuple[SettingFigures, ...]
+    """Every pair of the grid but 0 with 0; sums over the domains."""
+    domains: tuple[DomainFigures, ...]
+    """With their settings."""
+    pairs: dict[Pair, PairOutcome]
 
 
-def replayed_of(shares: Iterable[ReplayShare], domains: int, asked: ReplayAsked) -> Replayed:
+def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures], asked: ReplayAsked) -> Replayed:
     """Add up all sections: a peak of a domain is the largest of its sections', that of the log the sum of the domains'."""
-    cells, pairs = sum(len(each.expiries_us) for each in asked.windows), len(asked.pairs)
-    caught, peak_ids = np.zeros((2, domains, cells), np.int64)
-    counts = np.zeros((3, pairs), np.int64)
-    least_window, least_expiry_us = np.full((2, pairs, len(asked.sources) + 1), NONE_CAUGHT)
+    caught, peak_ids = np.zeros((2, len(domains), len(asked.cell)), np.int64)
+    counts = np.zeros((3, len(asked.pairs)), np.int64)
+    least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
     for share in shares:
         caught[share.domain] += share.caught
         np.maximum(peak_ids[share.domain], share.peak_ids, out=peak_ids[share.domain])
         counts += share.by_source, share.by_time, share.caught_in_first_half
         np.minimum(least_window, share.least_window.reshape(least_window.shape), out=least_window)
         np.minimum(least_expiry_us, share.least_expiry_us.reshape(least_window.shape), out=least_expiry_us)
-    peaks = peak_ids.sum(axis=0)[asked.pair_cell]
-    outcomes = zip(*counts.tolist(), peaks.tolist(), least_window, least_expiry_us, strict=True)
+    peaks = [int(peak_ids[:, asked.cell[pair]].sum()) for pair in asked.pairs]
+    outcomes = zip(*counts.tolist(), peaks, least_window, least_expiry_us, strict=True)
+    cells = [asked.cell[pair] for pair in asked.grid]
+
+    def figures(duplicates: int, caught: Int64s, peak_ids: Int64s) -> tuple[SettingFigures, ...]:
+        of_grid = zip(asked.grid, caught[cells].tolist(), peak_ids[cells].tolist(), strict=True)
+        return tuple(SettingFigures(*pair, count, duplicates - count, peak) for pair, count, peak in of_grid)
+
     return Replayed(
-        caught=tuple(caught[:, asked.grid]),
-        peak_ids=tuple(peak_ids[:, asked.grid]),
+        settings=figures(sum(domain.duplicates for domain in domains), caught.sum(axis=0), peak_ids.sum(axis=0)),
+        domains=tuple(
+            replace(domain, settings=figures(domain.duplicates, *counted))
+            for domain, *counted in zip(domains, caught, peak_ids, strict=True)
+        ),
         pairs={pair: PairOutcome(*outcome) for pair, outcome in zip(asked.pairs, outcomes, strict=True)},
     )
 
@@ -265,14 +273,14 @@ class Replays(ABC):
 
     @abstractmethod
     def in_sections(
-        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair, /
     ) -> Iterable[_Counts]:
         """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
 
         `what` names the step to those who wait.
         """
 
-    def needs_together(self, tried: PerPart[Sequence[int]]) -> PerPart[list[tuple[int, int]]]:
+    def needs_together(self, tried: PerPart[Sequence[int]]) -> PerPart[list[Pair]]:
         """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
         part's duplicates than allowed; 0 where none is needed.
         """
@@ -300,7 +308,7 @@ class Replays(ABC):
         )
         return whole, first, second
 
-    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[tuple[int, int]]) -> Replayed:
+    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
         """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
         asked = ReplayAsked.of(self.facts, windows, expiries_us, pairs)
         largest = max(each.window for each in asked.windows), max(each.expiries_us[-1] for each in asked.windows)
@@ -309,4 +317,4 @@ class Replays(ABC):
             yield replay_section(section, asked)
 
         shares = self.in_sections("Replaying", work, ReplayShare, largest)
-        return replayed_of(shares, len(self.facts.domains), asked)
+        return replayed_of(shares, self.facts.domains, asked)

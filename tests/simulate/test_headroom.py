@@ -10,6 +10,7 @@ from model import Model
 from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats, with_a_repeat
 
 from receiver.simulate.domain_rows import reuse_distances
+from receiver.simulate.figures import DomainFigures
 from receiver.simulate.kernel import WindowAsked
 from receiver.simulate.replays import NONE_CAUGHT, ReplayAsked, ReplayShare, count_slack, replayed_of
 from receiver.simulate.whole import split_domains
@@ -60,10 +61,8 @@ def outcome(*parts):
         counts = count_slack(5, 10, windows, needs_us, 0, source.astype(np.int32), least_window, least_expiry_us)
         shares.append(ReplayShare(0, nothing, nothing, *np.array(counts).reshape(3, 1), least_window, least_expiry_us))
     sources = {(0, str(source)): source for source in range(SOURCES)}
-    asked = ReplayAsked(
-        [WindowAsked(5, [10], with_needs=True)], np.empty((0, 0), int), [(5, 10)], np.zeros(1, int), sources
-    )
-    return replayed_of(shares, 1, asked).pairs[5, 10]
+    asked = ReplayAsked([WindowAsked(5, [10], with_needs=True)], {(5, 10): 0}, [], [(5, 10)], sources)
+    return replayed_of(shares, [DomainFigures("d", 0, 0, 0, 0, 0)], asked).pairs[5, 10]
 
 
 @given(DUPLICATES, st.integers(0, 20))

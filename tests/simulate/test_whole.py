@@ -41,7 +41,9 @@ def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
     for (window, expiry_us), outcome in replayed.pairs.items():
         by_model = judged(log, window, expiry_us, key)
         assert (outcome.caught, outcome.peak_ids) == (by_model.caught, by_model.peak_ids)
-    assert sum(figures[1, 0] for figures in replayed.caught) == judged(log, 2, 5, key).caught
+    of_grid = {(setting.window, setting.expiry_us): setting.caught for setting in replayed.settings}
+    assert of_grid == {(0, 5): judged(log, 0, 5, key).caught, (2, 5): judged(log, 2, 5, key).caught}
+    assert sum(domain.settings[1].caught for domain in replayed.domains) == of_grid[2, 5]
     assert reported == [1] * len(whole.facts.domains)
 
 
