@@ -37,6 +37,8 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
     return compile_
 
 
+# Numba has neither of the two that follow. Without `prefetch`, numbering ids takes 1.6 times as long, and a replay of many
+# sources 1.15 times. `ones` is one instruction of the processor's.
 def _prefetch(_typing: Any, column: Any, _index: Any) -> Any:
     def instruction(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         array = make_array(column)(context, builder, arguments[0])  # type: ignore[no-untyped-call]

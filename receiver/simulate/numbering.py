@@ -13,16 +13,15 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs.options import MAP_IN_PYTHON, map_options
-from receiver.simulate.compiled import check_numbered, compiled, prefetch
+from receiver.simulate.compiled import Int32s, Int64s, check_numbered, compiled, prefetch
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
     from receiver.logs import LogBatch
 
 # An entry of the table: the upper half of a text's hash, and its number plus 1. The hash's uppermost bits are the slot to
@@ -31,8 +30,13 @@ _HASH_BITS = np.uint64(0xFFFFFFFF_00000000)
 _NUMBER_BITS = np.uint64(0x00000000_FFFFFFFF)
 _FREE = np.uint64(0)
 _LEAST_BITS = 12
+# So many rows ahead, a row's slot is sent for. It mostly isn't in the processor's cache, and takes as long to come as these
+# rows take to number.
 _AHEAD = 32
 _MANY_BYTES = 1 << 30
+
+_Words = npt.NDArray[np.uint64]
+_Bytes = npt.NDArray[np.uint8]
 
 
 @compiled(inline="always")
@@ -42,7 +46,7 @@ def _mixed(hash_: np.uint64, word: np.uint64) -> np.uint64:
 
 
 @compiled()
-def _hash(data: npt.NDArray[np.uint8], start: int, end: int, seed: np.uint64) -> np.uint64:
+def _hash(data: _Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
     hash_ = _mixed(seed, np.uint64(end - start))
     at = start
     while at + 8 <= end:
@@ -59,9 +63,7 @@ def _hash(data: npt.NDArray[np.uint8], start: int, end: int, seed: np.uint64) ->
 
 
 @compiled()
-def hash_texts(
-    offsets: npt.NDArray[np.int32], data: npt.NDArray[np.uint8], seed: np.uint64, hashes: npt.NDArray[np.uint64]
-) -> None:
+def hash_texts(offsets: Int32s, data: _Bytes, seed: np.uint64, hashes: _Words) -> None:
     """A 64-bit hash per text."""
     for i in range(len(hashes)):
         hashes[i] = _hash(data, offsets[i], offsets[i + 1], seed)
@@ -69,7 +71,7 @@ def hash_texts(
 
 @compiled()
 def _same(  # noqa: PLR0917 - compiled functions take no names
-    data: npt.NDArray[np.uint8], start: int, end: int, stored: npt.NDArray[np.uint8], at: int, stored_end: int
+    data: _Bytes, start: int, end: int, stored: _Bytes, at: int, stored_end: int
 ) -> bool:
     if end - start != stored_end - at:
         return False
@@ -80,7 +82,7 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
 
 
 @compiled()
-def _rebuild(entries: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint64], shift: np.uint64) -> None:
+def _rebuild(entries: _Words, slots: _Words, shift: np.uint64) -> None:
     """Enter all entries of a table into a longer one. Both are in order of the hashes, so both are gone through in order."""
     last = np.uint64(len(slots) - 1)
     for entry in entries:
@@ -93,14 +95,14 @@ def _rebuild(entries: npt.NDArray[np.uint64], slots: npt.NDArray[np.uint64], shi
 
 @compiled()
 def _number_texts(  # noqa: PLR0917 - compiled functions take no names
-    offsets: npt.NDArray[np.int32],
-    data: npt.NDArray[np.uint8],
-    hashes: npt.NDArray[np.uint64],
-    numbers: npt.NDArray[np.int32],
-    slots: npt.NDArray[np.uint64],
+    offsets: Int32s,
+    data: _Bytes,
+    hashes: _Words,
+    numbers: Int32s,
+    slots: _Words,
     shift: np.uint64,
-    ends: npt.NDArray[np.int64],
-    stored: npt.NDArray[np.uint8],
+    ends: Int64s,
+    stored: _Bytes,
     count: int,
 ) -> int:
     last = np.uint64(len(slots) - 1)
@@ -129,7 +131,7 @@ def _number_texts(  # noqa: PLR0917 - compiled functions take no names
     return count
 
 
-def text_buffers(texts: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.uint8]]:
+def text_buffers(texts: pa.Array) -> tuple[Int32s, _Bytes]:
     """Offsets and bytes of a `string` array without nulls, without a copy."""
     _, offsets, data = texts.buffers()
     starts = np.frombuffer(offsets, np.int32, count=len(texts) + 1, offset=4 * texts.offset)
@@ -146,7 +148,7 @@ class TextNumbers:
         self._ends = np.zeros(1, np.int64)
         self._stored = np.empty(0, np.uint8)
 
-    def number(self, texts: pa.Array) -> npt.NDArray[np.int32]:
+    def number(self, texts: pa.Array) -> Int32s:
         """The numbers of a `string` array without nulls; `LogFormatError` where they may be too many."""
         check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
         offsets, data = text_buffers(texts)
@@ -159,15 +161,11 @@ class TextNumbers:
         )
         return numbers
 
-    def buffers(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """All texts without a copy: where each begins, with the end of the last behind, and their bytes."""
-        return self._ends[: self.count + 1], self._stored
-
-    def sizes_bytes(self, numbers: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def sizes_bytes(self, numbers: Int32s) -> Int64s:
         """How long the texts of numbers are."""
         return self._ends[numbers + 1] - self._ends[numbers]
 
-    def texts(self, numbers: npt.NDArray[np.int32]) -> pa.Array:
+    def texts(self, numbers: Int32s) -> pa.Array:
         """The `string` array of numbers that were given out."""
         stored = pa.LargeStringArray.from_buffers(
             self.count, pa.py_buffer(self._ends[: self.count + 1]), pa.py_buffer(self._stored)
@@ -183,7 +181,7 @@ class TextNumbers:
             _rebuild(entries, self._slots, _shift(self._slots))
 
 
-def _shift(slots: npt.NDArray[np.uint64]) -> np.uint64:
+def _shift(slots: _Words) -> np.uint64:
     """How far a hash is shifted for its slot in a table, whose length is a power of 2."""
     return np.uint64(65 - len(slots).bit_length())
 
@@ -222,14 +220,14 @@ class Names(Generic[_Name]):
 class Texts(Names[str]):
     """Names that stand in a text column."""
 
-    def column(self, texts: pa.Array | None, rows: int) -> npt.NDArray[np.int32]:
+    def column(self, texts: pa.Array | None, rows: int) -> Int32s:
         """The number of each row; a column that isn't there is empty text throughout."""
         if texts is None:
             return np.full(rows, self.number(""), np.int32)
         if not pa.types.is_dictionary(texts.type):
             texts = texts.dictionary_encode()
         numbers = np.array([self.number(name) for name in texts.dictionary.to_pylist()] or [0], np.int32)
-        rows_in_dictionary: npt.NDArray[np.int32] = texts.indices.to_numpy(zero_copy_only=False)
+        rows_in_dictionary: Int32s = texts.indices.to_numpy(zero_copy_only=False)
         return numbers[rows_in_dictionary]
 
 
@@ -240,14 +238,11 @@ class Channels(Names[Channel]):
         super().__init__()
         self._parts = [Texts() for _ in Channel._fields]
 
-    def column(self, batch: LogBatch) -> npt.NDArray[np.int32]:
+    def column(self, batch: LogBatch) -> Int32s:
         """The number of each receipt's channel."""
         columns = [getattr(batch, part) for part in Channel._fields]
-        parts = [names.column(texts, len(batch)) for names, texts in zip(self._parts, columns, strict=True)]
-        if len(batch) and all((part == part[0]).all() for part in parts):
-            channel = Channel(*(names.names[part[0]] for names, part in zip(self._parts, parts, strict=True)))
-            return np.full(len(batch), self.number(channel), np.int32)
-        sizes = [len(names.names) for names in self._parts]
+        parts = [texts.column(column, len(batch)) for texts, column in zip(self._parts, columns, strict=True)]
+        sizes = [len(texts.names) for texts in self._parts]
         # Tuples of parts are numbered in 63 bits below: 32, and the 31 that `check_numbered` allows.
         check_numbered(prod(sizes) >> 32, "possible channels")
         tuples = parts[0].astype(np.int64)
@@ -255,19 +250,15 @@ class Channels(Names[Channel]):
             tuples *= size
             tuples += part
         different, index = distinct(tuples)
-        return np.array([self.number(self._channel(number)) for number in different.tolist()], np.int32)[index]
-
-    def _channel(self, number: int) -> Channel:
-        parts: list[str] = []
-        for names in reversed(self._parts):
-            number, part = divmod(number, len(names.names))
-            parts.append(names.names[part])
-        return Channel(*reversed(parts))
+        row = np.empty(len(different), np.int64)
+        row[index] = np.arange(len(batch))  # one of those that have the tuple, whichever
+        named = [[texts.names[number] for number in part[row]] for texts, part in zip(self._parts, parts, strict=True)]
+        return np.array([self.number(Channel(*names)) for names in zip(*named, strict=True)], np.int32)[index]
 
 
 def distinct(
-    numbers: npt.NDArray[np.int32] | npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    numbers: Int32s | Int64s,
+) -> tuple[Int64s, Int32s]:
     """The different numbers (from 0 up) in ascending order, and per row the index of its number among them."""
     if int(numbers.max(initial=0)) > _MANY:
         ascending, inverse = np.unique(numbers, return_inverse=True)
@@ -283,7 +274,7 @@ def plain_text(texts: pa.Array) -> pa.Array:
     return texts.cast(pa.string()) if pa.types.is_dictionary(texts.type) else texts
 
 
-def digest_hashes(digests: pa.Array) -> npt.NDArray[np.uint64]:
+def digest_hashes(digests: pa.Array) -> _Words:
     """A hash per digest, the same in every process; 0 where the digest is missing."""
     hashes = np.zeros(len(digests), np.uint64)
     offsets, data = text_buffers(plain_text(digests))
