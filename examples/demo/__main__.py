@@ -26,8 +26,9 @@ from receiver.cli import run
 from receiver.cli.output import console, progress
 from receiver.cli.simulate import simulate
 from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.quantities import count
 from receiver.report.terminal import heading, paragraph
-from receiver.report.words import count, sanitised
+from receiver.report.words import sanitised
 
 EPILOG = """Examples:
 

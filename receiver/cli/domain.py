@@ -17,7 +17,8 @@ from receiver.cli.stores import (
     sanitised_address,
     shown_address,
 )
-from receiver.report.words import count, sanitised
+from receiver.quantities import count
+from receiver.report.words import sanitised
 
 _LIST = """Examples:
 

@@ -10,7 +10,7 @@ from receiver.cli.options import AsJson
 from receiver.cli.output import console, print_json
 from receiver.cli.stores import StoreAddress, Yes, confirm, sanitised_address, shown_address
 from receiver.errors import SettingsError
-from receiver.report.words import count
+from receiver.quantities import count
 
 _LIST = """Examples:
 

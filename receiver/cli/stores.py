@@ -11,7 +11,8 @@ import typer
 from receiver.cli.options import AsJson
 from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
-from receiver.report.words import count, named_domain, sanitised
+from receiver.quantities import count
+from receiver.report.words import named_domain, sanitised
 
 if TYPE_CHECKING:
     from receiver.durable.audit import StoreFigures

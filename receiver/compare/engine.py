@@ -166,7 +166,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     analysis = analyse(log, question)
     recommendation = analysis.recommendation
     needs = analysis.elsewhere  # None where the log has no duplicate
-    sized = [] if needs is None else fitted_policies(*elsewhere_with_margin(needs, recommendation.margin))
+    sized = [] if needs is None else fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
     fitted = list(map(str, sized))
     recommended = two_tier(recommendation.setting.window, recommendation.setting.expiry_us)
     texts = [*unasked(), *fitted, str(recommended)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
@@ -114,15 +114,16 @@ def unasked() -> dict[str, str]:
     }
 
 
-def fitted_policies(ids: int, expiry_us: int) -> list[Policy]:
-    """The policies that go by an id's first receipt and have one size, with this one: ids, or a time.
+def fitted_policies(size_of: Callable[[Limit], int]) -> list[Policy]:
+    """The policies that go by an id's first receipt and have one size, with the one that their limit asks for: ids, or
+    microseconds.
 
     Where several times add up, another policy has the same rule with one.
     """
     return [
-        rule.of_sizes(ids, expiry_us)
+        rule.of_sizes(size_of(misses.limit), size_of(misses.limit))  # it takes the one that its parameter is
         for rule in POLICIES
-        if len(rule.parameters) == 1 and rule.declaration.misses and rule.declaration.misses.limit
+        if len(rule.parameters) == 1 and (misses := rule.declaration.misses) and misses.limit
     ]
 
 

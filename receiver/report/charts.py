@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from receiver.compare import Cause, PolicyFigures
+from receiver.quantities import count, duration, seconds
 from receiver.report.comparing import with_number
 from receiver.report.sizing import Grid
-from receiver.report.words import compact, count, duration, second, seconds, size
+from receiver.report.words import compact, second, size
 from receiver.simulate.figures import SettingFigures, Steps, Timeline
 
 Spec = dict[str, Any]
@@ -332,11 +333,11 @@ def _label(rows: list[dict[str, Any]]) -> None:
         row["numbers"] = ", ".join(map(str, row["numbers"]))
 
 
-def causes_chart(policies: Sequence[tuple[str, dict[Cause, int]]]) -> Spec:
+def causes_chart(policies: Mapping[str, dict[Cause, int]]) -> Spec:
     """How many receipts each policy is wrong about: a bar for each policy, divided by cause."""
     rows = [
         {"policy": name, "cause": str(cause), "receipts": number, "order": list(Cause).index(cause)}
-        for name, causes in policies
+        for name, causes in policies.items()
         for cause, number in causes.items()
         if number
     ]
@@ -346,7 +347,7 @@ def causes_chart(policies: Sequence[tuple[str, dict[Cause, int]]]) -> Spec:
         .mark_bar()
         .encode(
             x=alt.X("receipts:Q", title="receipts").axis(tickMinStep=1, format=",d"),
-            y=alt.Y("policy:N", sort=[name for name, _ in policies], title=None).axis(labelLimit=300),
+            y=alt.Y("policy:N", sort=list(policies), title=None).axis(labelLimit=300),
             color=alt.Color("cause:N").scale(domain=list(map(str, shown)), range=[_CAUSES[cause] for cause in shown]),
             order=alt.Order("order:Q"),
             tooltip=[

@@ -70,39 +70,35 @@ def comparison_document(comparison: Comparison) -> Document:
 
 
 def _policies(comparison: Comparison) -> Table:
-    best = best_of(comparison)
+    policies, best = comparison.policies, best_of(comparison)
+    fitted = {index for index, figures in enumerate(policies) if figures.is_fitted}
     signs = [
         (">", best, "never wrong, with the fewest ids"),
         ("*", {recommended_policy(comparison)} - {None}, "the two-tier setting recommended for this log"),
-        (
-            "+",
-            {index for index, figures in enumerate(comparison.policies) if figures.is_fitted},
-            _fitted_words(comparison),
-        ),
-    ]
-    rows = [
-        [
-            f"{''.join(sign for sign, indices, _ in signs if index in indices):<2}{index + 1:>3}",
-            named_policy(figures.policy),
-            system_of(figures.policy) or "-",
-            count(figures.caught),
-            count(figures.missed),
-            count(figures.false_duplicates),
-            count(figures.peak_ids),
-            size(figures.memory_bytes),
-        ]
-        for index, figures in enumerate(comparison.policies)
-    ]
-    columns = [
-        Column("", Cells.WORD),
-        Column("policy", Cells.POLICY),
-        Column("system", Cells.TEXT, Only.PAGE),
-        *map(Column, ("caught", "missed", "false", "most ids\nkept")),
-        Column("memory", is_spare=True),
+        ("+", fitted, _fitted_words(comparison)),
     ]
     notes = ["missed: duplicates let through; false: new messages dropped"]
     notes += [f"{sign} {meaning}" for sign, indices, meaning in signs if indices]
-    return Table("The policies side by side", columns, rows, best, note="\n".join(notes))
+
+    def number(index: int) -> str:
+        return f"{''.join(sign for sign, indices, _ in signs if index in indices):<2}{index + 1:>3}"
+
+    return Table.of(
+        "The policies side by side",
+        range(len(policies)),
+        [
+            (Column("", Cells.WORD), number),
+            (Column("policy", Cells.POLICY), lambda index: named_policy(policies[index].policy)),
+            (Column("system", Cells.TEXT, Only.PAGE), lambda index: system_of(policies[index].policy) or "-"),
+            (Column("caught"), lambda index: count(policies[index].caught)),
+            (Column("missed"), lambda index: count(policies[index].missed)),
+            (Column("false"), lambda index: count(policies[index].false_duplicates)),
+            (Column("most ids\nkept"), lambda index: count(policies[index].peak_ids)),
+            (Column("memory", is_spare=True), lambda index: size(policies[index].memory_bytes)),
+        ],
+        marked=best,
+        note="\n".join(notes),
+    )
 
 
 def _costs_chart(policies: Sequence[PolicyFigures]) -> Chart:
@@ -125,42 +121,41 @@ def _causes_charts(policies: Sequence[PolicyFigures]) -> Iterator[Chart]:
 
 def _causes_chart(id_: str, title: str, causes: Iterable[tuple[str, dict[Cause, int]]]) -> Iterator[Chart]:
     """The chart, unless no policy is wrong in this way."""
-    wrong = [(name, counts) for name, counts in causes if any(counts.values())]
+    wrong = {name: counts for name, counts in causes if any(counts.values())}
     if wrong:
-        rows = [[name, count(sum(counts.values())), _counted(counts)] for name, counts in wrong]
-        columns = [Column("policy", Cells.TEXT), Column("receipts"), Column("by cause", Cells.TEXT)]
+        numbers = Table.of(
+            title,
+            list(wrong),
+            [
+                (Column("policy", Cells.TEXT), str),
+                (Column("receipts"), lambda name: count(sum(wrong[name].values()))),
+                (Column("by cause", Cells.TEXT), lambda name: _counted(wrong[name])),
+            ],
+        )
         caption = "Receipts by policy and cause; the causes are explained below."
-        yield Chart(id_, title, caption, lambda charts: charts.causes_chart(wrong), Table(title, columns, rows))
+        yield Chart(id_, title, caption, lambda charts: charts.causes_chart(wrong), numbers)
 
 
 def _disputes(comparison: Comparison) -> Table:
-    columns = [
-        Column("row"),
-        Column("id", Cells.NAME),
-        Column("source", Cells.NAME, Only.PAGE),
-        Column("domain", Cells.NAME, Only.PAGE),
-        Column("age"),
-        Column("duplicate", Cells.TEXT),
-        Column("new", Cells.TEXT),
-        Column("received, UTC", Cells.TEXT, Only.PAGE),
-    ]
-    rows = [
+    return Table.of(
+        _disagreement(comparison),
+        comparison.disputes,
         [
-            str(dispute.row),
-            sanitised(dispute.unique_message_id, _LONGEST_NAME),
-            named_source(dispute.message_source_id, _LONGEST_NAME),
-            named_domain(dispute.domain, _LONGEST_NAME),
-            or_dash(dispute.age_us, duration),
-            *(side or "-" for side in sides(dispute)),
-            second(dispute.received_at_us),
-        ]
-        for dispute in comparison.disputes
-    ]
-    note = (
-        "row: the receipt's number in the log, from 0; age: time since the id last came; duplicate and new: the policies "
-        "that say so, by their numbers above, and why the wrong ones are wrong."
+            (Column("row"), lambda dispute: str(dispute.row)),
+            (Column("id", Cells.NAME), lambda dispute: sanitised(dispute.unique_message_id, _LONGEST_NAME)),
+            (
+                Column("source", Cells.NAME, Only.PAGE),
+                lambda dispute: named_source(dispute.message_source_id, _LONGEST_NAME),
+            ),
+            (Column("domain", Cells.NAME, Only.PAGE), lambda dispute: named_domain(dispute.domain, _LONGEST_NAME)),
+            (Column("age"), lambda dispute: or_dash(dispute.age_us, duration)),
+            (Column("duplicate", Cells.TEXT), lambda dispute: sides(dispute)[0] or "-"),
+            (Column("new", Cells.TEXT), lambda dispute: sides(dispute)[1] or "-"),
+            (Column("received, UTC", Cells.TEXT, Only.PAGE), lambda dispute: second(dispute.received_at_us)),
+        ],
+        note="row: the receipt's number in the log, from 0; age: time since the id last came; duplicate and new: the policies "
+        "that say so, by their numbers above, and why the wrong ones are wrong.",
     )
-    return Table(_disagreement(comparison), columns, rows, note=note)
 
 
 def _recommended_words(comparison: Comparison) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from receiver.simulate.figures import Grade, LogFigures
+
+T = TypeVar("T")
 
 MARK = "> "
 """Stands before what a table recommends: not all terminals, and no pipe, have colours."""
@@ -83,6 +85,10 @@ class Column(NamedTuple):
     """It is left out where room is short."""
 
 
+Shown = tuple[Column, Callable[[T], str]]
+"""A column, and how it shows an item."""
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     form: ClassVar = "table"
@@ -93,6 +99,21 @@ class Table:
     """The indices of the rows that stand out."""
     note: str = ""
     """What its signs mean, and what is left out, on lines of their own."""
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        items: Sequence[T],
+        columns: Sequence[Shown[T]],
+        *,
+        marked: Collection[T] = (),
+        note: str = "",
+    ) -> Self:
+        """A row for each item."""
+        rows = [[cell(item) for _, cell in columns] for item in items]
+        stand_out = {index for index, item in enumerate(items) if item in marked}
+        return cls(title, [column for column, _ in columns], rows, stand_out, note)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.policies.interface import Limit
 from receiver.policies.names import sized_systems
+from receiver.quantities import count, duration, seconds
 from receiver.report.document import Cells, Column, Items, Table
-from receiver.report.words import count, duration, or_dash, seconds
+from receiver.report.words import or_dash
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
@@ -50,9 +51,8 @@ def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
     needs = analysis.elsewhere
     if needs is None:
         return ()
-    ids, ttl_us = elsewhere_with_margin(needs, analysis.recommendation.margin)
-    by_limit = {Limit.ACCEPTED: (needs.artemis_id_cache_size, ids), Limit.AGE: (needs.ttl_us, ttl_us)}
-    return tuple(_need_of(system, *by_limit[system.limit]) for system in sized_systems())
+    wanted = elsewhere_with_margin(needs, analysis.recommendation.margin)
+    return tuple(_need_of(each, needs.of(each.limit), wanted.of(each.limit)) for each in sized_systems())
 
 
 def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
@@ -108,21 +108,19 @@ def contents(analysis: Analysis) -> list[Table | Items]:
     systems = systems_of(analysis)
     if not systems:
         return []
-    name, *figures, enough = "system, and its setting", "needs", "with\nmargin", "default", "enough?"
-    rows = [
-        [
-            "\n  ".join(filter(None, (each.system, each.setting))),
-            each.needs,
-            each.with_margin,
-            each.default,
-            str(each.enough),
-        ]
-        for each in systems
-    ]
-    table = Table(
+    table = Table.of(
         "What other systems would need",
-        [Column(name, Cells.TEXT), *map(Column, figures), Column(enough, Cells.WORD)],
-        rows,
+        systems,
+        [
+            (
+                Column("system, and its setting", Cells.TEXT),
+                lambda each: "\n  ".join(filter(None, (each.system, each.setting))),
+            ),
+            (Column("needs"), lambda each: each.needs),
+            (Column("with\nmargin"), lambda each: each.with_margin),
+            (Column("default"), lambda each: each.default),
+            (Column("enough?", Cells.WORD), lambda each: str(each.enough)),
+        ],
         note="The largest need of any domain. A broker that compares messages as they are sent sees other times than this "
         "log's, and none of its own redeliveries.",
     )

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from dataclasses import fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.words import moment
-from receiver.simulate.figures import (
-    Analysis,
-    Elsewhere,
-    Evidence,
-    LogFigures,
-    Recommendation,
-    SettingFigures,
-    SizedSetting,
-)
+from receiver.simulate.figures import Analysis, Recommendation, SettingFigures, SizedSetting
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 # JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
 # surrogates, which an id may have.
@@ -45,45 +42,39 @@ def dumped(value: dict[str, Any]) -> str:
 
 def analysis_object(analysis: Analysis) -> dict[str, Any]:
     return {
-        "log": _log(analysis.log),
+        "log": _record(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
         "domains": [
-            {
-                "domain": domain.domain,
-                "receipts": domain.receipts,
-                "duplicates": domain.duplicates,
-                "sources": domain.sources,
-                "window_need": domain.window_need,
-                "expiry_need_secs": domain.expiry_need_us / 1_000_000,
-                "settings": [_setting(setting) for setting in domain.settings],
-            }
+            {**_record(domain), "settings": [_setting(setting) for setting in domain.settings]}
             for domain in analysis.domains
         ],
         "recommendation": _recommendation(analysis.recommendation),
-        "kinds": {str(sized.kind): _sized(sized) for sized in analysis.kinds},
-        "evidence": _evidence(analysis.evidence),
-        "elsewhere": analysis.elsewhere and _elsewhere(analysis.elsewhere),
-        "findings": [{"id": finding.kind, "text": finding.text} for finding in analysis.findings],
+        "kinds": {
+            str(sized.kind): {**_cost(sized), "unseen": sized.unseen and _record(sized.unseen)}
+            for sized in analysis.kinds
+        },
+        "evidence": _record(analysis.evidence),
+        "elsewhere": analysis.elsewhere and _record(analysis.elsewhere),
+        "findings": [_record(finding) for finding in analysis.findings],
     }
 
 
-def _log(log: LogFigures) -> dict[str, Any]:
-    return {
-        "receipts": log.receipts,
-        "unchecked": log.unchecked,
-        "skipped": log.skipped,
-        "duplicates": log.duplicates,
-        "domains": log.domains,
-        "sources": log.sources,
-        "first_received_at": None if log.first_received_at_us is None else moment(log.first_received_at_us),
-        "last_received_at": None if log.last_received_at_us is None else moment(log.last_received_at_us),
-        "clock_clamped": log.clock_clamped,
-        "redelivered": log.redelivered,
-        "max_delivery_secs": float(log.max_delivery_secs),
-    }
+def _record(figures: DataclassInstance) -> dict[str, Any]:
+    """Figures by the names of their fields. What is in microseconds is written as a moment, or in seconds."""
+    shown: dict[str, Any] = {}
+    for field in fields(figures):
+        value, name = getattr(figures, field.name), field.name.removesuffix("_us")
+        if name == field.name:
+            shown[name] = str(value) if isinstance(value, StrEnum) else value
+        elif name.endswith("received_at"):
+            shown[name] = value if value is None else moment(value)
+        else:
+            shown[f"{name}_secs"] = value / 1_000_000
+    return shown
 
 
 def _setting(setting: SettingFigures) -> dict[str, Any]:
+    # Not a `_record`, which takes several times as long: a large grid of many domains has millions of these.
     return {
         "window": setting.window,
         "expiry_secs": setting.expiry_us / 1_000_000,
@@ -102,32 +93,10 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     return {**_cost(sized), "kind": str(sized.kind), "why": recommendation.why}
 
 
-def _sized(sized: SizedSetting) -> dict[str, Any]:
-    unseen = sized.unseen
-    return {**_cost(sized), "unseen": unseen and {"duplicates": unseen.duplicates, "missed": unseen.missed}}
-
-
-def _evidence(evidence: Evidence) -> dict[str, Any]:
-    return {
-        "grade": str(evidence.grade),
-        "bursts": evidence.bursts,
-        "window_need": evidence.window_need,
-        "expiry_need_secs": evidence.expiry_need_us / 1_000_000,
-        "span_secs": evidence.span_us / 1_000_000,
-    }
-
-
-def _elsewhere(elsewhere: Elsewhere) -> dict[str, Any]:
-    return {
-        "artemis_id_cache_size": elsewhere.artemis_id_cache_size,
-        "ttl_secs": elsewhere.ttl_us / 1_000_000,
-    }
-
-
 def _comparison_object(comparison: Comparison) -> dict[str, Any]:
     policies = [figures.policy for figures in comparison.policies]
     return {
-        "log": _log(comparison.log),
+        "log": _record(comparison.log),
         "policies": [_policy(figures) for figures in comparison.policies],
         "domains": [_domain(domain, policies) for domain in comparison.domains],
         "disputed": comparison.disputed,

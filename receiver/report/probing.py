@@ -9,9 +9,10 @@ from typing import Any
 from rich.console import Console
 
 from receiver.bridge.probing import Ending, Probe, Redelivery, Selectors
+from receiver.quantities import count, duration
 from receiver.report.document import Cells, Column, Items, Lead, Table, Text
 from receiver.report.terminal import print_contents
-from receiver.report.words import count, duration, or_dash
+from receiver.report.words import or_dash
 from receiver.settings import BridgeSettings
 
 _NAMES = {

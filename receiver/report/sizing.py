@@ -8,7 +8,21 @@ from typing import TypeVar
 
 from receiver.quantities import count, duration, seconds, three_digits
 from receiver.report import advice, elsewhere
-from receiver.report.document import MARK, Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
+from receiver.report.document import (
+    MARK,
+    Cells,
+    Chart,
+    Column,
+    Document,
+    Items,
+    Lead,
+    Only,
+    Shown,
+    Style,
+    Table,
+    Text,
+    blocks,
+)
 from receiver.report.words import (
     compact,
     named_domain,
@@ -20,7 +34,7 @@ from receiver.report.words import (
     sanitised,
     size,
 )
-from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, Steps
+from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, SourceFigures, Steps
 
 T = TypeVar("T")
 
@@ -100,24 +114,25 @@ def _kinds(analysis: Analysis) -> Table:
     kinds = [sized for sized in analysis.kinds if not (is_one_row and sized is present)]
     names = _NAMES | {Kind.DEFAULT: "default, yours"} if is_one_row else _NAMES
     recommended = analysis.recommendation.sized
-    rows = [
+    return Table.of(
+        "The settings to choose from",
+        kinds,
         [
-            f"{MARK if sized == recommended else '  '}{names[sized.kind]}",
-            count(sized.setting.window),
-            seconds(sized.setting.expiry_us),
-            count(sized.setting.missed),
-            "-" if sized.unseen is None else count(sized.unseen.missed),
-            count(sized.setting.peak_ids),
-            size(sized.memory_bytes),
-            size(sized.database_bytes),
-        ]
-        for sized in kinds
-    ]
-    figures = map(Column, ("W", "E", "missed\nhere", "missed\nunseen", "most ids", "memory"))
-    columns = [Column("", Cells.WORD), *figures, Column("database", is_spare=True)]
-    return Table(
-        "The settings to choose from", columns, rows, {kinds.index(sized) for sized in kinds if sized == recommended}
+            (Column("", Cells.WORD), lambda sized: f"{_mark(sized == recommended) or '  '}{names[sized.kind]}"),
+            (Column("W"), lambda sized: count(sized.setting.window)),
+            (Column("E"), lambda sized: seconds(sized.setting.expiry_us)),
+            (Column("missed\nhere"), lambda sized: count(sized.setting.missed)),
+            (Column("missed\nunseen"), lambda sized: "-" if sized.unseen is None else count(sized.unseen.missed)),
+            (Column("most ids"), lambda sized: count(sized.setting.peak_ids)),
+            (Column("memory"), lambda sized: size(sized.memory_bytes)),
+            (Column("database", is_spare=True), lambda sized: size(sized.database_bytes)),
+        ],
+        marked=[recommended],
     )
+
+
+def _mark(is_recommended: bool) -> str:  # noqa: FBT001 - private
+    return MARK if is_recommended else ""
 
 
 def _setting_asked_for(analysis: Analysis) -> str:
@@ -289,8 +304,7 @@ def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
     def cell(setting: SettingFigures | None) -> str:
         if setting is None:
             return "-"
-        missed = count(setting.missed) if setting != recommended else f"{MARK}{count(setting.missed)}"
-        return f"{missed}\n{compact(setting.peak_ids)}"
+        return f"{_mark(setting == recommended)}{count(setting.missed)}\n{compact(setting.peak_ids)}"
 
     return Table(
         "Duplicates missed, and below them the most ids kept, by window W and expiry E",
@@ -322,20 +336,17 @@ def _frontier_table(analysis: Analysis) -> Table:
     if recommended not in shown:
         hidden -= recommended in best
         shown = sorted([*shown, recommended], key=lambda setting: (setting.peak_ids, -setting.missed))
-    return Table(
+    return Table.of(
         f"The settings worth a look: of {count(len(analysis.settings))} tried, none misses fewer for less",
-        [*map(Column, ("W", "E", "missed", "most ids kept", "memory"))],
+        shown,
         [
-            [
-                count(setting.window) if setting != recommended else f"{MARK}{count(setting.window)}",
-                seconds(setting.expiry_us),
-                count(setting.missed),
-                count(setting.peak_ids),
-                size(setting.peak_ids * analysis.bytes_per_id),
-            ]
-            for setting in shown
+            (Column("W"), lambda setting: f"{_mark(setting == recommended)}{count(setting.window)}"),
+            (Column("E"), lambda setting: seconds(setting.expiry_us)),
+            (Column("missed"), lambda setting: count(setting.missed)),
+            (Column("most ids kept"), lambda setting: count(setting.peak_ids)),
+            (Column("memory"), lambda setting: size(setting.peak_ids * analysis.bytes_per_id)),
         ],
-        {shown.index(recommended)},
+        marked=[recommended],
         note=f"{MARK}recommended" + (f"\n{count(hidden)} more between these are left out." if hidden else ""),
     )
 
@@ -354,28 +365,23 @@ def _timeline(analysis: Analysis) -> list[Chart]:
 
 
 def _sources(analysis: Analysis) -> Table:
-    has_domains = len(analysis.domains) > 1
-    columns = [
-        Column("source", Cells.NAME),
-        *([Column("domain", Cells.NAME, is_spare=True)] if has_domains else []),
-        *map(Column, ("receipts", "duplicates", "needs W", "or E")),
-        Column("W to spare", is_spare=True),
-        Column("E to spare", is_spare=True),
+    domain: list[Shown[SourceFigures]] = [
+        (Column("domain", Cells.NAME, is_spare=True), lambda source: named_domain(source.domain, _LONGEST_NAME))
     ]
-    rows = [
+    return Table.of(
+        "Sources that need most, and the W or E that would do for each alone",
+        analysis.sources[:_MOST_SOURCES],
         [
-            named_source(source.source, _LONGEST_NAME),
-            *([named_domain(source.domain, _LONGEST_NAME)] if has_domains else []),
-            count(source.receipts),
-            count(source.duplicates),
-            count(source.window_need),
-            duration(source.expiry_need_us),
-            or_dash(source.window_left),
-            or_dash(source.expiry_left_us, duration),
-        ]
-        for source in analysis.sources[:_MOST_SOURCES]
-    ]
-    return Table("Sources that need most, and the W or E that would do for each alone", columns, rows)
+            (Column("source", Cells.NAME), lambda source: named_source(source.source, _LONGEST_NAME)),
+            *(domain if len(analysis.domains) > 1 else []),
+            (Column("receipts"), lambda source: count(source.receipts)),
+            (Column("duplicates"), lambda source: count(source.duplicates)),
+            (Column("needs W"), lambda source: count(source.window_need)),
+            (Column("or E"), lambda source: duration(source.expiry_need_us)),
+            (Column("W to spare", is_spare=True), lambda source: or_dash(source.window_left)),
+            (Column("E to spare", is_spare=True), lambda source: or_dash(source.expiry_left_us, duration)),
+        ],
+    )
 
 
 def _headroom_left(analysis: Analysis) -> str:
@@ -399,32 +405,24 @@ def _headroom_left(analysis: Analysis) -> str:
 def _domains(analysis: Analysis) -> Table:
     worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
     more = len(worst) - _MOST_DOMAINS
-    recommended, shown = analysis.recommendation.setting, worst[:_MOST_DOMAINS]
-    columns = [
-        Column("domain", Cells.NAME),
-        *map(
-            Column, ("receipts", "sources", "duplicates", "needs W", "or E", "missed if recommended", "most ids kept")
-        ),
-    ]
-    rows = []
-    for domain in shown:
+    recommended = analysis.recommendation.setting
+    pair = recommended.window, recommended.expiry_us
+
+    def of_recommended(domain: DomainFigures, figure: Callable[[SettingFigures], int]) -> str:
         # A recommendation off the grid has no figures by domain.
-        setting = _same_setting(domain, recommended)
-        rows.append(
-            [
-                named_domain(domain.domain, _LONGEST_NAME),
-                count(domain.receipts),
-                count(domain.sources),
-                count(domain.duplicates),
-                count(domain.window_need),
-                duration(domain.expiry_need_us),
-                *([count(setting.missed), count(setting.peak_ids)] if setting else ["-", "-"]),
-            ]
-        )
-    title = "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else "")
-    return Table(title, columns, rows)
+        return next((count(figure(each)) for each in domain.settings if (each.window, each.expiry_us) == pair), "-")
 
-
-def _same_setting(domain: DomainFigures, wanted: SettingFigures) -> SettingFigures | None:
-    pairs = ((setting, (setting.window, setting.expiry_us)) for setting in domain.settings)
-    return next((setting for setting, pair in pairs if pair == (wanted.window, wanted.expiry_us)), None)
+    return Table.of(
+        "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else ""),
+        worst[:_MOST_DOMAINS],
+        [
+            (Column("domain", Cells.NAME), lambda domain: named_domain(domain.domain, _LONGEST_NAME)),
+            (Column("receipts"), lambda domain: count(domain.receipts)),
+            (Column("sources"), lambda domain: count(domain.sources)),
+            (Column("duplicates"), lambda domain: count(domain.duplicates)),
+            (Column("needs W"), lambda domain: count(domain.window_need)),
+            (Column("or E"), lambda domain: duration(domain.expiry_need_us)),
+            (Column("missed if recommended"), lambda domain: of_recommended(domain, lambda setting: setting.missed)),
+            (Column("most ids kept"), lambda domain: of_recommended(domain, lambda setting: setting.peak_ids)),
+        ],
+    )

@@ -16,8 +16,9 @@ from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
 from receiver.durable.forgetting import KnownId
 from receiver.durable.needs import Need
 from receiver.durable.status import Counts
+from receiver.quantities import count, duration
 from receiver.report.terminal import line
-from receiver.report.words import count, duration, moment_or_none, named_domain, or_dash, sanitised, second, size
+from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
 from receiver.store.positions import PositionRow
 from receiver.store.tables import DomainState

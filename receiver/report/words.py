@@ -8,27 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from receiver.quantities import count, duration, percent, seconds, three_digits
+from receiver.quantities import count, duration, percent, three_digits
 from receiver.simulate.figures import LogFigures
-
-__all__ = [
-    "compact",
-    "count",
-    "duration",
-    "listed",
-    "moment",
-    "moment_or_none",
-    "named_domain",
-    "named_source",
-    "of_duplicates",
-    "or_dash",
-    "reading",
-    "remarks",
-    "sanitised",
-    "second",
-    "seconds",
-    "size",
-]
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
 _SECOND_US = 1_000_000

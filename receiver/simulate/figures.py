@@ -1,13 +1,15 @@
 """What a replay shows, as plain values: the reports format them, and nothing here knows how they were counted.
 
 Times are whole microseconds (`_us`); sizes are bytes. Needs are exact: each is the smallest setting that would have caught
-the duplicate.
+the duplicate. JSON has the fields of logs, domains, settings, findings and such by the names that they have here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from receiver.policies.interface import Limit
 
 Pair = tuple[int, int]
 """A window, and an expiry in microseconds."""
@@ -117,7 +119,7 @@ class Timeline:
 class Finding:
     """Something true of this log that a person should know before choosing; `text` holds its figures."""
 
-    kind: str
+    id: str
     """A fixed word, such as `crosses-connections`; programs may look for it."""
     text: str
 
@@ -188,6 +190,14 @@ class Elsewhere:
     """The least size of a ring of ids, the largest of the domains'."""
     ttl_us: int
     """The longest time from the first receipt of an id to a repeat."""
+
+    def of(self, limit: Limit) -> int:
+        """What a memory needs that is limited in this way: ids, or microseconds."""
+        match limit:
+            case Limit.ACCEPTED:
+                return self.artemis_id_cache_size
+            case Limit.AGE:
+                return self.ttl_us
 
 
 @dataclass(frozen=True, slots=True)

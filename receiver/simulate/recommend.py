@@ -23,14 +23,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.quantities import seconds
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Evidence, Grade, Kind, Pair, Recommendation, SettingFigures, SizedSetting, Unseen
+from receiver.simulate.figures import (
+    Elsewhere,
+    Evidence,
+    Grade,
+    Kind,
+    Pair,
+    Recommendation,
+    SettingFigures,
+    SizedSetting,
+    Unseen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from receiver.settings import SimulateSettings
     from receiver.simulate.facts import Facts, PartNeeds, PerPart, ValueCounts
-    from receiver.simulate.figures import Elsewhere
     from receiver.simulate.replays import PairOutcome
 
 _LEAST_EXPIRY_US = 1_000_000
@@ -69,13 +78,11 @@ def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
     return _rounded_up(_times(margin, window)), expiry
 
 
-def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Pair:
-    """The settings of other systems' memories: a number of ids, and a time that is always longer than its need.
-
-    Some systems forget an id that is exactly as old as their time, and others don't say.
-    """
+def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Elsewhere:
+    """What to set other systems' memories to."""
     ids, ttl_us = with_margin(needs.artemis_id_cache_size, max(1, needs.ttl_us), margin)
-    return ids, max(ttl_us, _rounded_up(needs.ttl_us + 1))
+    # Some systems forget an id that is exactly as old as their time, and others don't say: so it is longer than the need.
+    return Elsewhere(ids, max(ttl_us, _rounded_up(needs.ttl_us + 1)))
 
 
 def _windows(needs: ValueCounts, max_missed: int) -> list[int]:

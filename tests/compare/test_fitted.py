@@ -11,6 +11,7 @@ from receiver.compare.engine import compare_policies
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.policies.names import fitted_policies, unasked
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, analysed, ingested, repeats
@@ -20,7 +21,7 @@ KEYS = st.sampled_from(["default", "name:x"])
 
 
 def texts_of(needs, fewer_ids=0, less_us=0):
-    sized = fitted_policies(needs.artemis_id_cache_size - fewer_ids, needs.ttl_us - less_us)
+    sized = fitted_policies(Elsewhere(needs.artemis_id_cache_size - fewer_ids, needs.ttl_us - less_us).of)
     return list(map(str, sized))
 
 

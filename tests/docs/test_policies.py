@@ -10,7 +10,8 @@ from receiver.errors import BatchRejectedError, IdFormatError
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import Limit
 from receiver.policies.names import sized_systems
-from receiver.report.words import count, duration, or_dash
+from receiver.quantities import count, duration
+from receiver.report.words import or_dash
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 TEXT = PAGE.read_text(encoding="utf-8")

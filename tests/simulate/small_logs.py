@@ -79,7 +79,7 @@ def findings_of(log: Sequence[Receipt], key: str = "default", *, lean: bool = Fa
     """The findings, by their kind; with `lean`, a budget leaves nothing dearer to recommend."""
     settings = SimulateSettings(budget_bytes=1) if lean else SimulateSettings()
     analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key, settings=settings))
-    return {finding.kind: finding.text for finding in analysis.findings}
+    return {finding.id: finding.text for finding in analysis.findings}
 
 
 def domains_of(log: Sequence[Receipt], key: str = "default") -> list[str]:

@@ -270,7 +270,7 @@ def test_the_ids_of_ended_sources_are_those_of_the_model(log, key):
     kept = min(replay.peak_ids, sum(min(setting.window, counts[source]) for source in gone))
     queues = [replay.models[domain].queues.get(source, []) for domain, source in gone]
     assert kept >= len({(domain, entry.id) for (domain, _), queue in zip(gone, queues, strict=True) for entry in queue})
-    texts = {finding.kind: finding.text for finding in analysis.findings}
+    texts = {finding.id: finding.text for finding in analysis.findings}
     assert ("ended-sources" in texts) is (kept > 0)  # in so small a log one id is more than a percent
     if kept:
         assert ended(len(gone), len(counts), f"{setting.window:,}", kept, replay.peak_ids) in texts["ended-sources"]
@@ -382,7 +382,7 @@ def test_status_lines_of_the_receiver_itself():
     first.status_lines += [StatusLine(2, {"rDupIds": 40.0}), StatusLine(1, {"rDupIds": 1500.0, "rDupsDet": 3.0})]
     log = type(log)([first], log.columns_present)
     analysis = analyse(WholeLog(ingest(log, domain_key("default"))), Question("default"))
-    text = next(finding.text for finding in analysis.findings if finding.kind == "status-lines")
+    text = next(finding.text for finding in analysis.findings if finding.id == "status-lines")
     assert "in 2 JMS Status lines" in text
     assert "at last rDupIds=40;" in text
     assert "at most 1,500 ids" in text
@@ -403,4 +403,4 @@ def test_a_status_line_that_lacks_figures(values, said):
     analysis = analyse(
         WholeLog(ingest(type(log)([first], log.columns_present), domain_key("default"))), Question("default")
     )
-    assert said in next(finding.text for finding in analysis.findings if finding.kind == "status-lines")
+    assert said in next(finding.text for finding in analysis.findings if finding.id == "status-lines")

@@ -216,7 +216,7 @@ def test_sources_that_ended_are_counted_over_all_of_their_chunks(chunks):
     with written([File("csv", rows)]) as paths:
         analysis = analysed_in_chunks(paths, Question("destination"), cutting)
         assert_same(analysis, analysed_whole(paths, Question("destination")))
-    (text,) = [finding.text for finding in analysis.findings if finding.kind == "ended-sources"]
+    (text,) = [finding.text for finding in analysis.findings if finding.id == "ended-sources"]
     assert "9 of 21. Of the ids" in text
     assert "up to 45 of 101 (44.6 %)" in text
 
