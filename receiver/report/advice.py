@@ -5,26 +5,14 @@ from __future__ import annotations
 from receiver.quantities import count, duration, exact_secs, seconds
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SizedSetting, SourceFigures
+from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SourceFigures
 from receiver.simulate.recommend import FAIR_BURSTS
 
-MEANINGS = {
-    Kind.BOTH: "either tier alone catches what the log holds",
-    Kind.WINDOW: "the window alone does; E covers redeliveries only",
-    Kind.LEAN: "the fewest ids: one tier or the other catches it",
-    Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
-    Kind.PRESENT: "what is set at present",
-}
 _LONGEST_NAME = 60
 
 
 def _named(setting: SettingFigures) -> str:
     return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
-
-
-def sized_of(analysis: Analysis, kind: Kind) -> SizedSetting:
-    """The setting of that kind."""
-    return next(sized for sized in analysis.kinds if sized.kind is kind)
 
 
 def decision(analysis: Analysis) -> str:
@@ -51,7 +39,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
     needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."
     sized = analysis.recommendation.sized
-    who, unseen = ("it", sized.unseen) if sized.unseen else ("'both'", sized_of(analysis, Kind.BOTH).unseen)
+    who, unseen = ("it", sized.unseen) if sized.unseen else ("'both'", analysis.of(Kind.BOTH).unseen)
     in_other = "none of the other half"
     if unseen is not None and unseen.missed:
         in_other = f"{of_duplicates(unseen.missed, unseen.duplicates)} in the other"
@@ -86,7 +74,7 @@ def cost(analysis: Analysis) -> str:
 
 def change(analysis: Analysis) -> str:
     """What changes for who has the present setting."""
-    present, recommended = present_of(analysis), analysis.recommendation.sized
+    present, recommended = analysis.of(Kind.PRESENT), analysis.recommendation.sized
     said = f"{'The default' if present_is_default(analysis) else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
         return f"{said} is what is recommended."
@@ -96,20 +84,15 @@ def change(analysis: Analysis) -> str:
     return f"{said} and takes {size(present.memory_bytes)} instead of {size(recommended.memory_bytes)}."
 
 
-def present_of(analysis: Analysis) -> SizedSetting:
-    """What is set at present."""
-    return sized_of(analysis, Kind.PRESENT)
-
-
 def present_is_default(analysis: Analysis) -> bool:
     """Whether Apama's defaults are set at present, not raised to what the log needs."""
-    setting = present_of(analysis).setting
+    setting = analysis.of(Kind.PRESENT).setting
     return (setting.window, setting.expiry_us) == ReceiverSettings().sizes
 
 
 def shortfall(analysis: Analysis) -> str:
     """Which tiers of the present setting don't catch by themselves what the log holds; empty where both do."""
-    setting, evidence = present_of(analysis).setting, analysis.evidence
+    setting, evidence = analysis.of(Kind.PRESENT).setting, analysis.evidence
     expiry = duration(evidence.expiry_need_us)
     if expiry == duration(setting.expiry_us):  # to so few digits
         expiry = seconds(evidence.expiry_need_us)

@@ -34,7 +34,16 @@ from receiver.report.words import (
     sanitised,
     size,
 )
-from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures, SourceFigures, Steps
+from receiver.simulate.figures import (
+    MEANINGS,
+    Analysis,
+    DomainFigures,
+    Grade,
+    Kind,
+    SettingFigures,
+    SourceFigures,
+    Steps,
+)
 
 T = TypeVar("T")
 
@@ -77,7 +86,7 @@ _NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 def analysis_document(analysis: Analysis) -> Document:
     """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so."""
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
-    meaning = advice.MEANINGS[recommendation.sized.kind]
+    meaning = MEANINGS[recommendation.sized.kind]
     why = "" if recommendation.sized.kind is Kind.BOTH else sanitised(recommendation.why, _LONGEST_PARAGRAPH)
     compare = "Compare with your own setting: --current W,E." if advice.present_is_default(analysis) else ""
     findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
@@ -103,13 +112,13 @@ def analysis_document(analysis: Analysis) -> Document:
         *blocks("domains", _domains(analysis) if analysis.domains else None, only=Only.PAGE),
         *blocks("", Items("How it was read", remarks(log, analysis.key)), only=Only.TERMINAL),
     ]
-    words = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in advice.MEANINGS.items()}}
+    words = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in MEANINGS.items()}}
     return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, words)
 
 
 def _kinds(analysis: Analysis) -> Table:
     """One row of each kind of setting; `present` only where it isn't the same as `default`, whose row then says so."""
-    default, present = advice.sized_of(analysis, Kind.DEFAULT), advice.present_of(analysis)
+    default, present = analysis.of(Kind.DEFAULT), analysis.of(Kind.PRESENT)
     is_one_row = present.setting == default.setting
     kinds = [sized for sized in analysis.kinds if not (is_one_row and sized is present)]
     names = _NAMES | {Kind.DEFAULT: "default, yours"} if is_one_row else _NAMES
@@ -192,8 +201,8 @@ def _curve(
 ) -> Chart:
     marks = {
         "recommended": size_of(analysis.recommendation.setting),
-        "yours": size_of(advice.present_of(analysis).setting),
-        "default": size_of(advice.sized_of(analysis, Kind.DEFAULT).setting),
+        "yours": size_of(analysis.of(Kind.PRESENT).setting),
+        "default": size_of(analysis.of(Kind.DEFAULT).setting),
     }
     rows = [[word(value), count(missed)] for value, missed in curve[-_MOST_STEPS:]]
     (_, last), (largest, _) = curve[-2:]
@@ -208,7 +217,7 @@ def _curve(
 
 
 def _changes(analysis: Analysis) -> Table:
-    present, recommended, evidence = advice.present_of(analysis), analysis.recommendation.sized, analysis.evidence
+    present, recommended, evidence = analysis.of(Kind.PRESENT), analysis.recommendation.sized, analysis.evidence
     both, has_duplicates = (present.setting, recommended.setting), bool(analysis.log.duplicates)
     window, expiry = count(evidence.window_need), duration(evidence.expiry_need_us)
     rows = [
@@ -280,7 +289,7 @@ def thinned(items: Sequence[T], most: int) -> list[T]:
 
 
 def _grid_chart(analysis: Analysis) -> Chart:
-    recommended, present = analysis.recommendation.setting, advice.present_of(analysis).setting
+    recommended, present = analysis.recommendation.setting, analysis.of(Kind.PRESENT).setting
     grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES, beside=[present])
     caption = (
         "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "

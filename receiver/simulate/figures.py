@@ -128,15 +128,20 @@ class Kind(StrEnum):
     """How a setting is chosen for a log."""
 
     BOTH = "both"
-    """Either tier alone catches what the log holds, with the margin."""
     WINDOW = "window"
-    """The window alone does; the expiry is for redeliveries only."""
     LEAN = "lean"
-    """The fewest ids with which one tier or the other catches it, with the margin."""
     DEFAULT = "default"
-    """Apama's defaults, raised to those of `both` where they are less."""
     PRESENT = "present"
-    """What is set at present."""
+
+
+MEANINGS = {
+    Kind.BOTH: "either tier alone catches what the log holds",
+    Kind.WINDOW: "the window alone does; E covers redeliveries only",
+    Kind.LEAN: "the fewest ids: one tier or the other catches it",
+    Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
+    Kind.PRESENT: "what is set at present",
+}
+"""What a setting of each kind does; those that go by the log do it with the margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +249,6 @@ class Analysis:
     """None for a log without receipts."""
     bytes_per_id: int
     """Memory per remembered id, from settings.yaml."""
+
+    def of(self, kind: Kind) -> SizedSetting:
+        return next(sized for sized in self.kinds if sized.kind is kind)

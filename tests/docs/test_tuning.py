@@ -19,7 +19,7 @@ from receiver.report.words import size
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate import recommend
 from receiver.simulate.analysis import Question, analyse
-from receiver.simulate.figures import Analysis, Kind, SizedSetting
+from receiver.simulate.figures import Analysis, Kind
 from receiver.simulate.ingest import ingest
 from receiver.simulate.recommend import sizing_of, windows_tried
 from receiver.simulate.whole import WholeLog
@@ -57,10 +57,6 @@ def analysis(whole) -> Analysis:
 def folder(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     return tmp_path
-
-
-def sized(analysis: Analysis, kind: Kind) -> SizedSetting:
-    return next(each for each in analysis.kinds if each.kind is kind)
 
 
 def counted(printed: str) -> tuple[int, int]:
@@ -101,7 +97,7 @@ def test_the_kinds_have_the_figures_shown(analysis):
 
 
 def test_each_figure_is_that_of_the_sample_log(analysis, whole):
-    evidence, log, both, lean = analysis.evidence, analysis.log, sized(analysis, Kind.BOTH), sized(analysis, Kind.LEAN)
+    evidence, log, both, lean = analysis.evidence, analysis.log, analysis.of(Kind.BOTH), analysis.of(Kind.LEAN)
     together = whole.needs_together(windows_tried(whole.facts))
     sizing = sizing_of(whole.facts, together, SimulateSettings(), ReceiverSettings().sizes)
     outcomes = whole.replay([1], [1], sizing.pairs).pairs
@@ -118,7 +114,7 @@ def test_each_figure_is_that_of_the_sample_log(analysis, whole):
         ),
         (
             f"That took {log.max_delivery_secs} s here, so E is at least "
-            f"{sized(analysis, Kind.WINDOW).setting.expiry_us / 1_000_000:g} s"
+            f"{analysis.of(Kind.WINDOW).setting.expiry_us / 1_000_000:g} s"
         ),
         f"none of the {log.duplicates} duplicates either",
         f"`lean` misses {lean.unseen.missed} of {lean.unseen.duplicates} unseen",
