@@ -122,7 +122,7 @@ def _compare(
     from receiver.logs.writer import table_to_begin
     from receiver.report.comparing import comparison_document
     from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdict_rows import verdict_schema
+    from receiver.simulate.whole import verdict_schema
 
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(report))

@@ -80,8 +80,7 @@ def simulate_here(request: SimulateRequest) -> Analysis:
     from receiver.report.sizing import analysis_document
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
-    from receiver.simulate.verdict_rows import VERDICT_SCHEMA, verdict_batches
-    from receiver.simulate.whole import WholeLog
+    from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
 
     question = request.question
     with ExitStack() as outputs:

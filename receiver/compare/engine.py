@@ -21,8 +21,7 @@ from receiver.policies.names import fitted_policies, policy, stated_policies, tw
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.recommend import elsewhere_with_margin
-from receiver.simulate.verdict_rows import VERDICTS, receipt_batches, verdict_schema
-from receiver.simulate.whole import WholeLog, log_figures, split_domains
+from receiver.simulate.whole import VERDICTS, WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -16,7 +16,6 @@ from receiver.logs.columns import bytes_of
 from receiver.policies.sequence import MOST_DIGITS, parse_sequence
 from receiver.policies.solace import RGMID_FORM, ReplicationGroupMessageId
 from receiver.simulate.numbering import TextNumbers
-from receiver.simulate.verdict_rows import stretches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +80,7 @@ def rgmids_of(receipts: Receipts) -> Rgmids:
 def _texts(ids: TextNumbers) -> Iterator[tuple[slice, pa.Array]]:
     """All ids but the missing one, whose number is 0, in turn: some numbers, and their texts."""
     numbers = np.arange(1, ids.count, dtype=np.int32)
-    for rows in stretches(len(numbers), lambda rows: ids.sizes_bytes(numbers[rows])):
+    for rows in ids.stretches(numbers):
         yield slice(rows.start + 1, rows.stop + 1), ids.texts(numbers[rows])
 
 

@@ -106,7 +106,9 @@ def unasked() -> dict[str, str]:
     return {
         str(policy(_text_of(rule, vendor.sizes))): ""
         if rule.declaration.names_its_system
-        else ", ".join([*_other_names(rule), str(vendor)])
+        else ", ".join(
+            [*(other.name for other in POLICIES if other.declaration.same_rule_as == rule.name), str(vendor)]
+        )
         for rule in POLICIES
         if rule.declaration.compiled_policy is not None and rule.declaration.same_rule_as is None
         for vendor in rule.declaration.vendors
@@ -154,10 +156,6 @@ def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
         return None
     ids, expiry_us = policy(_text_of(rule, vendor.sizes)).sizes
     return ids if limit is Limit.ACCEPTED else expiry_us
-
-
-def _other_names(rule: type[Policy]) -> list[str]:
-    return [other.name for other in POLICIES if other.declaration.same_rule_as == rule.name]
 
 
 def examples() -> list[str]:

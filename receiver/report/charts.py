@@ -190,12 +190,13 @@ def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[
     names: dict[int, list[str]] = {}
     for name, value in settings.items():
         names.setdefault(value, []).append(name)
-    marks = [Mark(value, f"{', '.join(shared)} {word(value)}", _mark_color(shared)) for value, shared in names.items()]
+    marks = [
+        Mark(
+            value, f"{', '.join(shared)} {word(value)}", next((_MARKS[name] for name in _MARKS if name in shared), _INK)
+        )
+        for value, shared in names.items()
+    ]
     return sorted(mark for mark in (Mark(need[0], f"need {need[1]}", _INK), *marks) if mark.value)
-
-
-def _mark_color(names: list[str]) -> str:
-    return next((_MARKS[name] for name in _MARKS if name in names), _INK)
 
 
 def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:

@@ -8,10 +8,9 @@
 | `compiled.py` | functions compiled to machine code, and the limits of their numbers |
 | `shares.py`, `facts.py` | what is counted of a domain or of a chunk of one; the facts of a log that it adds up to |
 | `replays.py` | what is asked of the replay of a domain or a chunk, and what the answers add up to |
-| `whole.py` | a log that one process holds whole, domain by domain |
+| `whole.py` | a log that one process holds whole, domain by domain; the verdict on each receipt, as rows for a table |
 | `analysis.py` | what is asked of a log, and the analysis: all that the reports show |
 | `recommend.py`, `findings.py` | the settings to choose from, and which to take; what stands out, in words |
 | `figures.py` | the analysis as plain values, which reports format |
-| `verdict_rows.py` | the verdict on every receipt, as rows for a table |
 | `scenarios.py`, `synthetic.py` | synthetic logs: the ways in which messages come twice, and how each is made |
 """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from receiver.simulate.compiled import Int64s
 from receiver.simulate.domain_rows import FirstReceiptNeeds, expiry_need_us
 from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
 from receiver.simulate.shares import STEPS, IdCounts, Measures, Share
@@ -32,12 +33,12 @@ _EXACT_NEEDS = 200
 class ValueCounts:
     """How often each value came: exact, and as large as there are different values."""
 
-    values: npt.NDArray[np.int64]
+    values: Int64s
     """Ascending, without repeats."""
-    counts: npt.NDArray[np.int64]
+    counts: Int64s
 
     @classmethod
-    def of(cls, values: npt.NDArray[np.int64], counts: npt.NDArray[np.int64] | None = None) -> ValueCounts:
+    def of(cls, values: Int64s, counts: Int64s | None = None) -> ValueCounts:
         """Count values in any order; the `counts` of equal values add up, and each counts once without them."""
         distinct, index = np.unique(values, return_inverse=True)
         weights = np.ones(len(values), np.int64) if counts is None else counts
@@ -167,12 +168,16 @@ def facts_of(
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
-    of_domain = groupby(shares, lambda share: domain_of[share.chunk])
+    domains = []
+    for number, own in groupby(shares, lambda share: domain_of[share.chunk]):
+        name, receipts, sources = seen.domains[number]
+        needs = _part_needs(list(own), measures)
+        domains.append(DomainFigures(name, receipts, needs.windows.total, sources, needs.window, needs.expiry_us))
     whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
     marked_duplicates = sum(share.marked_duplicates for share in shares)
     return Facts(
         log=replace(seen.log, duplicates=duplicates, clock_clamped=sum(share.clock_clamped for share in shares)),
-        domains=tuple(_domain_figures(seen.domains[number], list(own), measures) for number, own in of_domain),
+        domains=tuple(domains),
         max_missed=measures.max_missed,
         firsts=int(by_source.receipts.sum()) - duplicates,
         whole=whole,
@@ -212,11 +217,11 @@ class _BySource(NamedTuple):
     """The number of each source's domain."""
     of_chunk: list[npt.NDArray[np.intp]]
     """Share -> the numbers of its sources here."""
-    receipts: npt.NDArray[np.int64]
-    duplicates: npt.NDArray[np.int64]
-    last_us: npt.NDArray[np.int64]
-    window_need: npt.NDArray[np.int64]
-    expiry_need_us: npt.NDArray[np.int64]
+    receipts: Int64s
+    duplicates: Int64s
+    last_us: Int64s
+    window_need: Int64s
+    expiry_need_us: Int64s
 
     def worst(self, domains: Sequence[DomainSeen]) -> tuple[SourceFigures, ...]:
         """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
@@ -255,11 +260,6 @@ def _by_source(domain_of: Sequence[int], shares: Sequence[Share]) -> _BySource:
     return _BySource(names, domains, of_chunk, *added, *largest)
 
 
-def _domain_figures(seen: DomainSeen, shares: Sequence[Share], measures: Measures) -> DomainFigures:
-    needs = _part_needs(shares, measures)
-    return DomainFigures(seen.name, seen.receipts, needs.windows.total, seen.sources, needs.window, needs.expiry_us)
-
-
 def _part_needs(shares: Sequence[Share], measures: Measures, half: int | None = None) -> PartNeeds:
     """Of all duplicates of these shares, or of those in one half of the log."""
     halves = (0, 1) if half is None else (half,)
@@ -272,7 +272,7 @@ def _part_needs(shares: Sequence[Share], measures: Measures, half: int | None = 
     return PartNeeds(windows, window, expiry_need_us(tops_us, max_missed))
 
 
-def _all(columns: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _all(columns: Sequence[Int64s]) -> Int64s:
     """One column of several; of none, too."""
     return np.concatenate([np.empty(0, np.int64), *columns])
 
@@ -326,7 +326,7 @@ def missed_by(values: ValueCounts) -> Steps:
     return tuple(zip(needs.tolist(), missed.tolist(), strict=True))
 
 
-def missed_between(steps: npt.NDArray[np.int64], most: int) -> Steps:
+def missed_between(steps: Int64s, most: int) -> Steps:
     """What `missed_by` gives, from counts between the `STEPS` and the largest need. A duplicate whose need is one of the
     `STEPS` counts as missed; one that needs 0 is caught from 1 on.
     """

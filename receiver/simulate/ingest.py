@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
-from receiver.simulate.compiled import check_numbered
+from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered
 from receiver.simulate.numbering import (
     Channels,
     Names,
@@ -40,29 +40,24 @@ _PATIENCE_SECS = 0.5
 class Receipts:
     """All receipts of a log, in order. Numbers index `ids`, `sources`, `channels` and `domains`."""
 
-    received_at_us: npt.NDArray[np.int64]
+    received_at_us: Int64s
     """As read, not clamped."""
-    id_number: npt.NDArray[np.int32]
+    id_number: Int32s
     """The number of the id's text; the empty text, which means unchecked, is number 0."""
-    source_number: npt.NDArray[np.int32]
-    channel_number: npt.NDArray[np.int32]
-    redelivered: npt.NDArray[np.bool_] | None
+    source_number: Int32s
+    channel_number: Int32s
+    redelivered: Flags | None
     digest_hash: npt.NDArray[np.uint64] | None
     """0 where the digest is missing."""
     ids: TextNumbers
     sources: list[str]
     channels: list[Channel]
     domains: list[str]
-    domain_of_channel: npt.NDArray[np.int32]
+    domain_of_channel: Int32s
     skipped: int
     max_delivery_us: int
     """The longest time from JMSTimestamp to receipt among redelivered receipts."""
     status_lines: list[StatusLine]
-
-    @property
-    def domain_number(self) -> npt.NDArray[np.int32]:
-        """Per receipt; a new array each time."""
-        return self.domain_of_channel[self.channel_number]
 
 
 @dataclass(slots=True)
@@ -86,7 +81,7 @@ class _Collector:
         self.receipts += len(batch)
         check_numbered(self.receipts, "receipts")
         # For batches without the column. Broadcasting takes no memory.
-        redelivered: npt.NDArray[np.bool_] = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
+        redelivered: Flags = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
         digests: npt.NDArray[np.uint64] = np.broadcast_to(np.uint64(0), len(batch))
         if batch.jms_redelivered is not None:
             self.has_redelivered = True

@@ -8,7 +8,7 @@ every process: no log can be made to collide.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -34,6 +34,8 @@ _LEAST_BITS = 12
 # rows take to number.
 _AHEAD = 32
 _MANY_BYTES = 1 << 30
+_STRETCH = 1 << 17
+_STRETCH_BYTES = 1 << 25
 
 _Words = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
@@ -161,9 +163,17 @@ class TextNumbers:
         )
         return numbers
 
-    def sizes_bytes(self, numbers: Int32s) -> Int64s:
-        """How long the texts of numbers are."""
-        return self._ends[numbers + 1] - self._ends[numbers]
+    def stretches(self, numbers: Int32s) -> Iterator[slice]:
+        """All of these numbers in turn, each time bounded in how many and, but for a single one, in the bytes of their texts."""
+        for start in range(0, len(numbers), _STRETCH):
+            some = numbers[start : start + _STRETCH]
+            ends = np.cumsum(self._ends[some + 1] - self._ends[some])
+            at = 0
+            while at < len(ends):
+                room = _STRETCH_BYTES + (ends[at - 1] if at else 0)
+                following = max(at + 1, int(np.searchsorted(ends, room, side="right")))
+                yield slice(start + at, start + following)
+                at = following
 
     def texts(self, numbers: Int32s) -> pa.Array:
         """The `string` array of numbers that were given out."""

@@ -112,7 +112,9 @@ def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
     needs_us = {tried.window: counts.needs_us for tried, counts in zip(asked.windows, replayed, strict=True)}
     counts = np.zeros((3, len(asked.pairs)), np.int64)
     least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
-    source = _source_index(section, asked)
+    # All sources that aren't among `Facts.sources` count as one more.
+    indexes = [asked.sources.get((section.domain, source), len(asked.sources)) for source in section.sources]
+    source = np.array(indexes, np.int32)[section.rows.source[section.duplicates]]
     for pair, (window, expiry_us) in enumerate(asked.pairs):
         needs = section.window_needs, needs_us[window], section.in_first_half
         counts[:, pair] = count_slack(window, expiry_us, *needs, source, least_window[pair], least_expiry_us[pair])
@@ -126,12 +128,6 @@ def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
         least_window.ravel(),
         least_expiry_us.ravel(),
     )
-
-
-def _source_index(section: Section, asked: ReplayAsked) -> npt.NDArray[np.int32]:
-    """Per duplicate, the index of its source in `Facts.sources`; how many these are, for any other source."""
-    indexes = [asked.sources.get((section.domain, source), len(asked.sources)) for source in section.sources]
-    return np.array(indexes, np.int32)[section.rows.source[section.duplicates]]
 
 
 @compiled()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.domains import Channel, destination_name
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -53,7 +53,7 @@ class Measures(NamedTuple):
         slices = log.span_us // slice_us + 1
         return cls(max_missed, log.middle_us, max(_SECOND_US, log.delivery_us), start_us, slice_us, slices)
 
-    def in_first_half(self, times_us: npt.NDArray[np.int64]) -> int:
+    def in_first_half(self, times_us: Int64s) -> int:
         """How many of these ascending times are in the first half of the log."""
         return int(np.searchsorted(times_us, self.middle_us))
 
@@ -61,18 +61,19 @@ class Measures(NamedTuple):
 class Counted(NamedTuple):
     """The receipts of a section, in order: columns of those with an id, but for `unchecked_us`."""
 
-    as_read_us: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
+    as_read_us: Int64s
+    received_at_us: Int64s
     """Clamped (rule 2)."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     """Indices of `sources`, each of which sent at least one of them."""
     sources: list[str]
     redelivered_row: npt.NDArray[np.integer[Any]]
     """Which of them are marked as redelivered."""
-    unchecked_us: npt.NDArray[np.int64]
+    unchecked_us: Int64s
     """When receipts without an id came, as read."""
 
 
+# `steps` makes columns of shares, by how their types are written here.
 @dataclass(frozen=True, slots=True)
 class Share:
     """What is counted of one section."""
@@ -82,7 +83,9 @@ class Share:
     clock_clamped: int
     largest_step_back_us: int
     marked_duplicates: int
+    """Duplicates with the flag JMSRedelivered."""
     marked_firsts: int
+    """Other receipts with it."""
     filled_slice: npt.NDArray[np.int64]
     """The slices of the timeline with a receipt, be it without an id, by the time as read."""
     receipts_in_slice: npt.NDArray[np.int64]
@@ -90,23 +93,24 @@ class Share:
     window_needs: npt.NDArray[np.int64]
     """The different windows that duplicates need."""
     in_first_half: npt.NDArray[np.int64]
-    """How many duplicates of the first half of the log need each, and how many of the second."""
+    """How many duplicates of the first half of the log need each of these windows."""
     in_second_half: npt.NDArray[np.int64]
     top_of_first_half_us: npt.NDArray[np.int64]
-    """The largest expiries that duplicates of each half need without a window: one more than may be missed."""
+    """The largest expiries that duplicates of the first half need without a window: one more than may be missed. With the
+    others, so many are enough to tell the need of a log."""
     top_of_second_half_us: npt.NDArray[np.int64]
     expiry_steps: npt.NDArray[np.int64]
     """How many duplicates need an expiry between each of the `STEPS` and the next."""
     bursts: int
-    """Of duplicates, as if there were no other chunk."""
+    """Bursts of duplicates, as if there were no other chunk."""
     first_duplicate_us: int
     """When the first duplicate came, clamped, and when the last one; -1 without any."""
     last_duplicate_us: int
     sources: list[str]
+    """The sources; the next five columns have a value for each."""
     receipts: npt.NDArray[np.int64]
-    """Receipts with an id, by source."""
+    """Receipts with an id."""
     duplicates: npt.NDArray[np.int64]
-    """By source, as are the next three."""
     last_us: npt.NDArray[np.int64]
     """When its last receipt came, clamped."""
     window_need: npt.NDArray[np.int64]
@@ -115,9 +119,10 @@ class Share:
     most_in_second: int
     """The most receipts of one source in one second of the clock."""
     edge_source: npt.NDArray[np.int32]
-    """The first and the last second of each source, which may go on in other chunks, and its receipts in that second."""
+    """The edges: the first and the last second of each source, which may go on in other chunks. This is the edge's source."""
     edge_second: npt.NDArray[np.int64]
     in_edge: npt.NDArray[np.int64]
+    """The source's receipts in that second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +157,13 @@ def share_of(chunk: int, counted: Counted, needs: ReuseDistances, measures: Meas
     filled_slice, receipts_in_slice, duplicates_in_slice = _by_slice(counted, needs.row, measures)
     most_in_second, edge_source, edge_second, in_edge = _by_second(source, received_at_us, len(sources))
 
-    def top_us(expiries_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def top_us(expiries_us: Int64s) -> Int64s:
         return np.sort(expiries_us)[-measures.max_missed - 1 :]
 
-    def count(numbers: npt.NDArray[Any], names: Sized) -> npt.NDArray[np.int64]:
+    def count(numbers: npt.NDArray[Any], names: Sized) -> Int64s:
         return np.bincount(numbers, minlength=len(names)).astype(np.int64)
 
-    def most(of: npt.NDArray[np.int32], values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def most(of: Int32s, values: Int64s) -> Int64s:
         largest = np.zeros(len(sources), np.int64)
         np.maximum.at(largest, of, values)
         return largest
@@ -194,12 +199,10 @@ def share_of(chunk: int, counted: Counted, needs: ReuseDistances, measures: Meas
     )
 
 
-def _by_slice(
-    counted: Counted, duplicates: npt.NDArray[np.int32], measures: Measures
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _by_slice(counted: Counted, duplicates: Int32s, measures: Measures) -> tuple[Int64s, Int64s, Int64s]:
     """`Share.filled_slice`, and how many receipts and duplicates are in each."""
 
-    def counts(times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    def counts(times_us: Int64s) -> npt.NDArray[np.intp]:
         return np.bincount((times_us - measures.start_us) // measures.slice_us, minlength=measures.slices)
 
     receipts = counts(counted.as_read_us) + counts(counted.unchecked_us)
@@ -208,18 +211,13 @@ def _by_slice(
 
 
 @compiled()
-def _second_counts(  # noqa: PLR0917 - compiled functions take no names
-    source: npt.NDArray[np.int32],
-    times: npt.NDArray[np.int64],
-    first: npt.NDArray[np.int64],
-    in_first: npt.NDArray[np.int64],
-    last: npt.NDArray[np.int64],
-    in_last: npt.NDArray[np.int64],
-    most: npt.NDArray[np.int64],
-) -> None:
+def _second_counts(source: Int32s, times: Int64s, sources: int) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
+    """By source: the most receipts in a second, the first second and the receipts in it, the last one and those in it."""
+    most, in_first, in_last = np.zeros(sources, np.int64), np.zeros(sources, np.int64), np.zeros(sources, np.int64)
+    first, last = np.full(sources, _NOTHING, np.int64), np.full(sources, _NOTHING, np.int64)
     second, ends_us = np.int64(0), np.int64(0)
     for row in range(len(source)):
-        if times[row] >= ends_us:
+        if times[row] >= ends_us:  # divided once a second: a division takes as long as all else
             second = times[row] // _SECOND_US
             ends_us = (second + 1) * _SECOND_US
         s = source[row]
@@ -231,22 +229,19 @@ def _second_counts(  # noqa: PLR0917 - compiled functions take no names
         in_last[s] += 1
         in_first[s] += first[s] == second
         most[s] = max(most[s], in_last[s])
+    return most, first, in_first, last, in_last
 
 
-def _by_second(
-    source: npt.NDArray[np.int32], times_us: npt.NDArray[np.int64], sources: int
-) -> tuple[int, npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """`Share.most_in_second`, and the three columns of edges, of receipts in order."""
-    none, zeros = np.full((2, sources), _NOTHING, np.int64), np.zeros((3, sources), np.int64)
-    (first, last), (in_first, in_last, most) = none, zeros
-    _second_counts(source, times_us, first, in_first, last, in_last, most)
+def _by_second(source: Int32s, times_us: Int64s, sources: int) -> tuple[int, Int32s, Int64s, Int64s]:
+    """`Share.most_in_second`, and its three columns of edges."""
+    most, first, in_first, last, in_last = _second_counts(source, times_us, sources)
     every, goes_on = np.arange(sources, dtype=np.int32), np.flatnonzero(last != first)
     edge_source = np.concatenate([every, every[goes_on]])
     edges = np.concatenate([first, last[goes_on]]), np.concatenate([in_first, in_last[goes_on]])
     return int(most.max(initial=0)), edge_source, *edges
 
 
-def queues_of(destinations: Iterable[str]) -> npt.NDArray[np.int32]:
+def queues_of(destinations: Iterable[str]) -> Int32s:
     """Per destination, the number of its queue, or -1.
 
     Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
@@ -258,7 +253,7 @@ def queues_of(destinations: Iterable[str]) -> npt.NDArray[np.int32]:
     )
 
 
-def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) -> npt.NDArray[np.int32]:
+def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) -> Int32s:
     """Per channel, the number of its queue where the queue's channels fall into several `domains`, else -1."""
     queue = queues_of(channel.destination for channel in channels)
     domains_of = Counter(number for number, _ in set(zip(queue.tolist(), domains, strict=True)))
@@ -267,10 +262,10 @@ def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) 
 
 
 def cross_domain_counts(
-    queue: npt.NDArray[np.int32],
-    ids: npt.NDArray[np.int32],
-    new: npt.NDArray[np.bool_],
-    connection: npt.NDArray[np.int32],
+    queue: Int32s,
+    ids: Int32s,
+    new: Flags,
+    connection: Int32s,
     names: Sequence[str],
 ) -> dict[tuple[str, str], int]:
     """How many receipts are new in their domain, although their queue brought the id before: by (connection of the newest

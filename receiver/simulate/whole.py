@@ -1,4 +1,4 @@
-"""A log that one process holds whole: its domains one by one, its facts, and its replay."""
+"""A log that one process holds whole: its domains, its facts and its replay; the verdict on each receipt, as rows for a table."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import pyarrow as pa
 
+from receiver.message import Verdict
 from receiver.simulate.compiled import Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, first_receipt_needs, link_rows, reuse_distances
 from receiver.simulate.facts import DomainSeen, Facts, LogSeen, facts_of
 from receiver.simulate.figures import LogFigures
+from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Replays, ReplayShare, Section
 from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
@@ -64,7 +67,7 @@ def _number_densely(numbers: Int32s, seen: Int32s) -> tuple[Int32s, Int32s]:
 
 def split_domains(receipts: Receipts) -> Iterator[Domain]:
     """The domains of a log, ordered by name."""
-    domain = receipts.domain_number
+    domain = receipts.domain_of_channel[receipts.channel_number]
     few = len(receipts.domains) <= 1 << 16  # numbers of 16 bits are sorted many times faster
     order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
     ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
@@ -180,14 +183,10 @@ def _counted(receipts: Receipts, domain: Domain) -> Counted:
     )
 
 
-def _clamped(receipts: Receipts, domain: Domain) -> int:
-    """How many times stepped back."""
-    return int(np.count_nonzero(domain.rows.received_at_us != taken(receipts.received_at_us, domain.log_rows)))
-
-
 def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
     """The figures of a log; `domains` are all of its domains."""
     times = receipts.received_at_us
+    clamped = (domain.rows.received_at_us != taken(times, domain.log_rows) for domain in domains)
     return LogFigures(
         receipts=len(times),
         unchecked=int(np.count_nonzero(receipts.id_number == 0)),
@@ -197,7 +196,7 @@ def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
         sources=sum(domain.sources for domain in domains),
         first_received_at_us=int(times.min()) if len(times) else None,
         last_received_at_us=int(times.max()) if len(times) else None,
-        clock_clamped=sum(_clamped(receipts, domain) for domain in domains),
+        clock_clamped=sum(int(np.count_nonzero(stepped_back)) for stepped_back in clamped),
         redelivered=0 if receipts.redelivered is None else int(np.count_nonzero(receipts.redelivered)),
         max_delivery_secs=receipts.max_delivery_us / 1_000_000,
     )
@@ -230,3 +229,55 @@ def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[s
     channel = receipts.channel_number[rows]
     names = [channel.connection_id for channel in receipts.channels]
     return cross_domain_counts(queue_of_channel[channel], ids[rows], new[rows], channel, names)
+
+
+_FEW = pa.dictionary(pa.int32(), pa.string())
+VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
+"""Columns of verdicts hold indexes of this."""
+
+
+def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
+    """The schema of rows with verdicts in these columns."""
+    receipt = {"row": pa.int64(), "domain": _FEW, "unique_message_id": pa.string(), "message_source_id": _FEW}
+    return pa.schema(receipt | dict.fromkeys(columns, _FEW))
+
+
+VERDICT_SCHEMA = verdict_schema()
+
+
+def receipt_batches(
+    receipts: Receipts, verdicts: Callable[[slice], Sequence[Int32s]], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Rows of `schema`, one per receipt, in the order of the log; ids as their exact text.
+
+    `verdicts` gives for a slice of the rows what each column of verdicts holds.
+    """
+    domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
+    names = pa.array(map(str, VERDICTS), pa.string())
+    for rows in receipts.ids.stretches(receipts.id_number):
+        domain = receipts.domain_of_channel[receipts.channel_number[rows]]
+        columns = [
+            pa.array(np.arange(rows.start, rows.stop)),
+            pa.DictionaryArray.from_arrays(pa.array(domain), domains),
+            receipts.ids.texts(receipts.id_number[rows]),
+            pa.DictionaryArray.from_arrays(pa.array(receipts.source_number[rows]), sources),
+            *(pa.DictionaryArray.from_arrays(pa.array(column), names) for column in verdicts(rows)),
+        ]
+        yield pa.record_batch(columns, schema=schema)
+
+
+def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> Int32s:
+    """Per receipt, the index of its verdict in `VERDICTS`."""
+    verdicts = np.full(len(receipts.received_at_us), VERDICTS.index(Verdict.NEW), np.int32)
+    verdicts[receipts.id_number == 0] = VERDICTS.index(Verdict.UNCHECKED)
+    for domain in split_domains(receipts):
+        (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
+        duplicates = domain.log_rows[domain.rows.earlier >= 0]
+        verdicts[duplicates[is_caught(counts.needs_us, expiry_us)]] = VERDICTS.index(Verdict.DUPLICATE)
+    return verdicts
+
+
+def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
+    """Rows of `VERDICT_SCHEMA` under one setting, one per receipt."""
+    verdicts = verdicts_of(receipts, window, expiry_us)
+    return receipt_batches(receipts, lambda rows: [verdicts[rows]], VERDICT_SCHEMA)

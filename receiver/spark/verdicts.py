@@ -30,7 +30,7 @@ from receiver.domains import domain_key
 from receiver.errors import OutputError
 from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
-from receiver.simulate.verdict_rows import VERDICT_SCHEMA
+from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.flow import SparkFlow
 from receiver.steps.plan import keys_us
 from receiver.steps.schemas import channel_of, channels_of
@@ -72,7 +72,7 @@ def verdict_of(unique_message_id: Column) -> Column:
 
 
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
-    """The rows of `simulate.verdict_rows.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
+    """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
     work, pieces = _receipts(log.plan), read.pieces
     receipts = pieces.to_frame(work, _RECEIPT)
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from receiver.compare.engine import compare_policies, verdict_batches
 from receiver.policies import POLICIES
-from receiver.simulate.verdict_rows import verdict_schema
+from receiver.simulate.whole import verdict_schema
 from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, domains_of, ingested
 

@@ -19,8 +19,7 @@ from receiver.simulate.figures import Kind
 from receiver.simulate.ingest import Receipts, ingest
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
-from receiver.simulate.verdict_rows import VERDICTS, verdicts_of
-from receiver.simulate.whole import WholeLog
+from receiver.simulate.whole import VERDICTS, WholeLog, verdicts_of
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
 KEY = "destination"
@@ -72,7 +71,7 @@ def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str], tuple
 
 def duplicates(receipts: Receipts) -> np.ndarray:
     """Per receipt, whether its id came before in its domain."""
-    pairs = np.stack([receipts.domain_number, receipts.id_number])
+    pairs = np.stack([receipts.domain_of_channel[receipts.channel_number], receipts.id_number])
     first = np.unique(pairs, axis=1, return_index=True)[1]
     came_before = np.ones(len(receipts.id_number), bool)
     came_before[first] = False

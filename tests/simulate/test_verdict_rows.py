@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs
 
-from receiver.simulate.verdict_rows import verdict_batches
+from receiver.simulate.whole import verdict_batches
 from tests.choosing import cases
 
 SETTINGS = st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 7, 10, 50])).filter(any)

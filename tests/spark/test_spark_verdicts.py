@@ -11,7 +11,7 @@ from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
-from receiver.simulate.verdict_rows import VERDICT_SCHEMA, verdict_batches
+from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
 from receiver.spark import verdicts
 from receiver.spark.sources import read_files
 from receiver.spark.verdicts import verdict_rows, verdicts_file

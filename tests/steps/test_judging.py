@@ -10,7 +10,7 @@ from test_chunked import KEYS, hot_domains
 from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
-from receiver.simulate.verdict_rows import verdict_batches
+from receiver.simulate.whole import verdict_batches
 from receiver.steps.log import ChunkedLog
 from tests.choosing import cases
 
