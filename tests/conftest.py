@@ -173,6 +173,40 @@ def kafka():
     yield from real_broker("kafka")
 
 
+def real_cluster(product):
+    """A cluster of that module, which runs for the tests of one file; a test leaves its nodes as they were."""
+    cached = pytest.importorskip("tests.brokers.cached", reason="no brokers where there is no fcntl, as on Windows")
+    module = import_module(f"tests.brokers.{product}")
+    with cached.new_broker(module, module.Cluster) as cluster:
+        cluster.start()
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_cluster():
+    """Three nodes of RabbitMQ."""
+    yield from real_cluster("rabbitmq")
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster():
+    """Three nodes of Kafka."""
+    yield from real_cluster("kafka")
+
+
+@pytest.fixture(scope="module")
+def artemis_pair(artemis_home):
+    """A primary of Artemis and its backup, by replication."""
+    pair = pytest.importorskip("tests.brokers.artemis_pair", reason="no cluster where there are no processes to freeze")
+    with tempfile.TemporaryDirectory(prefix="receiver-artemis-", ignore_cleanup_errors=True) as folder:
+        nodes = pair.Pair(artemis_home, Path(folder))
+        try:
+            nodes.start()
+            yield nodes
+        finally:
+            nodes.close()
+
+
 @pytest.fixture(scope="session")
 def postgres_url():
     """The address of a real PostgreSQL that runs for the whole session."""

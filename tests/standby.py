@@ -1,4 +1,7 @@
-"""A real primary of PostgreSQL and its standby, which takes over at the same address: a failover, as often as one likes."""
+"""A real primary of PostgreSQL and its standby, which takes over: a failover, as often as one likes.
+
+Clients have one address of whoever is the primary, as of a supervisor that moves it, or a list of two, of which one is.
+"""
 
 import asyncio
 import shutil
@@ -6,7 +9,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +115,10 @@ class _Link(links.Link):
         await _pumped(reader, self.client)
 
 
+async def _connection(node: _Node) -> links.Streams:
+    return await asyncio.open_unix_connection(f"{node.folder}/.s.PGSQL.5432")
+
+
 async def _pumped(reader: Any, writer: Any) -> None:
     while some := await reader.read(1 << 16):
         writer.write(some)
@@ -118,7 +126,7 @@ async def _pumped(reader: Any, writer: Any) -> None:
 
 
 class Pair:
-    """A primary and its standby, and the one address of whoever is the primary; made by `primary_and_standby`."""
+    """A primary and its standby, and their addresses; made by `primary_and_standby`."""
 
     def __init__(self, folder: Path, first: _Node, *, is_synchronous: bool) -> None:
         self._folder = folder
@@ -126,15 +134,28 @@ class Pair:
         self._copies = 0
         self.primary = first
         self.standby = self._new_standby()
-        self.proxy = links.Proxy(self._connect, _Link)
+        self._hosts: list[_Node | None] = [self.primary, self.standby]
+        """None while a new standby isn't there yet."""
+        self.proxy = links.Proxy(lambda: _connection(self.primary), _Link)
+        self.host_proxies = [links.Proxy(partial(self._connect, number), _Link) for number in range(2)]
 
-    async def _connect(self) -> links.Streams:
-        return await asyncio.open_unix_connection(f"{self.primary.folder}/.s.PGSQL.5432")
+    async def _connect(self, number: int) -> links.Streams:
+        node = self._hosts[number]
+        if node is None:
+            raise ConnectionRefusedError
+        return await _connection(node)
 
     @property
     def url(self) -> str:
-        """The address for clients, by psycopg."""
+        """The address for clients, by psycopg, of whoever is the primary."""
         return shown(make_url(self.primary.url).set(host="127.0.0.1", port=self.proxy.port, query={}))
+
+    @property
+    def hosts_url(self) -> str:
+        """An address that names both hosts."""
+        ports = ",".join(str(proxy.port) for proxy in self.host_proxies)
+        query = {"host": "127.0.0.1,127.0.0.1", "port": ports, "target_session_attrs": "read-write"}
+        return shown(make_url(self.primary.url).set(query=query))
 
     def detach(self) -> None:
         """Have the standby miss all that is committed from now on."""
@@ -155,12 +176,14 @@ class Pair:
         self.standby.ask("SELECT pg_promote(true, 120)")
         self.standby.wait_until("SELECT NOT pg_is_in_recovery()")
         lost, self.primary = self.primary, self.standby
+        self._hosts[self._hosts.index(lost)] = None
         self.proxy.reachable = True
         shutil.rmtree(lost.folder, ignore_errors=True)
 
     def build_standby(self) -> None:
-        """A new standby of whoever is the primary now."""
+        """A new standby of whoever is the primary now, on the host of the lost one."""
         self.standby = self._new_standby()
+        self._hosts[self._hosts.index(None)] = self.standby
 
     def _new_standby(self) -> _Node:
         self._copies += 1
@@ -189,7 +212,9 @@ def primary_and_standby(*, is_synchronous: bool = False) -> Iterator[Pair]:
         primary = source.copied_to(folder / "first", follows=False)
         pair = Pair(folder, primary, is_synchronous=is_synchronous)
         try:
-            with links.serving(pair.proxy):
+            with ExitStack() as serving:
+                for proxy in (pair.proxy, *pair.host_proxies):
+                    serving.enter_context(links.serving(proxy))
                 yield pair
         finally:
             pair.close()

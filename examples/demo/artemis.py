@@ -66,7 +66,7 @@ class Broker(Server):
 
     def __init__(self, home: Path, folder: Path, *, require_login: bool = False) -> None:
         super().__init__(folder / "said.log")
-        self._folder = folder
+        self.folder = folder
         self.stomp_port, self.amqp_port, self.core_port = processes.free_ports(_STOMP_PORT, _AMQP_PORT, _CORE_PORT)
         """The port of Artemis' own protocol, which its JMS client speaks."""
         arguments = [
@@ -100,10 +100,14 @@ class Broker(Server):
         given: dict[str, object] = {"maxDiskUsage": -1}
         given |= {f'addressSettings."{name}".IDCacheSize': size for name, size in (id_cache_sizes or {}).items()}
         given |= properties or {}
-        file = self._folder / "etc" / "given.properties"
+        file = self.folder / "etc" / "given.properties"
         file.write_text("".join(f"{name}={value}\n" for name, value in given.items()), encoding="utf-8")
-        command = [str(self._folder / "bin" / "artemis"), "run", "--properties", str(file)]
-        self.launch(command, lambda said: _IS_UP in said, {"JAVA_ARGS": _JAVA_ARGS})
+        command = [str(self.folder / "bin" / "artemis"), "run", "--properties", str(file)]
+        self.launch(command, self.is_up, {"JAVA_ARGS": _JAVA_ARGS})
+
+    def is_up(self, said: str) -> bool:
+        """Whether it is, by what it has said since it was started."""
+        return _IS_UP in said
 
 
 @contextmanager

@@ -131,6 +131,11 @@ class Server:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None while it isn't running."""
+        return None if self._process is None else self._process.pid
+
     def said(self, since: int = 0) -> str:
         """What it has logged after the first `since` bytes."""
         with self._log.open("rb") as log:

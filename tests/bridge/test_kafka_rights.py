@@ -1,6 +1,5 @@
 """Kafka through TLS, with names, passwords and rights: what is allowed works, and what isn't is refused in words."""
 
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -35,22 +34,20 @@ class SecureKafka(Broker):
     """Beside its plain port, one through TLS that wants to know who it is."""
 
     def __init__(self, jars, folder, certificate):
+        super().__init__(jars, folder)
         (self.secure_port,) = free_ports(9094)
+        for listens in ("listeners", "advertised.listeners"):
+            self.settings[listens] += f",SASL_SSL://{HOST}:{self.secure_port}"
         users = " ".join(f'user_{user}="{password}"' for user, password in USERS.items())
-        secure = [
-            "sasl.enabled.mechanisms=PLAIN",
-            "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
-            f"listener.name.sasl_ssl.plain.sasl.jaas.config={LOGIN} required {users};",
-            "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users=User:ANONYMOUS;User:me",
-            "ssl.keystore.type=PEM",
-            f"ssl.keystore.location={certificate}",
-        ]
-        port = f",SASL_SSL://{HOST}:{self.secure_port}\n"
-        listens = r"^((?:advertised\.)?listeners=.*)\n"
-        super().__init__(
-            jars, folder, lambda text: re.sub(listens, rf"\1{port}", text, flags=re.MULTILINE) + "\n".join(secure)
-        )
+        self.settings |= {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{LOGIN} required {users};",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:me",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": certificate,
+        }
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,8 @@
-"""A real Kafka of one node, broker and controller in one (KRaft), of the libraries that it needs."""
+"""A real Kafka of the libraries that it needs: one node, broker and controller in one (KRaft), or three."""
 
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -12,30 +11,10 @@ from confluent_kafka.cimpl import NewTopic
 from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports, last_lines
 from receiver.errors import BrokerError
 from tests.brokers.cached import fetch_jars
+from tests.brokers.cluster import Nodes, subfolder, until
 
 VERSION = "4.3.1"
 ARTIFACTS = [f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36"]
-# The session's timeout is what a restart after a kill waits for: the controller takes the dead one for alive so long.
-CONFIG = """process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{host}:{controller}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
-advertised.listeners=PLAINTEXT://{host}:{port}
-controller.listener.names=CONTROLLER
-log.dirs={folder}/data
-auto.create.topics.enable=false
-offsets.topic.replication.factor=1
-offsets.topic.num.partitions=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-transaction.state.log.num.partitions=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-group.initial.rebalance.delay.ms=0
-group.min.session.timeout.ms=500
-broker.session.timeout.ms=3000
-broker.heartbeat.interval.ms=500
-"""
 ANSWERS_SECS = 30
 
 
@@ -44,33 +23,12 @@ def fetch(cache: Path) -> Path:
     return fetch_jars(cache, f"kafka-{VERSION}", ARTIFACTS)
 
 
-class Broker(Server):
-    """One node and its data in a folder of its own; not running until `start`.
+class WithTopics:
+    """What has topics, without a login. They are made by `declare` alone."""
 
-    Its ports stay the same for its life. It has no login. Topics are made by `declare` alone.
-    """
-
-    def __init__(self, home: Path, folder: Path, more: Callable[[str], str] = lambda config: config) -> None:
-        """`more` changes the configuration."""
-        super().__init__(folder / "said.log")
-        self._java = ["java", "-Xmx384m", *JAVA_ARGS.split(), "-cp", f"{home}/*"]
-        self._config = folder / "server.properties"
-        self.port, controller_port = free_ports(9092, 9093)
-        ports = {"host": HOST, "port": self.port, "controller": controller_port}
-        self._config.write_text(more(CONFIG.format(folder=folder, **ports)), encoding="utf-8")
-        formats = ["kafka.tools.StorageTool", "format", "-t", uuid.uuid4().hex[:22], "-c", str(self._config)]
-        ran = subprocess.run([*self._java, *formats], capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise BrokerError(f"Kafka's data can't be made: {last_lines(ran.stdout + ran.stderr)}")
-
-    @property
-    def servers(self) -> str:
-        """Where its clients connect to, `bootstrap.servers`."""
-        return f"{HOST}:{self.port}"
-
-    def start(self) -> None:
-        """Start and wait until it is up."""
-        self.launch([*self._java, "kafka.Kafka", str(self._config)], lambda said: "Kafka Server started" in said)
+    servers: str
+    """Where clients connect to, `bootstrap.servers`."""
+    replicas = 1
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers})
@@ -79,9 +37,11 @@ class Broker(Server):
         """Make a topic; `retention_ms="1000"` and so on."""
         given = {name.replace("_", "."): value for name, value in config.items()}
         admin = self.admin()  # kept by its name, for its answers end with it
-        made = admin.create_topics([NewTopic(topic, partitions, 1, config=given)], operation_timeout=ANSWERS_SECS)
+        made = admin.create_topics(
+            [NewTopic(topic, partitions, self.replicas, config=given)], operation_timeout=ANSWERS_SECS
+        )
         made[topic].result(ANSWERS_SECS)
-        self._until(lambda: self._leaders(topic) == partitions)
+        until(lambda: self._leaders(topic) == partitions)
 
     def new_topic(self, partitions: int = 1, **config: str) -> str:
         """The name of a topic of its own."""
@@ -93,23 +53,104 @@ class Broker(Server):
         admin = self.admin()
         (deleted,) = admin.delete_topics([topic]).values()
         deleted.result(ANSWERS_SECS)
-        self._until(lambda: self._leaders(topic) == 0)
+        until(lambda: self._leaders(topic) == 0)
         time.sleep(0.5)
 
     def _leaders(self, topic: str) -> int:
-        """How many partitions of a topic it serves, as it says to all who ask."""
+        """How many partitions of a topic it serves, as it says to all who ask: what it has taken from one a moment later."""
         shown = self.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
         return sum(partition.leader >= 0 for partition in shown.partitions.values())
-
-    def _until(self, is_so: Callable[[], bool]) -> None:
-        """What it has taken from one, it says to others a moment later."""
-        give_up = time.monotonic() + ANSWERS_SECS
-        while not is_so():
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
 
     def address(self, topic: str, group: str | None = None, **options: str) -> str:
         """The address of a topic as the bridge takes it."""
         given = {"group": group, **options} if group else options
         more = "&".join(f"{name}={value}" for name, value in given.items())
         return f"kafka://{self.servers}/{topic}" + (f"?{more}" if more else "")
+
+
+class Broker(WithTopics, Server):
+    """One node and its data in a folder of its own; not running until `start`. Its ports stay the same for its life."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        super().__init__(folder / "said.log")
+        self._folder = folder
+        self._java = ["java", "-Xmx384m", *JAVA_ARGS.split(), "-cp", f"{home}/*"]
+        self.port, self.controller_port = free_ports(9092, 9093)
+        self.servers = f"{HOST}:{self.port}"
+        self.cluster_id = uuid.uuid4().hex[:22]
+        controller = f"{HOST}:{self.controller_port}"
+        self.settings: dict[str, object] = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "controller.quorum.voters": f"1@{controller}",
+            "listeners": f"PLAINTEXT://{self.servers},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.servers}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": folder / "data",
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": 1,
+            "transaction.state.log.num.partitions": 1,
+            "group.initial.rebalance.delay.ms": 0,
+            "group.min.session.timeout.ms": 500,
+            # So long the controller takes a dead one for alive: it is what a restart after a kill waits for.
+            "broker.session.timeout.ms": 3_000,
+            "broker.heartbeat.interval.ms": 500,
+            **_replicated(1, least=1),
+        }
+        """Of its configuration, by which it is made at the first start."""
+
+    def start(self) -> None:
+        """Start and wait until it is up."""
+        config = self._folder / "server.properties"
+        if not config.exists():
+            config.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()), encoding="utf-8")
+            formats = ["kafka.tools.StorageTool", "format", "-t", self.cluster_id, "-c", str(config)]
+            ran = subprocess.run([*self._java, *formats], capture_output=True, text=True, check=False)
+            if ran.returncode:
+                raise BrokerError(f"Kafka's data can't be made: {last_lines(ran.stdout + ran.stderr)}")
+        self.launch([*self._java, "kafka.Kafka", str(config)], lambda said: "Kafka Server started" in said)
+
+
+class Cluster(WithTopics, Nodes[Broker]):
+    """Three nodes, each broker and controller, of which two are enough to go on. What is written is safe on two."""
+
+    replicas = 3
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        Nodes.__init__(self, [Broker(home, subfolder(folder, f"node{number}")) for number in range(1, 4)])
+        self.servers = ",".join(node.servers for node in self.nodes)
+        to_controllers = [f"{HOST}:{self.network.port_to(node, node.controller_port)}" for node in self.nodes]
+        voters = ",".join(f"{number}@{controller}" for number, controller in enumerate(to_controllers, 1))
+        for number, (node, controller) in enumerate(zip(self.nodes, to_controllers, strict=True), 1):
+            (port,) = free_ports(9094)
+            to_node = f"{HOST}:{self.network.port_to(node, port)}"
+            node.cluster_id = self.nodes[0].cluster_id
+            node.settings |= {
+                "node.id": number,
+                "controller.quorum.voters": voters,
+                "listeners": f"{node.settings['listeners']},INTERNAL://{HOST}:{port}",
+                "advertised.listeners": f"PLAINTEXT://{node.servers},INTERNAL://{to_node},CONTROLLER://{controller}",
+                "listener.security.protocol.map": ",".join(
+                    f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "INTERNAL", "CONTROLLER")
+                ),
+                "inter.broker.listener.name": "INTERNAL",
+                **_replicated(self.replicas, least=2),
+            }
+
+    def leader(self, topic: str, partition: int = 0) -> Broker:
+        """The node that leads a partition now, as a node says that is in touch with the others; waits until there is one."""
+
+        def asked() -> Broker | None:
+            there = next(node for node in self.nodes if self.is_whole(node))
+            shown = there.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
+            number = shown.partitions[partition].leader
+            return self.nodes[number - 1] if number > 0 and self.is_whole(self.nodes[number - 1]) else None
+
+        return until(asked)
+
+
+def _replicated(replicas: int, *, least: int) -> dict[str, object]:
+    """Settings: how many nodes have each partition, and how many must have what is confirmed."""
+    factors = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"]
+    leasts = ["transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr", "min.insync.replicas"]
+    return dict.fromkeys((f"{name}.replication.factor" for name in factors), replicas) | dict.fromkeys(leasts, least)

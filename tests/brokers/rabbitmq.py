@@ -2,8 +2,8 @@
 
 import os
 import shutil
-import socket
 import subprocess
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pika
 from examples.demo.processes import HOST, Server, free_ports, last_lines, run_to_fetch, whole
 from receiver.errors import BrokerError, MissingProgramError
 from tests.brokers.cached import WithQueues
+from tests.brokers.cluster import Nodes, subfolder, until
+from tests.brokers.epmd import Names
 
 SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"
@@ -25,6 +27,11 @@ stream.listeners.tcp.1 = {host}:{stream}
 disk_free_limit.absolute = 50MB
 log.console = true
 log.file = false
+"""
+# Who is cut off is missed after 5 s, and then serves nobody until it isn't.
+CLUSTER = """cluster_formation.peer_discovery_backend = classic_config
+cluster_partition_handling = pause_minority
+net_ticktime = 5
 """
 IS_UP = "Server startup complete"
 
@@ -70,21 +77,23 @@ class Broker(WithQueues, Server):
     def __init__(self, root: Path, folder: Path) -> None:
         super().__init__(folder / "said.log")
         self._root = root
-        self._epmd = Server(folder / "epmd.log")
+        self._folder = folder
+        self._names: Names | None = None
         self._has_declared = False
         ports = free_ports(5672, 61613, 5552, 4369, 25672)
-        self.amqp_port, self.stomp_port, self.stream_port, self._epmd_port, dist_port = ports
+        self.amqp_port, self.stomp_port, self.stream_port, self.names_port, self.dist_port = ports
         config = CONFIG.format(host=HOST, amqp=self.amqp_port, stomp=self.stomp_port, stream=self.stream_port)
         (folder / "rabbitmq.conf").write_text(config, encoding="utf-8")
         (folder / "plugins").write_text(f"[{','.join(PLUGINS)}].\n", encoding="utf-8")
+        self.node = f"receiver{self.amqp_port}"
         within = f"/{folder.relative_to(root)}"
         self._env = {
             "HOME": within,
             "LANG": "C.UTF-8",
             "ERL_EPMD_ADDRESS": HOST,
-            "ERL_EPMD_PORT": str(self._epmd_port),
-            "RABBITMQ_DIST_PORT": str(dist_port),
-            "RABBITMQ_NODENAME": f"receiver{self.amqp_port}@localhost",
+            "ERL_EPMD_PORT": str(self.names_port),
+            "RABBITMQ_DIST_PORT": str(self.dist_port),
+            "RABBITMQ_NODENAME": f"{self.node}@localhost",
             "RABBITMQ_CONFIG_FILE": f"{within}/rabbitmq.conf",
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{within}/plugins",
             "RABBITMQ_MNESIA_BASE": within,
@@ -98,10 +107,18 @@ class Broker(WithQueues, Server):
 
     def start(self) -> None:
         """Start and wait until it is up."""
-        if self._epmd._process is None:
-            # By ourselves, for the one that a node starts outlives it.
-            self._epmd.launch(self._command("epmd", "-address", HOST), lambda _: is_open(self._epmd_port), self._env)
+        self._names = self._names or Names(self.names_port)
         self.launch(self._command(f"{PROGRAMS}/rabbitmq-server"), lambda said: IS_UP in said, self._env)
+
+    def join(self, names: Names, config: str, cookie: str) -> None:
+        """Be a node of a cluster, before the first start."""
+        self._names = names
+        self._env["ERL_EPMD_PORT"] = str(names.port)
+        with (self._folder / "rabbitmq.conf").open("a", encoding="utf-8") as file:
+            file.write(config)
+        secret = self._folder / ".erlang.cookie"
+        secret.write_text(cookie, encoding="utf-8")
+        secret.chmod(0o400)
 
     def kill(self) -> None:
         """End it at once, by kill -9, but what `declare` has made is kept, as it would be two seconds later."""
@@ -113,7 +130,8 @@ class Broker(WithQueues, Server):
     def close(self) -> None:
         self._has_declared = False
         super().close()
-        self._epmd.close()
+        if self._names is not None:
+            self._names.close()
 
     def ctl(self, *arguments: str) -> str:
         """What `rabbitmqctl` says; takes a second or two."""
@@ -136,6 +154,31 @@ class Broker(WithQueues, Server):
         self._has_declared = True
 
 
-def is_open(port: int) -> bool:
-    with socket.socket() as connection:
-        return connection.connect_ex((HOST, port)) == 0
+class Cluster(Nodes[Broker]):
+    """Three nodes, of which two are enough to go on."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        super().__init__([Broker(root, subfolder(folder, f"node{number}")) for number in range(1, 4)])
+        config = CLUSTER + "".join(
+            f"cluster_formation.classic_config.nodes.{number} = {node.node}@localhost\n"
+            for number, node in enumerate(self.nodes, 1)
+        )
+        ports = {node.node: self.network.port_to(node, node.dist_port) for node in self.nodes}
+        names, cookie = Names(self.nodes[0].names_port, ports), uuid.uuid4().hex
+        for node in self.nodes:
+            node.join(names, config, cookie)
+
+    def leader(self, queue: str) -> Broker:
+        """The node that leads a quorum queue or a stream now, as the others say; waits until there is one."""
+
+        def asked() -> Broker | None:
+            there = next(node for node in self.nodes if self.is_whole(node))
+            try:
+                rows = there.ctl("list_queues", "name", "leader").splitlines()
+            except BrokerError:  # it has just been lost by the others
+                return None
+            leaders = dict(row.split("\t") for row in rows if "\t" in row)
+            name = leaders.get(queue, "").partition("@")[0]
+            return next((node for node in self.nodes if node.node == name and self.is_whole(node)), None)
+
+        return until(asked)

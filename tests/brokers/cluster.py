@@ -1,0 +1,170 @@
+"""Nodes of one cluster, and what a test does to them: kill, freeze, cut off from the others, and start again.
+
+What nodes say to each other goes through proxies on loopback, so that no rights are needed to cut a node off.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import psutil
+
+from examples.demo.processes import HOST, Server
+from tests import links
+
+PIECE_BYTES = 1 << 16
+TICK_SECS = 0.02
+PATIENCE_SECS = 120
+_T = TypeVar("_T")
+_Node = TypeVar("_Node", bound=Server)
+
+
+class _Wire(links.Link):
+    """A connection from one node to another, which may be held up: then nothing comes through, and neither end is told."""
+
+    def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
+        super().__init__(client, server)
+        self.client_port: int = client.get_extra_info("peername")[1]
+        self.passes = asyncio.Event()
+
+    async def from_client(self, reader: asyncio.StreamReader) -> None:
+        await self._pass_on(reader, self.server)
+
+    async def from_server(self, reader: asyncio.StreamReader) -> None:
+        await self._pass_on(reader, self.client)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_open = True
+        while is_open:
+            try:
+                data = await reader.read(PIECE_BYTES)
+            except ConnectionError:
+                data = b""
+            await self.passes.wait()  # what is said while it is held comes later, and so does the end
+            is_open = bool(data)
+            writer.write(data)
+            await writer.drain()
+
+
+class Network:
+    """The connections between nodes. Who is cut off neither hears the others nor is heard; clients reach it all the same."""
+
+    def __init__(self) -> None:
+        self.away: set[Server] = set()
+        """Who is cut off."""
+        self._proxies: list[tuple[Server, links.Proxy]] = []
+        self._serving = ExitStack()
+
+    def port_to(self, node: Server, port: int) -> int:
+        """By which other nodes are to reach a port of a node."""
+        proxy = links.Proxy(partial(asyncio.open_connection, HOST, port), partial(self._new_wire, node))
+        self._proxies.append((node, proxy))
+        self._serving.enter_context(links.serving(proxy))
+        return proxy.port
+
+    def cut_off(self, node: Server) -> None:
+        self.away.add(node)
+        self._hold()
+
+    def mend(self) -> None:
+        self.away.clear()
+        self._hold()
+
+    def close(self) -> None:
+        self._serving.close()
+
+    def _hold(self) -> None:
+        """Have wires pass things on or not, by who is away."""
+
+        async def hold(target: Server, wires: set[_Wire]) -> None:
+            for wire in wires:
+                self._hold_if_away(target, wire)
+
+        for target, proxy in self._proxies:
+            asyncio.run_coroutine_threadsafe(hold(target, proxy.links), proxy.loop).result()
+
+    def _new_wire(self, target: Server, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> _Wire:
+        wire = _Wire(client, server)
+        self._hold_if_away(target, wire)
+        return wire
+
+    def _hold_if_away(self, target: Server, wire: _Wire) -> None:
+        if any(node is target or wire.client_port in _client_ports(node) for node in self.away):
+            wire.passes.clear()
+        else:
+            wire.passes.set()
+
+
+def _client_ports(node: Server) -> set[int]:
+    """Of the connections that its process has, our own ends: there is no other way to tell who connects."""
+    if node.pid is None:
+        return set()
+    try:
+        return {each.laddr.port for each in psutil.Process(node.pid).net_connections("tcp") if each.laddr}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+class Nodes(Generic[_Node]):
+    """The nodes of a cluster, not running until `start`; whatever happens to them, `close` ends all."""
+
+    def __init__(self, nodes: Sequence[_Node]) -> None:
+        self.nodes = nodes
+        self.network = Network()
+        self._frozen: set[_Node] = set()
+
+    def start(self, *nodes: _Node) -> None:
+        """Start these at once, or all, and wait until they are up."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda node: node.start(), nodes or self.nodes))
+
+    def freeze(self, node: _Node) -> None:
+        """Its connections stay, and it says nothing more until `thaw`."""
+        os.kill(_pid(node), signal.SIGSTOP)
+        self._frozen.add(node)
+
+    def thaw(self, node: _Node) -> None:
+        os.kill(_pid(node), signal.SIGCONT)
+        self._frozen.discard(node)
+
+    def is_whole(self, node: _Node) -> bool:
+        """Whether it runs, and nothing is done to it."""
+        return node.pid is not None and node not in self._frozen and node not in self.network.away
+
+    def close(self) -> None:
+        for node in self.nodes:
+            node.close()
+        self.network.close()
+
+
+def until(found: Callable[[], _T]) -> _T:
+    """What that gives, once it is anything."""
+    give_up = time.monotonic() + PATIENCE_SECS
+    while not (result := found()):
+        assert time.monotonic() < give_up
+        time.sleep(TICK_SECS)
+    return result
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex((HOST, port)) == 0
+
+
+def subfolder(folder: Path, name: str) -> Path:
+    made = folder / name
+    made.mkdir()
+    return made
+
+
+def _pid(node: Server) -> int:
+    assert node.pid is not None
+    return node.pid
