@@ -167,7 +167,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     needs = analysis.elsewhere  # None where the log has no duplicate
     sized = [] if needs is None else fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
     fitted = list(map(str, sized))
-    recommended = two_tier(recommendation.setting.window, recommendation.setting.expiry_us)
+    recommended = two_tier(*recommendation.setting.pair)
     texts = [*unasked(), *fitted, str(recommended)]
     contest = _Contest([], log.domains, recommendation)
     for text in dict.fromkeys(texts):

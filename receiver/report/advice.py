@@ -86,8 +86,7 @@ def change(analysis: Analysis) -> str:
 
 def present_is_default(analysis: Analysis) -> bool:
     """Whether Apama's defaults are set at present, not raised to what the log needs."""
-    setting = analysis.of(Kind.PRESENT).setting
-    return (setting.window, setting.expiry_us) == ReceiverSettings().sizes
+    return analysis.of(Kind.PRESENT).setting.pair == ReceiverSettings().sizes
 
 
 def shortfall(analysis: Analysis) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import altair as alt
@@ -63,14 +63,14 @@ def _figure_tooltip(field: str, title: str) -> alt.Tooltip:
     return alt.Tooltip(f"{field}:Q", format=",d", title=title)
 
 
-def _cost_axis(rows: list[dict[str, Any]], field: str, title: str, word: Callable[[int], str], padding: int) -> alt.X:
-    """The horizontal axis for the rows' cost in memory: a log scale, whose values `word` writes."""
-    ticks = _one_two_five(min(row[field] for row in rows), max(row[field] for row in rows))
-    return (
-        alt.X(f"{field}:Q", title=title)
-        .scale(type="log", nice=False, padding=padding)
-        .axis(values=ticks, labelExpr=_labels(ticks, word), labelOverlap=True)
-    )
+def _log_axis(
+    field: str, title: str, least: int, most: int, word: Callable[[int], str], *, grid: bool = True, **scale: Any
+) -> alt.X:
+    """A horizontal axis from the least to the most, whose values `word` writes."""
+    ticks = _one_two_five(least, most)
+    labels = json.dumps({str(value): word(value) for value in ticks}) + "[datum.value]"
+    axis = alt.X(f"{field}:Q", title=title).scale(type="log", nice=False, **scale)
+    return axis.axis(values=ticks, labelExpr=labels, labelOverlap=True, grid=grid)
 
 
 def _missed_axis(rows: list[dict[str, Any]], headroom: int = 1) -> alt.Y:
@@ -92,10 +92,6 @@ def _one_two_five(least: int, most: int) -> list[int]:
     powers = range(int(math.log10(least)), int(math.log10(most)) + 1)
     factors = (1, 2, 5) if len(powers) <= 3 else (1,)  # noqa: PLR2004
     return [factor * 10**power for power in powers for factor in factors if least <= factor * 10**power <= most]
-
-
-def _labels(values: Iterable[int], word: Callable[[int], str]) -> str:
-    return json.dumps({str(value): word(value) for value in values}) + "[datum.value]"
 
 
 _NOTHING_MISSED = "#7fd1a6"
@@ -207,12 +203,7 @@ def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str],
     least = min(max(most // _CURVE_SPAN, curve[0][0], 1), *(mark.value for mark in marks))
     begin = max((point for point in curve if point[0] <= least), default=curve[0])
     points = [(least, begin[1]), *(point for point in curve if point[0] > least), (most, 0)]
-    ticks = _one_two_five(least, most)
-    x = (
-        alt.X("size:Q", title=title)
-        .scale(type="log", nice=False, domain=[least, most])
-        .axis(values=ticks, labelExpr=_labels(ticks, word), labelOverlap=True, grid=False)
-    )
+    x = _log_axis("size", title, least, most, word, grid=False, domain=[least, most])
     rows: list[dict[str, Any]] = [{"size": value, "missed": missed, "setting": word(value)} for value, missed in points]
     decisive = {"size": need, "missed": last_missed}
     y = _missed_axis([*rows, decisive])  # where the axis begins with the need, no other row is as high
@@ -298,10 +289,11 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
         }
         for (ids, missed, rightness), indices in points.items()
     ]
+    ids = [row["ids"] for row in rows]
     _label(rows)
     shown = [rightness for rightness in _RIGHTNESS if any(row["rightness"] == rightness for row in rows)]
     base = _chart(rows).encode(
-        x=_cost_axis(rows, "ids", "most ids kept", compact, padding=24),
+        x=_log_axis("ids", "most ids kept", min(ids), max(ids), compact, padding=24),
         y=_missed_axis(rows, headroom=2),
         tooltip=[
             alt.Tooltip("policies:N", title="policy"),

@@ -8,19 +8,8 @@ from receiver.compare import Cause, Comparison, Dispute, PolicyFigures
 from receiver.domains import DOMAIN_KEYS
 from receiver.policies.names import POLICIES, two_tier, unasked
 from receiver.quantities import count, duration, seconds
+from receiver.report import words
 from receiver.report.document import Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
-from receiver.report.words import (
-    listed,
-    named_domain,
-    named_source,
-    of_duplicates,
-    or_dash,
-    reading,
-    remarks,
-    sanitised,
-    second,
-    size,
-)
 
 _SECTIONS = {
     "answer": "Whose rules should I take?",
@@ -52,8 +41,8 @@ def comparison_document(comparison: Comparison) -> Document:
     meanings = _meanings(comparison)
     notes = (_disagreement(comparison) if not comparison.disputes else "", *_notes(comparison))
     shown = [
-        *blocks("", Text(reading(log), Style.PLAIN), only=Only.TERMINAL),
-        *blocks("", *(Text(remark, Style.NOTE) for remark in remarks(log, key)), only=Only.TERMINAL),
+        *blocks("", Text(words.reading(log), Style.PLAIN), only=Only.TERMINAL),
+        *blocks("", *(Text(remark, Style.NOTE) for remark in words.remarks(log, key)), only=Only.TERMINAL),
         *blocks("answer", *leads, only=Only.PAGE),
         *blocks("answer", Text(answer, Style.PLAIN)),
         *blocks("answer", _recommended_words(comparison), only=Only.PAGE),
@@ -94,7 +83,7 @@ def _policies(comparison: Comparison) -> Table:
             (Column("missed"), lambda index: count(policies[index].missed)),
             (Column("false"), lambda index: count(policies[index].false_duplicates)),
             (Column("most ids\nkept"), lambda index: count(policies[index].peak_ids)),
-            (Column("memory", is_spare=True), lambda index: size(policies[index].memory_bytes)),
+            (Column("memory", is_spare=True), lambda index: words.size(policies[index].memory_bytes)),
         ],
         marked=best,
         note="\n".join(notes),
@@ -142,16 +131,19 @@ def _disputes(comparison: Comparison) -> Table:
         comparison.disputes,
         [
             (Column("row"), lambda dispute: str(dispute.row)),
-            (Column("id", Cells.NAME), lambda dispute: sanitised(dispute.unique_message_id, _LONGEST_NAME)),
+            (Column("id", Cells.NAME), lambda dispute: words.sanitised(dispute.unique_message_id, _LONGEST_NAME)),
             (
                 Column("source", Cells.NAME, Only.PAGE),
-                lambda dispute: named_source(dispute.message_source_id, _LONGEST_NAME),
+                lambda dispute: words.named_source(dispute.message_source_id, _LONGEST_NAME),
             ),
-            (Column("domain", Cells.NAME, Only.PAGE), lambda dispute: named_domain(dispute.domain, _LONGEST_NAME)),
-            (Column("age"), lambda dispute: or_dash(dispute.age_us, duration)),
+            (
+                Column("domain", Cells.NAME, Only.PAGE),
+                lambda dispute: words.named_domain(dispute.domain, _LONGEST_NAME),
+            ),
+            (Column("age"), lambda dispute: words.or_dash(dispute.age_us, duration)),
             (Column("duplicate", Cells.TEXT), lambda dispute: sides(dispute)[0] or "-"),
             (Column("new", Cells.TEXT), lambda dispute: sides(dispute)[1] or "-"),
-            (Column("received, UTC", Cells.TEXT, Only.PAGE), lambda dispute: second(dispute.received_at_us)),
+            (Column("received, UTC", Cells.TEXT, Only.PAGE), lambda dispute: words.second(dispute.received_at_us)),
         ],
         note="row: the receipt's number in the log, from 0; age: time since the id last came; duplicate and new: the policies "
         "that say so, by their numbers above, and why the wrong ones are wrong.",
@@ -163,7 +155,7 @@ def _recommended_words(comparison: Comparison) -> str:
     if index is None or comparison.recommendation is None:
         return ""
     setting = comparison.recommendation.setting
-    why = sanitised(comparison.recommendation.why, _LONGEST_PARAGRAPH)
+    why = words.sanitised(comparison.recommendation.why, _LONGEST_PARAGRAPH)
     return (
         f"Policy {index + 1} is the two-tier setting recommended for this log, W = {count(setting.window)} with "
         f"E = {seconds(setting.expiry_us)}. {why}"
@@ -172,12 +164,12 @@ def _recommended_words(comparison: Comparison) -> str:
 
 def named_policy(policy: str) -> str:
     """A policy's text, sanitised and shortened."""
-    return sanitised(policy, _LONGEST_NAME)
+    return words.sanitised(policy, _LONGEST_NAME)
 
 
 def with_number(index: int, figures: PolicyFigures, most: int = _LONGEST_LABEL) -> str:
     """A policy's text after its number, which distinguishes equal texts."""
-    return f"{index + 1}. {sanitised(figures.policy, most)}"
+    return f"{index + 1}. {words.sanitised(figures.policy, most)}"
 
 
 def best_of(comparison: Comparison) -> frozenset[int]:
@@ -196,8 +188,7 @@ def recommended_policy(comparison: Comparison) -> int | None:
     """The index of the policy that has the recommended two-tier setting; None where that wasn't tried."""
     if comparison.recommendation is None:
         return None
-    setting = comparison.recommendation.setting
-    wanted = str(two_tier(setting.window, setting.expiry_us))
+    wanted = str(two_tier(*comparison.recommendation.setting.pair))
     return next((index for index, figures in enumerate(comparison.policies) if figures.policy == wanted), None)
 
 
@@ -243,14 +234,14 @@ def _praise(comparison: Comparison) -> str:
     keep = "keeps" if len(names) == 1 else "keep"
     return (
         f"{count(len(right))} of {count(len(comparison.policies))} policies catch every duplicate and take no new message for "
-        f"one. Of these, {listed(names)} {keep} the fewest ids: {count(least)}."
+        f"one. Of these, {words.listed(names)} {keep} the fewest ids: {count(least)}."
     )
 
 
 def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
     said = []
     if figures.missed:
-        missed = of_duplicates(figures.missed, comparison.log.duplicates)
+        missed = words.of_duplicates(figures.missed, comparison.log.duplicates)
         said.append(f"misses {missed}: {_counted(figures.missed_causes)}")
     if figures.false_duplicates:
         said.append(
@@ -272,7 +263,7 @@ def _untried(comparison: Comparison) -> str:
     if not (kept_all and log.duplicates):
         return ""
     return (
-        f"{listed(map(named_policy, kept_all))} never had to forget an id here, so this log can't tell what "
+        f"{words.listed(map(named_policy, kept_all))} never had to forget an id here, so this log can't tell what "
         f"{'it' if len(kept_all) == 1 else 'they'} would miss. Try a longer one, or one that holds an outage."
     )
 
@@ -332,13 +323,14 @@ def _notes(comparison: Comparison) -> list[str]:
     if comparison.crossed_domains:
         text = (
             f"Receipts that are new in their domain, but whose id came before in another one: "
-            f"{count(comparison.crossed_domains)}. The domain key '{sanitised(comparison.key)}' keeps these apart, so no policy "
+            f"{count(comparison.crossed_domains)}. The domain key '{words.sanitised(comparison.key)}' keeps these apart, so no policy "
             "can catch them."
         )
         if comparison.key in DOMAIN_KEYS and "connection_id" in DOMAIN_KEYS[comparison.key].needs:
             text += " If several connections read one queue, share one domain: --domain destination."
         said.append(text)
     said += [
-        f"{named_policy(policy)} is left out: {sanitised(reason, 1_000)}" for policy, reason in comparison.left_out
+        f"{named_policy(policy)} is left out: {words.sanitised(reason, 1_000)}"
+        for policy, reason in comparison.left_out
     ]
     return said

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
-from receiver.report.words import moment
+from receiver.report.words import moment, moment_or_none
 from receiver.simulate.figures import Analysis, Recommendation, SettingFigures, SizedSetting
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _record(figures: DataclassInstance) -> dict[str, Any]:
         if name == field.name:
             shown[name] = str(value) if isinstance(value, StrEnum) else value
         elif name.endswith("received_at"):
-            shown[name] = value if value is None else moment(value)
+            shown[name] = moment_or_none(value)
         else:
             shown[f"{name}_secs"] = value / 1_000_000
     return shown

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TypeVar
 
 from receiver.quantities import count, duration, seconds, three_digits
-from receiver.report import advice, elsewhere
+from receiver.report import advice, elsewhere, words
 from receiver.report.document import (
     MARK,
     Cells,
@@ -22,17 +23,6 @@ from receiver.report.document import (
     Table,
     Text,
     blocks,
-)
-from receiver.report.words import (
-    compact,
-    named_domain,
-    named_source,
-    of_duplicates,
-    or_dash,
-    reading,
-    remarks,
-    sanitised,
-    size,
 )
 from receiver.simulate.figures import (
     MEANINGS,
@@ -87,9 +77,9 @@ def analysis_document(analysis: Analysis) -> Document:
     """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so."""
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
     meaning = MEANINGS[recommendation.sized.kind]
-    why = "" if recommendation.sized.kind is Kind.BOTH else sanitised(recommendation.why, _LONGEST_PARAGRAPH)
+    why = "" if recommendation.sized.kind is Kind.BOTH else words.sanitised(recommendation.why, _LONGEST_PARAGRAPH)
     compare = "Compare with your own setting: --current W,E." if advice.present_is_default(analysis) else ""
-    findings = [sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
+    findings = [words.sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
     shown = [
         *blocks("answer", Lead(advice.decision(analysis), grade)),
         *blocks("answer", f"{_GRADES[grade]} {meaning[0].upper()}{meaning[1:]}.", only=Only.PAGE),
@@ -97,7 +87,7 @@ def analysis_document(analysis: Analysis) -> Document:
         *blocks("believe", advice.weakness(analysis), *advice.reasons(analysis)),
         *blocks("believe", *_curves(analysis), only=Only.PAGE),
         *blocks("cost", advice.cost(analysis)),
-        *blocks("", Text(reading(log), Style.PLAIN), only=Only.TERMINAL),
+        *blocks("", Text(words.reading(log), Style.PLAIN), only=Only.TERMINAL),
         *blocks("cost", _kinds(analysis)),
         *blocks("answer", why),
         *blocks("present", _setting_asked_for(analysis), advice.change(analysis), advice.shortfall(analysis)),
@@ -110,10 +100,10 @@ def analysis_document(analysis: Analysis) -> Document:
         *blocks("systems", *elsewhere.contents(analysis)),
         *blocks("time", *_timeline(analysis)),
         *blocks("domains", _domains(analysis) if analysis.domains else None, only=Only.PAGE),
-        *blocks("", Items("How it was read", remarks(log, analysis.key)), only=Only.TERMINAL),
+        *blocks("", Items("How it was read", words.remarks(log, analysis.key)), only=Only.TERMINAL),
     ]
-    words = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in MEANINGS.items()}}
-    return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, words)
+    meanings = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in MEANINGS.items()}}
+    return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, meanings)
 
 
 def _kinds(analysis: Analysis) -> Table:
@@ -133,8 +123,8 @@ def _kinds(analysis: Analysis) -> Table:
             (Column("missed\nhere"), lambda sized: count(sized.setting.missed)),
             (Column("missed\nunseen"), lambda sized: "-" if sized.unseen is None else count(sized.unseen.missed)),
             (Column("most ids"), lambda sized: count(sized.setting.peak_ids)),
-            (Column("memory"), lambda sized: size(sized.memory_bytes)),
-            (Column("database", is_spare=True), lambda sized: size(sized.database_bytes)),
+            (Column("memory"), lambda sized: words.size(sized.memory_bytes)),
+            (Column("database", is_spare=True), lambda sized: words.size(sized.database_bytes)),
         ],
         marked=[recommended],
     )
@@ -151,7 +141,7 @@ def _setting_asked_for(analysis: Analysis) -> str:
     (setting,) = analysis.settings
     return (
         f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
-        f"{of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
+        f"{words.of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
     )
 
 
@@ -225,7 +215,7 @@ def _changes(analysis: Analysis) -> Table:
         ["expiry E", *(seconds(setting.expiry_us) for setting in both), expiry if has_duplicates else "-"],
         ["duplicates missed", *(count(setting.missed) for setting in both), ""],
         ["most ids kept", *(count(setting.peak_ids) for setting in both), ""],
-        ["memory", *(size(sized.memory_bytes) for sized in (present, recommended)), ""],
+        ["memory", *(words.size(sized.memory_bytes) for sized in (present, recommended)), ""],
     ]
     columns = [Column("", Cells.WORD), Column("yours"), Column("recommended"), Column("the log needs")]
     return Table("What changes", columns, rows)
@@ -253,24 +243,17 @@ def _all_settings(analysis: Analysis) -> list[SettingFigures]:
     return [*analysis.settings, *([] if recommended in analysis.settings else [recommended])]
 
 
-def grid_of(
-    analysis: Analysis, *, most_windows: int, most_expiries: int, beside: Sequence[SettingFigures] = ()
-) -> Grid:
-    """The grid with at most so many windows and expiries.
+def grid_of(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
+    """The grid with at most so many windows, and so many expiries.
 
     The recommended setting is always there, on the grid or not, and so are those `beside` it.
     """
-    settings = {(setting.window, setting.expiry_us): setting for setting in (*_all_settings(analysis), *beside)}
+    settings = {setting.pair: setting for setting in (*_all_settings(analysis), *beside)}
     kept = (analysis.recommendation.setting, *beside)
-    windows = _axis((window for window, _ in settings), most_windows, {setting.window for setting in kept})
-    expiries = _axis((expiry for _, expiry in settings), most_expiries, {setting.expiry_us for setting in kept})
-    cells = {
-        (window, expiry): settings[window, expiry]
-        for window in windows
-        for expiry in expiries
-        if (window, expiry) in settings
-    }
-    return Grid(windows, expiries, cells, left_out=len(settings) - len(cells))
+    windows = _axis((window for window, _ in settings), most, {setting.window for setting in kept})
+    expiries_us = _axis((expiry_us for _, expiry_us in settings), most, {setting.expiry_us for setting in kept})
+    cells = {pair: settings[pair] for pair in product(windows, expiries_us) if pair in settings}
+    return Grid(windows, expiries_us, cells, left_out=len(settings) - len(cells))
 
 
 def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
@@ -290,20 +273,19 @@ def thinned(items: Sequence[T], most: int) -> list[T]:
 
 def _grid_chart(analysis: Analysis) -> Chart:
     recommended, present = analysis.recommendation.setting, analysis.of(Kind.PRESENT).setting
-    grid = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES, beside=[present])
+    grid, without_present = grid_of(analysis, beside=[present]), grid_of(analysis)
     caption = (
         "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "
         "the dashed one yours. Point at a cell to see its ids and memory."
     )
     if grid.left_out:
         caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
-    whole = grid_of(analysis, most_windows=_MOST_GRID_LINES, most_expiries=_MOST_GRID_LINES)
     return Chart(
         "missed",
         "What each setting would have missed",
         caption,
         lambda charts: charts.heat_map(grid, recommended, present, analysis.bytes_per_id),
-        None if len(grid.cells) > _MOST_CELLS_AS_TABLE else _grid_table(whole, recommended),
+        None if len(grid.cells) > _MOST_CELLS_AS_TABLE else _grid_table(without_present, recommended),
         instead=_frontier_table(analysis),
         least_width_em=6 + (3 if grid.is_numbered else 1) * len(grid.expiries_us),
     )
@@ -313,7 +295,7 @@ def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
     def cell(setting: SettingFigures | None) -> str:
         if setting is None:
             return "-"
-        return f"{_mark(setting == recommended)}{count(setting.missed)}\n{compact(setting.peak_ids)}"
+        return f"{_mark(setting == recommended)}{count(setting.missed)}\n{words.compact(setting.peak_ids)}"
 
     return Table(
         "Duplicates missed, and below them the most ids kept, by window W and expiry E",
@@ -353,7 +335,7 @@ def _frontier_table(analysis: Analysis) -> Table:
             (Column("E"), lambda setting: seconds(setting.expiry_us)),
             (Column("missed"), lambda setting: count(setting.missed)),
             (Column("most ids kept"), lambda setting: count(setting.peak_ids)),
-            (Column("memory"), lambda setting: size(setting.peak_ids * analysis.bytes_per_id)),
+            (Column("memory"), lambda setting: words.size(setting.peak_ids * analysis.bytes_per_id)),
         ],
         marked=[recommended],
         note=f"{MARK}recommended" + (f"\n{count(hidden)} more between these are left out." if hidden else ""),
@@ -375,57 +357,54 @@ def _timeline(analysis: Analysis) -> list[Chart]:
 
 def _sources(analysis: Analysis) -> Table:
     domain: list[Shown[SourceFigures]] = [
-        (Column("domain", Cells.NAME, is_spare=True), lambda source: named_domain(source.domain, _LONGEST_NAME))
+        (Column("domain", Cells.NAME, is_spare=True), lambda source: words.named_domain(source.domain, _LONGEST_NAME))
     ]
     return Table.of(
         "Sources that need most, and the W or E that would do for each alone",
         analysis.sources[:_MOST_SOURCES],
         [
-            (Column("source", Cells.NAME), lambda source: named_source(source.source, _LONGEST_NAME)),
+            (Column("source", Cells.NAME), lambda source: words.named_source(source.source, _LONGEST_NAME)),
             *(domain if len(analysis.domains) > 1 else []),
             (Column("receipts"), lambda source: count(source.receipts)),
             (Column("duplicates"), lambda source: count(source.duplicates)),
             (Column("needs W"), lambda source: count(source.window_need)),
             (Column("or E"), lambda source: duration(source.expiry_need_us)),
-            (Column("W to spare", is_spare=True), lambda source: or_dash(source.window_left)),
-            (Column("E to spare", is_spare=True), lambda source: or_dash(source.expiry_left_us, duration)),
+            (Column("W to spare", is_spare=True), lambda source: words.or_dash(source.window_left)),
+            (Column("E to spare", is_spare=True), lambda source: words.or_dash(source.expiry_left_us, duration)),
         ],
     )
 
 
 def _headroom_left(analysis: Analysis) -> str:
     """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
-    headroom = analysis.headroom
-    said = []
-    for caught, by, least in (
-        (
-            headroom.caught_by_source,
-            "a source's own queue",
-            or_dash(headroom.least_window_left, lambda ids: count(ids, "id")),
-        ),
-        (headroom.caught_by_time, "the time queue alone", or_dash(headroom.least_expiry_left_us, duration)),
-    ):
-        if caught:
-            closest = "" if least == "-" else f", the closest with {least} to spare"
-            said.append(f"{count(caught, 'duplicate')} caught by {by}{closest}")
-    return "; ".join(said) + "." if said else ""
+    headroom, said = analysis.headroom, []
+    if headroom.least_window_left is not None:
+        left = count(headroom.least_window_left, "id")
+        said.append(
+            f"{count(headroom.caught_by_source, 'duplicate')} caught by a source's own queue, the closest with {left}"
+        )
+    if headroom.least_expiry_left_us is not None:
+        left = duration(headroom.least_expiry_left_us)
+        said.append(
+            f"{count(headroom.caught_by_time, 'duplicate')} caught by the time queue alone, the closest with {left}"
+        )
+    return "; ".join(f"{each} to spare" for each in said) + "." if said else ""
 
 
 def _domains(analysis: Analysis) -> Table:
     worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
     more = len(worst) - _MOST_DOMAINS
     recommended = analysis.recommendation.setting
-    pair = recommended.window, recommended.expiry_us
 
     def of_recommended(domain: DomainFigures, figure: Callable[[SettingFigures], int]) -> str:
         # A recommendation off the grid has no figures by domain.
-        return next((count(figure(each)) for each in domain.settings if (each.window, each.expiry_us) == pair), "-")
+        return next((count(figure(each)) for each in domain.settings if each.pair == recommended.pair), "-")
 
     return Table.of(
         "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else ""),
         worst[:_MOST_DOMAINS],
         [
-            (Column("domain", Cells.NAME), lambda domain: named_domain(domain.domain, _LONGEST_NAME)),
+            (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain, _LONGEST_NAME)),
             (Column("receipts"), lambda domain: count(domain.receipts)),
             (Column("sources"), lambda domain: count(domain.sources)),
             (Column("duplicates"), lambda domain: count(domain.duplicates)),

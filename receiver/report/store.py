@@ -306,7 +306,7 @@ def _target_object(row: TargetRow) -> dict[str, Any]:
         "domain": row.domain,
         "key": row.domain_key,
         "waiting": row.waiting,
-        "oldest_received_at": None if row.oldest_us is None else moment_or_none(row.oldest_us),
+        "oldest_received_at": moment_or_none(row.oldest_us),
         "body_bytes": row.body_bytes,
     }
 
@@ -379,14 +379,10 @@ def known_ids_object(address: str, unique_message_id: str, known: Sequence[Known
                 "domain": each.domain,
                 "remembered": each.is_remembered,
                 "tier": each.tier,
-                "first_received_at": _moment_of(each.first_received_at_us),
-                "latest_received_at": _moment_of(each.latest_received_at_us),
+                "first_received_at": moment_or_none(each.first_received_at_us),
+                "latest_received_at": moment_or_none(each.latest_received_at_us),
                 "message_source_id": each.message_source_id,
             }
             for each in known
         ],
     }
-
-
-def _moment_of(us: int | None) -> str | None:
-    return None if us is None else moment_or_none(us)

@@ -81,10 +81,10 @@ def moment(us: int) -> str:
     return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
 
 
-def moment_or_none(us: int) -> str | None:
-    """The time as `moment` writes it; None where no calendar has it, as a broken store may hold."""
+def moment_or_none(us: int | None) -> str | None:
+    """The time as `moment` writes it; None for none, and where no calendar has it, as a broken store may hold."""
     try:
-        return moment(us)
+        return None if us is None else moment(us)
     except OverflowError:
         return None
 

@@ -63,7 +63,7 @@ def analyse(log: Replays, question: Question) -> Analysis:
     check_grid(windows, expiries_us)
     replayed = log.replay(windows, expiries_us, sizing.pairs)
     recommendation, kinds, evidence = sizing.choose(replayed.pairs)
-    outcome = replayed.pairs[recommendation.setting.window, recommendation.setting.expiry_us]
+    outcome = replayed.pairs[recommendation.setting.pair]
     return Analysis(
         key=question.key,
         log=facts.log,

@@ -30,6 +30,10 @@ class SettingFigures:
     missed: int
     peak_ids: int
 
+    @property
+    def pair(self) -> Pair:
+        return self.window, self.expiry_us
+
 
 @dataclass(frozen=True, slots=True)
 class LogFigures:

@@ -113,15 +113,14 @@ def test_thinning_keeps_the_ends_and_the_order(items, most):
 
 def test_a_thinned_grid_keeps_the_recommended_setting():
     analysis = large()
-    grid = grid_of(analysis, most_windows=40, most_expiries=10)
-    assert len(grid.windows) == 40
-    assert len(grid.expiries_us) == 10
+    grid = grid_of(analysis, 10)
+    assert len(grid.windows) == len(grid.expiries_us) == 10
     setting = analysis.recommendation.setting
-    assert grid.cells[setting.window, setting.expiry_us] == setting
+    assert grid.cells[setting.pair] == setting
     assert grid.left_out + len(grid.cells) == 10_001
 
 
 def test_a_small_grid_is_shown_whole():
-    grid = grid_of(realistic(), most_windows=40, most_expiries=40)
+    grid = grid_of(realistic())
     assert grid.left_out == 0
     assert (0, 0) not in grid.cells
