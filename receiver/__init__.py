@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from receiver.durable.async_batch import AsyncBatch
     from receiver.durable.async_receiver import AsyncReceiver
     from receiver.durable.batch import Batch
-    from receiver.durable.events import Duplicate
+    from receiver.durable.duplicates import Duplicate
     from receiver.durable.receiver import Receiver
 
 __all__ = [
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
         return Batch
     if name == "Duplicate":
-        from receiver.durable.events import Duplicate
+        from receiver.durable.duplicates import Duplicate
 
         return Duplicate
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

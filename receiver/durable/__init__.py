@@ -13,10 +13,11 @@
 | `holds.py` | who holds which lock in this process, so that nobody waits for itself |
 | `cache.py` | the detector in step with the log; what a resize makes of a domain |
 | `retirement.py` | when sources are retired, and what their rows say then |
-| `status.py`, `needs.py` | what batches and receivers count; the W and E that duplicates needed |
+| `status.py` | what batches and receivers count |
+| `duplicates.py` | duplicates, reported; the W and E that they needed |
 | `forgetting.py` | by hand: the commands `receiver retire`, `receiver lookup` and `receiver forget` |
 | `earlier_journals.py` | what killed processes of earlier versions recorded, settled |
-| `events.py`, `metrics.py` | duplicates reported; Prometheus |
+| `metrics.py` | Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 
 A batch goes forwards: `batch.py` asks for the domain, decides and ends; `transaction.py` locks, records and commits;

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
-from receiver.durable.needs import HOUR_US, Need, needs_read, over_last_day
+from receiver.durable.duplicates import HOUR_US, Need, needs_read, over_last_day
 from receiver.durable.retirement import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError

@@ -11,10 +11,9 @@ from typing import NamedTuple, Self
 from sqlalchemy import Connection
 
 from receiver.durable.cache import row_of
-from receiver.durable.events import Duplicate
-from receiver.durable.needs import need_of
+from receiver.durable.duplicates import Duplicate, headroom_of, need_of
 from receiver.durable.session import DomainSession
-from receiver.durable.status import Counters, Tally, headroom_of
+from receiver.durable.status import Counters, Tally
 from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues

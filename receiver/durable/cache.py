@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, cast
 
 from receiver.detector import GONE, TwoTierDetector
-from receiver.durable.events import Duplicate
-from receiver.durable.needs import NeedsByHour, needs_read, needs_stored, with_needs
+from receiver.durable.duplicates import Duplicate, NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.durable.retirement import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues

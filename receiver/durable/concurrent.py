@@ -24,7 +24,7 @@ from sqlalchemy import Connection, Engine
 
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, BatchOptions
-from receiver.durable.events import Duplicate
+from receiver.durable.duplicates import Duplicate
 from receiver.durable.status import Counters
 from receiver.errors import ClosedError, SettingsError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt

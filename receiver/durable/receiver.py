@@ -13,7 +13,7 @@ from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch, BatchOptions
 from receiver.durable.concurrent import ConcurrentBatch, Folder, convert
-from receiver.durable.events import OnDuplicate, report
+from receiver.durable.duplicates import OnDuplicate, report
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.retirement import Retirement
 from receiver.durable.session import DomainSession

@@ -1,10 +1,4 @@
-"""A receiver's figures: what a batch adds, what the receiver has counted, and its status by the names of Apama's JMS line.
-
-How near the windows came to missing a duplicate is what an alert needs *before* the first miss. Each duplicate that is
-caught shows how much was left of the window and of the expiry. The share of the tier that would have kept its id longer is
-its headroom: 1 means that nearly nothing was used, 0 that the next id could have pushed it out. A duplicate that is missed
-shows nothing, for nobody knows that it is one.
-"""
+"""A receiver's figures: what a batch adds, what the receiver has counted, and its status by the names of Apama's JMS line."""
 
 from __future__ import annotations
 
@@ -18,9 +12,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
-from receiver.durable.events import Duplicate
-from receiver.durable.needs import Need, over_last_day
-from receiver.message import Decision, Receipt, ReceiptValues, Tier
+from receiver.durable.duplicates import Duplicate, Need, over_last_day
+from receiver.message import Receipt, ReceiptValues, Tier
 from receiver.recording import Recorder
 from receiver.store.tables import DomainState, RecordedRow
 
@@ -57,18 +50,6 @@ class HistogramCounter:
 
     def value(self) -> Buckets:
         return Buckets(self._bounds, tuple(self._counts), self._total)
-
-
-def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None:
-    """The share, from 0 to 1, of its window or its expiry, whichever is more, that a duplicate had left.
-
-    None for any other verdict.
-    """
-    if decision.window_left is None or decision.expiry_left_us is None:
-        return None
-    by_window = decision.window_left / window if window else 0.0
-    by_expiry = decision.expiry_left_us / expiry_us if expiry_us else 0.0
-    return max(by_window, by_expiry)
 
 
 class Headroom(NamedTuple):

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from receiver.bridge.connectors.address import position_named
 from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
+from receiver.durable.duplicates import Need
 from receiver.durable.forgetting import KnownId
-from receiver.durable.needs import Need
 from receiver.durable.status import Counts
 from receiver.quantities import count, duration
 from receiver.report.terminal import line

@@ -84,7 +84,7 @@ class DomainState(NamedTuple):
     retired_sources: int
     """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
     needs_by_hour: Ascii | None
-    """What duplicates needed of each tier, as `receiver.durable.needs` has it; None before any."""
+    """What duplicates needed of each tier, as `receiver.durable.duplicates` has it; None before any."""
 
     @property
     def is_concurrent(self) -> bool:

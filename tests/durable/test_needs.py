@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from receiver import Receipt, Tier
 from receiver.durable.audit import audit, look
-from receiver.durable.needs import HOUR_US, Need, needs_read, needs_stored, with_needs
+from receiver.durable.duplicates import HOUR_US, Need, needs_read, needs_stored, with_needs
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
 from tests.stores import execute
 

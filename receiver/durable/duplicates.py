@@ -1,0 +1,206 @@
+"""What is known of a duplicate that was caught: it is reported, and says how near the windows came to missing it.
+
+Each duplicate shows how much was left of the window and of the expiry. The share of the tier that would have kept its id
+longer is its *headroom*: 1 means that nearly nothing was used, 0 that the next id could have pushed it out.
+
+It also shows what it needed. Its *window need* is the least W that catches it with E = 0, its *expiry need* the least E that
+catches it with W = 0, as `receiver simulate` has them. A duplicate that some source's queue still held shows both exactly.
+Where only the time queue held the id, the source's newer ids had pushed it out, so the window need is known to be more than
+W and nothing else; the expiry need is exact there too. A duplicate that is missed shows nothing, for nobody knows that it
+is one.
+
+A domain keeps the largest needs of its last day. The day goes by the times of receipts, as everything in a domain does:
+while nothing comes, nothing gets old. Of each hour the largest needs are kept, of the hour of the latest receipt and of the
+24 before it. They stand in the domain's row, so they are the domain's over all receivers and survive a restart, and a batch
+without duplicates has nothing to do with them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+from receiver.message import Decision, Tier
+
+_LOGGER = logging.getLogger("receiver.duplicates")
+HOUR_US = 3_600_000_000
+_HOURS_BEFORE = 24
+
+
+class Need(NamedTuple):
+    """The least W and the least E, each of which alone catches a duplicate, or all of several."""
+
+    window: int
+    """The window need in ids."""
+    is_lower_bound: bool
+    """Whether the window need may be larger: the time queue alone knew an id, so that need is more than W."""
+    expiry_us: int
+    """The expiry need, at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicate:
+    """One duplicate that was caught, reported once its batch is known to be committed.
+
+    Times are microseconds since 1970 on the domain's clock, which never runs backwards.
+    """
+
+    domain: str
+    unique_message_id: str
+    message_source_id: str | None
+    received_at_us: int
+    first_received_at_us: int
+    """When the id first came, as far as it has been remembered without a break."""
+    last_received_at_us: int
+    """When the id came last, before this."""
+    redelivered: bool
+    """Whether the broker said so itself (JMSRedelivered)."""
+    decision: Decision
+    """The verdict. Its `window_left` and `expiry_left_us` say how close it was."""
+    headroom: float | None
+    """The share of the window or of the expiry that was left, whichever is more: from 0 to 1."""
+    need: Need | None
+    """The least W and the least E that would have caught it, each by itself; None where the policy has no two tiers."""
+
+    @property
+    def age_us(self) -> int:
+        """Time since the id came last."""
+        return self.received_at_us - self.last_received_at_us
+
+    @property
+    def distance(self) -> int | None:
+        """Receipts of the domain since the id came last, this one counted."""
+        return self.decision.distance
+
+    @property
+    def tier(self) -> Tier | None:
+        """Which tier still held the id; None if the policy has no two tiers."""
+        return self.decision.tier
+
+    @property
+    def body_differs(self) -> bool | None:
+        """Whether the body is another than each that came with the id before: an id used again, not a duplicate."""
+        return self.decision.body_differs
+
+    @property
+    def delivered(self) -> bool:
+        """Whether it was delivered anyway."""
+        return self.decision.deliver
+
+
+OnDuplicate = Callable[[Duplicate], object]
+
+
+def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
+    """Log an event and call back. What the callback raises is logged, as the batch is committed whatever it says."""
+    level = logging.WARNING if event.body_differs else logging.INFO
+    if _LOGGER.isEnabledFor(level):
+        _LOGGER.log(
+            level,
+            "%s: %r from %r came again after %.6f s and %d receipts%s%s%s",
+            event.domain,
+            event.unique_message_id,
+            event.message_source_id or "",
+            event.age_us / 1_000_000,
+            event.distance,
+            f", caught by the {event.tier} tier" if event.tier else "",
+            "; its body is another one" if event.body_differs else "",
+            "; delivered all the same" if event.delivered else "",
+            extra={"duplicate": event},
+        )
+    if on_duplicate is not None:
+        try:
+            on_duplicate(event)
+        except Exception:
+            _LOGGER.exception("the callback for duplicates failed")
+
+
+def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None:
+    """The share, from 0 to 1, of its window or its expiry, whichever is more, that a duplicate had left.
+
+    None for any other verdict.
+    """
+    if decision.window_left is None or decision.expiry_left_us is None:
+        return None
+    by_window = decision.window_left / window if window else 0.0
+    by_expiry = decision.expiry_left_us / expiry_us if expiry_us else 0.0
+    return max(by_window, by_expiry)
+
+
+NeedsByHour = Mapping[int, Need]
+"""The largest needs of each hour that has a duplicate; hours are counted from 1970, in their order."""
+
+
+def need_of(decision: Decision, window: int, since_us: int) -> Need | None:
+    """The need of a duplicate under a window W; None where the policy has no two tiers.
+
+    `since_us`: how long the id's newest receipt was before the receipt just before the duplicate. With W = 0 that receipt
+    sets the time queue's clock.
+    """
+    if decision.tier is None or decision.window_left is None:
+        return None
+    is_lower_bound = decision.tier is Tier.TIME
+    # A duplicate in the same microsecond needs an E all the same: with 0 there is no time queue.
+    return Need(window + 1 if is_lower_bound else window - decision.window_left, is_lower_bound, since_us or 1)
+
+
+def larger(one: Need | None, other: Need | None) -> Need | None:
+    """The needs of both together."""
+    if one is None or other is None:
+        return one or other
+    return Need(
+        max(one.window, other.window), one.is_lower_bound or other.is_lower_bound, max(one.expiry_us, other.expiry_us)
+    )
+
+
+def over_last_day(by_hour: NeedsByHour, latest_us: int) -> Need | None:
+    """The largest needs in the hour of the latest receipt and in the 24 hours before it; None without any."""
+    first = latest_us // HOUR_US - _HOURS_BEFORE
+    return reduce(larger, (need for hour, need in by_hour.items() if hour >= first), None)
+
+
+def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us: int) -> NeedsByHour:
+    """The needs by hour with those of more duplicates; the very same mapping where none is larger."""
+    raised: dict[int, Need] = {}
+    for duplicate in duplicates:
+        need = duplicate.need
+        if need is not None:
+            hour = duplicate.received_at_us // HOUR_US
+            known = raised.get(hour) or by_hour.get(hour)
+            needed = larger(known, need)
+            if needed is not None and needed != known:
+                raised[hour] = needed
+    if not raised:
+        return by_hour
+    first = latest_us // HOUR_US - _HOURS_BEFORE
+    return {hour: need for hour, need in sorted({**by_hour, **raised}.items()) if hour >= first}
+
+
+def needs_stored(by_hour: NeedsByHour) -> str | None:
+    """The needs by hour as the domain's row has them: in JSON; None without any."""
+    return json.dumps([[hour, *need] for hour, need in by_hour.items()], separators=(",", ":")) if by_hour else None
+
+
+def needs_read(stored: str | None) -> NeedsByHour:
+    """The needs by hour that were stored; ValueError for what no receiver has written."""
+    if stored is None:
+        return {}
+    rows = json.loads(stored)
+    if not isinstance(rows, list) or not rows or not all(map(_is_sound, rows)):
+        raise ValueError(f"no needs by hour: {stored:.80}")
+    by_hour = {hour: Need(*need) for hour, *need in rows}
+    hours = list(by_hour)
+    if len(hours) != len(rows) or hours != sorted(hours) or hours[-1] - hours[0] > _HOURS_BEFORE:
+        raise ValueError(f"no hours of one day, in their order: {stored:.80}")
+    return by_hour
+
+
+def _is_sound(row: object) -> bool:
+    if not isinstance(row, list) or [type(value) for value in row] != [int, int, bool, int]:
+        return False
+    hour, window, _, expiry_us = row
+    return bool(hour >= 0 and window >= 1 and expiry_us >= 1)
