@@ -3,20 +3,17 @@
 | file | what is in it |
 |---|---|
 | `receiver.py` | `Receiver`: open, batch, status, close |
-| `async_receiver.py`, `async_batch.py` | `AsyncReceiver`, `AsyncBatch`: a `Receiver` for an event loop |
+| `async_receiver.py`, `async_batch.py` | `AsyncReceiver`, `AsyncBatch`: a `Receiver` for an event loop, and how tasks share it |
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
-| `transaction.py` | a batch's transaction: lock, catch up, record, commit |
-| `session.py` | what the batches of one receiver share: the log, what is known of it in memory, closing |
-| `concurrent.py`, `concurrent_tasks.py` | many transactions at once: ids are claimed, receipts are folded in by one process; the same for tasks |
-| `outcomes.py` | what became of batches in transactions of their callers' |
-| `holds.py` | who holds which lock in this process, so that nobody waits for itself |
+| `transaction.py` | a batch's transaction: lock, catch up, record, commit; who holds which lock in this process |
+| `session.py` | what the batches of one receiver share: the log, what is known of it in memory, what became of earlier batches; closing |
+| `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
 | `cache.py` | the detector in step with the log; what a resize makes of a domain |
 | `retirement.py` | when sources are retired, and what their rows say then |
 | `status.py` | what batches and receivers count |
 | `duplicates.py` | duplicates, reported; the W and E that they needed |
 | `forgetting.py` | by hand: the commands `receiver retire`, `receiver lookup` and `receiver forget` |
-| `earlier_journals.py` | what killed processes of earlier versions recorded, settled |
 | `metrics.py` | Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 

@@ -1,25 +1,33 @@
-"""`AsyncBatch`: a `Batch` with coroutines, whichever way it is worked on in the event loop."""
+"""`AsyncBatch`: a `Batch` with coroutines, and the two ways in which it is worked on in an event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
-from functools import wraps
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import suppress
+from functools import partial, wraps
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.batch import Batch
-from receiver.errors import ClosedError, SettingsError
+from receiver.durable.concurrent import ConcurrentBatch
+from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
+    from receiver.durable.async_receiver import ConcurrentTasks, SerialTasks
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_DECIDED_AT_ONCE = 250
+"""Receipts after which the event loop gets its turn: about a millisecond."""
 
 
 def _awaited(
@@ -75,13 +83,7 @@ class AsyncBatch(ABC):
         """
 
 
-def check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """`ClosedError` unless this is the event loop that runs."""
-    if asyncio.get_running_loop() is not loop:
-        raise ClosedError("the receiver belongs to another event loop", hint="open another in this one")
-
-
-async def connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
+async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
     """The open connection of what was given to `batch`."""
     if given is None:
         return None
@@ -97,3 +99,147 @@ async def connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncCo
     if given.sync_connection is None or given.closed:
         raise SettingsError("the connection given to batch() is closed, or was never opened")
     return given
+
+
+class SerialBatch(AsyncBatch):
+    """Worked on in one thread or, where it joins a transaction, in the loop: there the caller's driver is awaited."""
+
+    def __init__(self, tasks: SerialTasks, given: AsyncConnection | AsyncSession | None) -> None:
+        self._tasks = tasks
+        self._given = given
+        self._joined: AsyncConnection | None = None
+
+    async def __aenter__(self) -> Self:
+        tasks = self._tasks
+        self._joined = await _connection_of(self._given)
+        joined = None if self._joined is None else self._joined.sync_connection
+        await tasks.acquire_for_batch(joined)
+        self._batch = Batch(tasks.session, joined, asyncio.current_task())
+        if self._joined is None:
+            await tasks.begin_own(self._batch)
+            return self
+        try:
+            await tasks.in_thread(self._read_ahead)
+            await self._joined.run_sync(lambda _: self._batch.__enter__())
+        except BaseException:
+            tasks.release()
+            raise
+        return self
+
+    def _read_ahead(self) -> None:
+        """Read what the batch would read first: on a connection of our own, so nobody waits meanwhile."""
+        session = self._tasks.session
+        session.look_up()
+        if session.cache.is_dropped:
+            session.load()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._joined is None and isinstance(error, GeneratorExit):  # nothing can be awaited any more
+            self._tasks.abandon_later(self._batch, error)
+            return
+        try:
+            if self._joined is None:
+                await self._tasks.in_thread(lambda: self._batch.__exit__(kind, error, traceback))
+            elif error is not None:
+                self._batch.__exit__(kind, error, traceback)  # asks the database nothing
+            else:
+                await self._end_joined(self._joined)
+        finally:
+            self._tasks.release()
+
+    async def _end_joined(self, joined: AsyncConnection) -> None:
+        try:
+            await joined.run_sync(lambda _: self._batch.__exit__(None, None, None))
+        except BaseException as error:
+            if self._batch.is_open:  # such as when the caller has closed the connection
+                self._batch.__exit__(type(error), error, None)
+            raise
+        session = self._tasks.session
+        if session.counters.unreported:
+            await self._tasks.in_thread(session.notify)
+
+    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return method(*arguments, **named)  # it waits for nothing
+
+    async def receive_many(
+        self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
+    ) -> list[Decision]:
+        left: Iterator[Receipt | tuple[str | None, str | None, int | None]] = iter(receipts)
+        decisions: list[Decision] = []
+        while few := self._batch.receive_many(islice(left, _DECIDED_AT_ONCE)):
+            decisions += few
+            await asyncio.sleep(0)
+        return decisions
+
+    async def run_sync(
+        self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T:
+        if self._joined is not None:
+            return await self._joined.run_sync(function, *arguments, **named)
+        return await self._tasks.in_thread(lambda: function(self._batch.connection, *arguments, **named))
+
+
+class ConcurrentTaskBatch(AsyncBatch):
+    """Its statements are awaited in the loop: by the caller's driver where it joins a transaction, else by psycopg.
+
+    No thread would do there: tasks that wait for an id would keep all threads, and the task that has the id couldn't end.
+    """
+
+    def __init__(self, tasks: ConcurrentTasks, given: AsyncConnection | AsyncSession | None) -> None:
+        self._tasks = tasks
+        self._given = given
+
+    async def __aenter__(self) -> Self:
+        tasks = self._tasks
+        tasks.check_loop()
+        joined = await _connection_of(self._given)
+        self._batch = ConcurrentBatch(
+            tasks.receiver.session, tasks.awaited_engine, None if joined is None else joined.sync_connection
+        )
+        await greenlet_spawn(self._batch.__enter__)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not isinstance(error, GeneratorExit):
+            await to_the_end(greenlet_spawn(self._batch.__exit__, kind, error, traceback))
+        elif self._given is not None:
+            # Nothing can be awaited any more, and the caller's coroutine ends without a commit.
+            self._batch.__exit__(kind, error, traceback)
+        else:
+            ending = greenlet_spawn(self._batch.__exit__, kind, error, traceback)
+            with suppress(BaseException):
+                ending.send(None)  # psycopg needs no loop to end a connection
+            ending.close()
+
+    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return await greenlet_spawn(partial(method, *arguments, **named))
+
+    async def receive_many(
+        self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
+    ) -> list[Decision]:
+        return await greenlet_spawn(self._batch.receive_many, receipts)
+
+    async def run_sync(
+        self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
+    ) -> _T:
+        return await greenlet_spawn(partial(function, self._batch.connection, *arguments, **named))
+
+
+async def to_the_end(awaited: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
+    """What it returns; a task that is cancelled waits for it all the same."""
+    ending = asyncio.ensure_future(awaited)
+    cancelled = None
+    while not ending.done():
+        try:
+            await asyncio.wait([ending])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not ending.cancelled():
+            ending.exception()  # or asyncio says that nobody asked for it
+        raise cancelled
+    return ending.result()

@@ -6,33 +6,21 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from sqlalchemy import Connection
 
 from receiver.durable.cache import row_of
 from receiver.durable.duplicates import Duplicate, headroom_of, need_of
 from receiver.durable.session import DomainSession
-from receiver.durable.status import Counters, Tally
+from receiver.durable.status import Tally
 from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
-from receiver.policies.interface import Policy
 
 _LATEST_MS = LATEST_US // 1_000
-
-
-class BatchOptions(NamedTuple):
-    """How the batches of a receiver judge and what they keep, as the arguments of `Receiver.open` say."""
-
-    domain: str
-    observe_only: bool
-    reject_batches: bool
-    delivers_reused_ids: bool
-    """Whether a known id that comes with another body is delivered."""
-    is_recorded: bool
 
 
 class Batch:
@@ -43,50 +31,42 @@ class Batch:
     may use a batch one after another, but not at the same time.
     """
 
-    def __init__(
-        self,
-        session: DomainSession,
-        options: BatchOptions,
-        counters: Counters,
-        connection: Connection | None,
-        task: Hashable = None,
-        *,
-        notify: Callable[[], None],
-    ) -> None:
-        """`connection` and `task` are those of a `Transaction`. `notify` is called at the end, once what was committed is
-        counted and the domain is free."""
+    transaction: Transaction
+
+    def __init__(self, session: DomainSession, connection: Connection | None = None, task: Hashable = None) -> None:
+        """`connection` and `task` are those of a `Transaction`."""
         self._session = session
-        self._options = options
-        self._counters = counters
-        self._joined = connection, task
-        self._notify = notify
+        self._options = session.options
+        self._counters = session.counters
+        self._joined = connection
+        self._task = task
         self._is_open = self._is_simple = False
 
     def __enter__(self) -> Self:
         try:
-            transaction = Transaction(self._session, *self._joined)
+            transaction = Transaction(self._session, self._joined, self._task)
             transaction.begin()
         except BaseException:
             self._counters.fail()
             raise
-        self._transaction = transaction
+        self.transaction = transaction
         try:
             self._start()
         except BaseException as error:  # an interrupt, and `__exit__` isn't called then
-            self._transaction.abandon(error)
+            transaction.abandon(error)
             raise
         return self
 
     def _start(self) -> None:
         self._tally = Tally()
         self._rows: list[ReceiptValues] = []
-        cache = self._cache = self._transaction.cache
+        cache = self._cache = self.transaction.cache
         policy = self._policy = cache.policy
         self._receive: Callable[..., Decision] = policy.receive
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
         options = self._options
-        self._records = options.is_recorded
+        self._records = self._session.recorder is not None
         self._observe_only = options.observe_only
         self._delivers_reused = options.delivers_reused_ids
         self._rejected: list[str] = []
@@ -106,19 +86,20 @@ class Batch:
     ) -> None:
         self._is_open = self._is_simple = False
         self._end(error)
-        self._notify()
+        if self._task is None or self._joined is None:  # else this is the event loop, which callbacks would block
+            self._session.notify()
 
     def _end(self, error: BaseException | None) -> None:
         counters = self._counters
         if error is not None:
             counters.roll_back()
-            self._transaction.abandon(error)
+            self.transaction.abandon(error)
         elif self._rejected:
             counters.roll_back()
-            self._transaction.abandon()
+            self.transaction.abandon()
             raise BatchRejectedError(tuple(self._rejected))
         elif not (self._rows or self._unchecked or self._lends or self._advances):
-            self._transaction.abandon()
+            self.transaction.abandon()
         else:
             if self._transactional is not None:
                 self._transactional.commit_transaction()
@@ -127,7 +108,7 @@ class Batch:
             tally.receipts = self._unchecked + len(self._rows)
             tally.clock_clamped = self._policy.clock_clamped - self._clamped_before
             try:
-                self._transaction.record(self._rows, tally)
+                self.transaction.record(self._rows, tally)
             except BaseException:
                 counters.fail()
                 raise
@@ -136,26 +117,6 @@ class Batch:
     def is_open(self) -> bool:
         """Whether the block is still being executed."""
         return self._is_open
-
-    @property
-    def policy(self) -> Policy:
-        """The domain's policy as the batch has it."""
-        return self._policy
-
-    @property
-    def last_writer(self) -> int:
-        """The number that the batch left in the domain's row."""
-        return self._transaction.last_writer
-
-    @property
-    def is_concurrent(self) -> bool:
-        """Whether the domain is one of concurrent receivers."""
-        return self._transaction.is_concurrent
-
-    def make_concurrent(self, is_concurrent: bool) -> None:
-        """Make the domain one of concurrent receivers, or one of others, as the batch is committed."""
-        self._transaction.is_concurrent = is_concurrent
-        self._lends = True
 
     @property
     def connection(self) -> Connection:
@@ -169,7 +130,7 @@ class Batch:
         if not self._is_open:
             raise ClosedError("the batch is over")
         self._lends = True  # so there may be something to commit, even without receipts
-        return self._transaction.log.connection
+        return self.transaction.log.connection
 
     @property
     def duplicates(self) -> Sequence[Duplicate]:
@@ -303,7 +264,7 @@ class Batch:
             self._rejected.append(id_)
         headroom = headroom_of(decision, *self._sizes)
         # When the receipt just before came: the second value of its row.
-        before_us = self._rows[-1][1] if self._rows else self._transaction.latest_us
+        before_us = self._rows[-1][1] if self._rows else self.transaction.latest_us
         need = need_of(decision, self._sizes[0], before_us - last_us)
         domain = self._options.domain
         self._tally.note_duplicate(

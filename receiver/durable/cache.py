@@ -25,6 +25,7 @@ from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
+from receiver.settings import ReceiverSettings
 from receiver.store.databases import NONSENSE
 from receiver.store.log import DomainLog
 from receiver.store.sql_rows import Changes, PolicyStates
@@ -122,13 +123,13 @@ class corrupt_if_nonsense:  # noqa: N801 - as `receiver.store.databases.translat
 class DomainCache:
     """The policy of a domain, the histories of its ids, and which rows are still to be deleted."""
 
-    def __init__(self, retirement: Retirement) -> None:
+    def __init__(self, settings: ReceiverSettings) -> None:
         self._state: DomainState | None = None
         self._server_run: Hashable = None
         """The run of the server that the log was last read or written in."""
         self._newest: tuple[Any, ...] | None = None
         """The newest row that is recorded here; None before the first."""
-        self._retirement = retirement
+        self._retirement = Retirement(settings)
         self.sizes = 0, 0
         """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
         self.remembered_ids = 0

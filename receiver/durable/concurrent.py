@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from sqlalchemy import Connection, Engine
 
 from receiver.detector import ForgottenId, TwoTierDetector
-from receiver.durable.batch import Batch, BatchOptions
+from receiver.durable.batch import Batch
 from receiver.durable.duplicates import Duplicate
-from receiver.durable.status import Counters
 from receiver.errors import ClosedError, SettingsError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
 from receiver.store.databases import store_error, translated
@@ -56,30 +55,20 @@ class ConcurrentBatch(Batch):
     A receipt is decided by the database as it is received: whoever meets an id that an open transaction has waits for it.
     """
 
-    def __init__(
-        self,
-        session: DomainSession,
-        options: BatchOptions,
-        counters: Counters,
-        connection: Connection | None,
-        *,
-        engine: Engine,
-        notify: Callable[[], None],
-    ) -> None:
+    def __init__(self, session: DomainSession, engine: Engine, connection: Connection | None) -> None:
         """`engine` has the connections of transactions of our own."""
-        super().__init__(session, options, counters, connection, notify=notify)
+        super().__init__(session, connection)
         self._engine = engine
-        self._given = connection
-        self._duplicate = _DUPLICATE_DELIVERED if options.observe_only else _DUPLICATE
+        self._duplicate = _DUPLICATE_DELIVERED if session.options.observe_only else _DUPLICATE
 
     def __enter__(self) -> Self:
         try:
             self._session.check_usable()
             with translated(self._session.address):
-                if self._given is None:
+                if self._joined is None:
                     self._begin_own()
                 else:
-                    self._has(joinable(self._given, self._engine.dialect, "batch()", may_await=True))
+                    self._has(joinable(self._joined, self._engine.dialect, "batch()", may_await=True))
                     self._claims.refuse_autocommit()
         except BaseException:
             self._counters.fail()
@@ -126,10 +115,9 @@ class ConcurrentBatch(Batch):
             except BaseException:
                 self._counters.fail()
                 raise
-        self._notify()
 
     def _roll_back(self) -> None:
-        if self._given is not None:
+        if self._joined is not None:
             # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
                 self._claims.take_back(self._arrivals)
@@ -168,7 +156,7 @@ class ConcurrentBatch(Batch):
         except BaseException:
             self._roll_back()
             raise
-        if self._given is not None:  # the caller commits
+        if self._joined is not None:  # the caller commits
             return
         try:
             self._own.commit()
@@ -235,7 +223,7 @@ class ConcurrentBatch(Batch):
             try:
                 return self._claims.claim(rows, session.store_id, session.patience_secs)
             except Exception:
-                has_nothing = self._given is None and not self._arrivals and not self._lends
+                has_nothing = self._joined is None and not self._arrivals and not self._lends
                 if not (has_nothing and (self._own.invalidated or driver_of(self._own).closed)):
                     raise
                 discard(self._own)  # it was lost while it lay idle in the pool, and nothing with it
@@ -281,7 +269,7 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
             row.jms_timestamp_ms,
             row.body_digest,
         )
-    policy = batch.policy
+    policy = batch.transaction.cache.policy
     assert isinstance(policy, TwoTierDetector)  # noqa: S101 - no other domain is concurrent
     if known is not None and known.policy is policy:
         forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
@@ -298,10 +286,11 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
 
     What is remembered is claimed; or what waits is folded in, and no claim is left.
     """
-    if batch.is_concurrent == to_concurrent:  # another process was faster, and consumers may be at work already
+    transaction = batch.transaction
+    if transaction.is_concurrent == to_concurrent:  # another process was faster, and consumers may be at work already
         return
     claims.keep_others_out()
-    policy = batch.policy
+    policy = transaction.cache.policy
     if not isinstance(policy, TwoTierDetector):
         raise SettingsError(f"concurrent receivers go by Apama's rule, not by {policy}", hint="open another domain")
     if to_concurrent:
@@ -312,27 +301,16 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
         while claims.waiting().receipts:
             _, known = fold(batch, claims, known)
         claims.drop()
-    batch.make_concurrent(to_concurrent)
+    transaction.is_concurrent = to_concurrent
 
 
 class Folder:
     """Folds the receipts of a domain in, in a thread of its own, while no other process does."""
 
-    def __init__(
-        self,
-        begin: Callable[[], Batch],
-        claims_of: Callable[[Connection], Claims],
-        engine: Engine,
-        store_id: int,
-        name: str,
-    ) -> None:
-        """`begin` makes a batch of the domain. `engine` is for a connection of the folder's own, whose session's lock says
-        who folds."""
-        self._begin = begin
-        self._claims_of = claims_of
+    def __init__(self, session: DomainSession, engine: Engine) -> None:
+        """`engine` is for a connection of the folder's own, whose session's lock says who folds."""
+        self._session = session
         self._engine = engine
-        self._store_id = store_id
-        self._name = name
         self._known: FoldedUpTo | None = None
         self._last_writer: int | None = None
         self._kept: Connection | None = None
@@ -372,13 +350,13 @@ class Folder:
             self._let_go()
             if str(error) != self._failing:
                 self._failing = str(error)
-                _LOGGER.warning("%s: can't fold receipts in, %s: %s", self._name, what_then, error)
+                _LOGGER.warning("%s: can't fold receipts in, %s: %s", self._session.options.domain, what_then, error)
 
     def _try_lock(self) -> bool:
         if self._kept is None:
             self._kept = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        claims = self._claims_of(self._kept)
-        self._is_folding = claims.try_to_be_the_folder(self._store_id)
+        claims = self._session.claims_of(self._kept)
+        self._is_folding = claims.try_to_be_the_folder(self._session.store_id)
         self.waiting = claims.waiting()
         return self._is_folding
 
@@ -392,19 +370,19 @@ class Folder:
         """Fold in what is there; nothing is written where nothing is to be done."""
         while self._is_due():
             try:
-                with self._begin() as batch:
-                    folded, known = fold(batch, self._claims_of(batch.connection), self._known)
+                with Batch(self._session) as batch:
+                    folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
             except BaseException:
                 self._known = None
                 raise
             self._known = known
-            self._last_writer = batch.last_writer
+            self._last_writer = batch.transaction.last_writer
             if folded < _AT_ONCE and not known.policy.forgotten_ids:
                 break
 
     def _is_due(self) -> bool:
         assert self._kept is not None  # noqa: S101 - it has the lock
-        looked = self._claims_of(self._kept).look()
+        looked = self._session.claims_of(self._kept).look()
         if looked is None:
             raise StoreError("the domain is gone from the database")
         last_writer, self.waiting = looked

@@ -11,7 +11,7 @@ from sqlalchemy import URL, Engine, select
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
-from receiver.durable.retirement import Retirement, as_retired, longer_silent_than
+from receiver.durable.retirement import as_retired, longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
@@ -210,7 +210,7 @@ def _logs(url: URL, open_engine: Callable[[URL], Engine], domain: str | None) ->
 
 
 def _cache_of(log: DomainLog, state: DomainState) -> DomainCache:
-    cache = DomainCache(Retirement(ReceiverSettings()))
+    cache = DomainCache(ReceiverSettings())
     cache.follow(log, state)
     return cache
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Connection, Engine, select
@@ -24,21 +24,15 @@ from receiver.store.log import KeptLog, MemoryLog
 from receiver.store.schema import open_store_engine
 from receiver.store.tables import DomainState, domains
 
-_MEMORY = "memory://"
+MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
 
 
 class Opened(NamedTuple):
     log: KeptLog
-    address: str
-    lock: Hashable
-    """The name of what a transaction on the log locks: a file, or one domain of a server."""
-    store_id: int
-    """The domain's random number, which no other domain of any store has."""
-    domain_id: int
-    """Its number in the store's tables; 0 for `memory://`."""
-    url: URL | None = None
-    """The address with its password; None for `memory://`."""
+    state: DomainState
+    url: URL | None
+    """None for `memory://`."""
 
 
 class Wanted(NamedTuple):
@@ -54,36 +48,40 @@ class Wanted(NamedTuple):
 
 def wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
     """From the arguments of `Receiver.open`; a policy's bare name leaves its sizes to the domain."""
-    stated = _stated(settings, policy_text)
-    if not reject_batches:
-        return stated
-
-    def refuse() -> NoReturn:
-        raise SettingsError(
-            "reject_batches is for the policy artemis alone", hint="open with policy='artemis:id_cache_size=...'"
-        )
-
-    if stated.kind is None:
-        return Wanted(ArtemisIdCache.kind, stated.sizes, if_new=refuse)
-    if stated.kind != ArtemisIdCache.kind:
-        refuse()
-    return stated
-
-
-def _stated(settings: ReceiverSettings | None, policy_text: str | None) -> Wanted:
     if policy_text is None:
-        sizes = (settings or ReceiverSettings()).sizes
-        own = None if settings is None else settings.sizes
-        made = two_tier(*sizes)
-        return Wanted(None if settings is None else made.kind, own, lambda: two_tier(*sizes))
-    if settings is not None:
+        stated = _by_settings(settings)
+    elif settings is not None:
         raise SettingsError(
             "settings and policy both say how the domain judges",
             hint="write policy='apama:window=...,expiry=...' alone",
         )
+    else:
+        stated = _by_text(policy_text)
+    if not reject_batches or stated.kind == ArtemisIdCache.kind:
+        return stated
+    if stated.kind is not None:
+        _refuse_rejecting()
+    return Wanted(ArtemisIdCache.kind, stated.sizes, _refuse_rejecting)
+
+
+def _by_settings(settings: ReceiverSettings | None) -> Wanted:
+    if settings is None:
+        default = two_tier(*ReceiverSettings().sizes)
+        return Wanted(None, None, lambda: default)
+    new = two_tier(*settings.sizes)
+    return Wanted(new.kind, new.sizes, lambda: new)
+
+
+def _by_text(policy_text: str) -> Wanted:
     kind, stated = stated_policy(policy_text)
     refuse_unfit(kind, Use.RECEIVER, policy_text)
     return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
+
+
+def _refuse_rejecting() -> NoReturn:
+    raise SettingsError(
+        "reject_batches is for the policy artemis alone", hint="open with policy='artemis:id_cache_size=...'"
+    )
 
 
 def new_number() -> int:
@@ -96,10 +94,9 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     kind = key.text.partition(":")[0]
     if len(to_bytes(name)) > LONGEST_NAME_BYTES:
         raise SettingsError(f"the domain's name has more than {LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
-    if address == _MEMORY:
-        new = _new_state(kind, name, wanted.if_new())
-        state = DomainState(domain_id=0, **new)
-        return Opened(MemoryLog(state), address, state.store_id, state.store_id, state.domain_id)
+    if address == MEMORY:
+        state = DomainState(domain_id=0, **_new_state(kind, name, wanted.if_new()))
+        return Opened(MemoryLog(state), state, None)
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
@@ -110,8 +107,7 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     except BaseException:
         engine.dispose()
         raise
-    lock = database_of(url).locked_file(url) or state.store_id
-    return Opened(log, url.render_as_string(), lock, state.store_id, domain_id, url)
+    return Opened(log, state, url)
 
 
 def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
-from receiver.durable.batch import Batch, BatchOptions
+from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch, Folder, convert
-from receiver.durable.duplicates import OnDuplicate, report
+from receiver.durable.duplicates import OnDuplicate
 from receiver.durable.opening import open_log, wanted
-from receiver.durable.retirement import Retirement
-from receiver.durable.session import DomainSession
-from receiver.durable.status import Counters, Status
+from receiver.durable.session import BatchOptions, DomainSession
+from receiver.durable.status import Status
 from receiver.errors import SettingsError
-from receiver.recording import Recorder
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
 
@@ -33,20 +30,9 @@ class Receiver(Closing):
     Threads may share it. Their batches wait for each other. A forked process must open its own.
     """
 
-    def __init__(
-        self,
-        session: DomainSession,
-        options: BatchOptions,
-        counters: Counters,
-        on_duplicate: OnDuplicate | None,
-        recorder: Recorder | None,
-    ) -> None:
+    def __init__(self, session: DomainSession) -> None:
         self.is_closed = False
-        self.counters = counters
-        self._session = session
-        self._options = options
-        self._on_duplicate = on_duplicate
-        self._recorder = recorder
+        self.session = session
 
     @classmethod
     def open(
@@ -105,83 +91,59 @@ class Receiver(Closing):
         key = domain_key(_text("domain", domain))
         key.check(channel)
         _check_options(settings, store_settings, on_duplicate)
-        _check_flags(observe_only=observe_only, reject_batches=reject_batches)
-        if not isinstance(concurrent, bool):
-            raise SettingsError(f"concurrent must be True or False, not {concurrent!r:.80}")
+        _check_flags(observe_only=observe_only, reject_batches=reject_batches, concurrent=concurrent)
+        if observe_only and reject_batches:
+            raise SettingsError(
+                "observe_only and reject_batches contradict each other", hint="one delivers what the other rejects"
+            )
         reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(_text("url", url), key, channel, wants, store_settings)
-        counters = Counters()
-        retirement = Retirement(settings or ReceiverSettings())
-        session = DomainSession(opened, store_settings.lock_timeout_secs, retirement, counters)
+        options = BatchOptions(key.name(channel), observe_only, reject_batches, reuse is IdReuse.DELIVER)
+        session = DomainSession(opened, options, settings or ReceiverSettings(), store_settings, on_duplicate)
         try:
-            session.load()
-            recorder = None if record is None else session.record_to(record, channel, store_settings)
+            was_concurrent = session.load().is_concurrent
+            if record is not None:
+                session.record_to(record, channel)
+            if was_concurrent != concurrent:
+                with Batch(session) as batch, translated(session.address):
+                    convert(batch, session.claims_of(batch.connection), to_concurrent=concurrent)
+            session.is_concurrent = concurrent
+            return ConcurrentReceiver(session) if concurrent else cls(session)
         except BaseException:
-            session.log.close()
+            session.close()
             raise
-        options = BatchOptions(
-            domain=key.name(channel),
-            observe_only=observe_only,
-            reject_batches=reject_batches,
-            delivers_reused_ids=reuse is IdReuse.DELIVER,
-            is_recorded=recorder is not None,
-        )
-        kind = ConcurrentReceiver if concurrent and not issubclass(cls, ConcurrentReceiver) else cls
-        receiver = kind(session, options, counters, on_duplicate, recorder)
-        try:
-            receiver.take_up(store_settings)
-        except BaseException:
-            receiver.close()
-            raise
-        return receiver
-
-    def take_up(self, store_settings: StoreSettings) -> None:
-        """Make the domain one of ours, if it is one of concurrent receivers."""
-        del store_settings
-        self._have_kind(concurrent=False)
-
-    def _have_kind(self, *, concurrent: bool) -> None:
-        session = self._session
-        if session.was_concurrent != concurrent:
-            with Receiver.batch(self) as batch, translated(session.address):
-                claims = session.claims_of(batch.connection)
-                convert(batch, claims, to_concurrent=concurrent)
-        session.is_concurrent = concurrent
 
     def close(self) -> None:
         """Close the connection to the store, and finish the log that is recorded. Closing again does nothing."""
-        self._session.close()
-        self._notify()
-        if self._recorder is not None:
-            self._recorder.close()
+        self.session.close()
         self.is_closed = True
 
     @property
     def domain(self) -> str:
         """The domain's name."""
-        return self._options.domain
+        return self.session.options.domain
 
     @property
     def observe_only(self) -> bool:
         """Whether every message is delivered, and duplicates are only reported."""
-        return self._options.observe_only
+        return self.session.options.observe_only
 
     @property
     def domain_id(self) -> int:
         """The domain's number in the store's tables; 0 for `memory://`."""
-        return self._session.domain_id
+        return self.session.domain_id
 
     @property
     def store_id(self) -> int:
         """The domain's random number. No other domain has it, in any store."""
-        return self._session.store_id
+        return self.session.store_id
 
     @property
     def window(self) -> int:
         """The policy's window in ids, as of the last batch; 0 where it has none and the time alone counts."""
-        return self._session.cache.sizes[0]
+        return self.session.cache.sizes[0]
 
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, which ends with the `with` block.
@@ -197,30 +159,23 @@ class Receiver(Closing):
             ClosedError: The receiver is closed, or was opened by another process.
             BatchRejectedError: As the block ends, with `reject_batches`: one of the ids came before.
         """
-        return Batch(self._session, self._options, self.counters, connection, notify=self._notify)
-
-    def _notify(self) -> None:
-        """Report what was committed; not before the domain is free, for callbacks may take their time."""
-        while self.counters.unreported:
-            try:
-                event = self.counters.unreported.popleft()
-            except IndexError:  # another thread was faster
-                break
-            report(event, self._on_duplicate)
+        return Batch(self.session, connection)
 
     def status(self) -> Status:
         """The receiver's figures, of the batches that are known to be committed.
 
         Asks the database what became of a batch whose outcome isn't known yet.
         """
-        self._session.look_up()
-        self._session.count_silent_sources()
-        self._notify()
-        return self.figures(self.counters.rate())
+        session = self.session
+        session.look_up()
+        session.count_silent_sources()
+        session.notify()
+        return self.figures(session.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:
         """As `status`, but with `rate` as rRate, and without asking the database. It costs little and never waits."""
-        return self.counters.status(self.domain, self._session.cache, self._recorder, rate)
+        session = self.session
+        return session.counters.status(self.domain, session.cache, session.recorder, rate)
 
 
 class ConcurrentReceiver(Receiver):
@@ -229,27 +184,19 @@ class ConcurrentReceiver(Receiver):
     The figures, duplicates and recordings of a domain are those of the process that folds its receipts in.
     """
 
-    _folder: Folder | None = None
-    _engine: Engine
-
-    def take_up(self, store_settings: StoreSettings) -> None:
-        self._have_kind(concurrent=True)
-        session = self._session
+    def __init__(self, session: DomainSession) -> None:
+        super().__init__(session)
         assert session.url is not None  # noqa: S101 - memory:// has no domain of this kind
-        self._engine = database_of(session.url).pooled(session.url, store_settings)
-        self._folder = Folder(
-            partial(Receiver.batch, self), session.claims_of, self._engine, session.store_id, self.domain
-        )
+        self._engine = database_of(session.url).pooled(session.url, session.store_settings)
+        self._folder = Folder(session, self._engine)
 
     def batch(self, connection: Connection | None = None) -> Batch:
-        return ConcurrentBatch(
-            self._session, self._options, self.counters, connection, engine=self._engine, notify=self._notify
-        )
+        return ConcurrentBatch(self.session, self._engine, connection)
 
     def figures(self, rate: float = 0.0) -> Status:
         """As `Receiver.figures`; what waits to be folded in is as this process saw it last."""
         figures = super().figures(rate)
-        waiting = None if self._folder is None else self._folder.waiting
+        waiting = self._folder.waiting
         if waiting is not None and waiting.oldest_us is not None:
             age_secs = time.time() - waiting.oldest_us / 1_000_000
             return replace(figures, unfolded_receipts=waiting.receipts, unfolded_secs=max(0.0, age_secs))
@@ -258,10 +205,10 @@ class ConcurrentReceiver(Receiver):
     @property
     def is_folding(self) -> bool:
         """Whether this process folds the domain's receipts in now."""
-        return self._folder is not None and self._folder.is_folding
+        return self._folder.is_folding
 
     def close(self) -> None:
-        if self._folder is not None and not self._session.is_forked_off:
+        if not self.session.is_forked_off:
             self._folder.close()
             self._engine.dispose()
         super().close()
@@ -286,5 +233,3 @@ def _check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise SettingsError(f"{name} must be True or False, not {value!r:.80}")
-    if all(flags.values()):
-        raise SettingsError(f"{' and '.join(flags)} contradict each other", hint="one delivers what the other rejects")

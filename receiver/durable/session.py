@@ -1,30 +1,34 @@
-"""What the batches of one receiver share: the log, the domain in memory, and the outcomes that aren't known yet."""
+"""What the batches of one receiver share: the log, the domain in memory, and what became of earlier batches.
+
+A batch in a transaction of its caller's leaves its number in the store, in that transaction. So whether it was committed is
+looked up when the domain is next used, and only then it is counted.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection
 
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache
-from receiver.durable.earlier_journals import finish_earlier
-from receiver.durable.opening import Opened, new_number
-from receiver.durable.outcomes import Outcomes
-from receiver.durable.retirement import Retirement
-from receiver.durable.status import Counters
+from receiver.durable.duplicates import OnDuplicate, report
+from receiver.durable.opening import MEMORY, Opened, new_number
+from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
+from receiver.message import ReceiptValues
 from receiver.recording import Recorder
-from receiver.settings import Recording, StoreSettings
+from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded
-from receiver.store.databases import claims_of, translated
+from receiver.store.databases import claims_of, database_of, translated
 from receiver.store.databases.database import shown
-from receiver.store.log import DomainLog
-from receiver.store.sql_rows import Changes
-from receiver.store.tables import DomainState
+from receiver.store.log import DomainLog, JoinedLog
+from receiver.store.sql_rows import BatchNumber, Changes
+from receiver.store.tables import DomainState, RecordedRow
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -34,23 +38,56 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("receiver")
 
 
+class BatchOptions(NamedTuple):
+    """How the batches of a receiver judge, as the arguments of `Receiver.open` say."""
+
+    domain: str
+    """The domain's name."""
+    observe_only: bool
+    reject_batches: bool
+    delivers_reused_ids: bool
+    """Whether a known id that comes with another body is delivered."""
+
+
+class _Unsettled(NamedTuple):
+    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
+
+    number: int
+    tally: Tally
+    """To be counted if it was committed."""
+    transaction: Any
+
+
 class DomainSession(Guarded):
     """A receiver's domain: its log, what is known of it in memory, and the batches whose outcome isn't known yet."""
 
-    def __init__(self, opened: Opened, patience_secs: float, retirement: Retirement, counters: Counters) -> None:
-        super().__init__("receiver", "batches", patience_secs, opened.log.in_use)
-        self.log = opened.log
-        self.lock = opened.lock
-        self.address = opened.address
-        self.store_id = opened.store_id
-        self.domain_id = opened.domain_id
-        self.url = opened.url
-        self.cache = DomainCache(retirement)
-        self.outcomes = Outcomes(new_number(), counters)
+    def __init__(
+        self,
+        opened: Opened,
+        options: BatchOptions,
+        settings: ReceiverSettings,
+        store_settings: StoreSettings,
+        on_duplicate: OnDuplicate | None,
+    ) -> None:
+        self.log, state, self.url = opened
+        super().__init__("receiver", "batches", store_settings.lock_timeout_secs, self.log.in_use)
+        self.address = MEMORY if self.url is None else self.url.render_as_string()
+        self.lock: Hashable = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
+        """The name of what a transaction locks: a file, or one domain of a server."""
+        self.store_id = state.store_id
+        self.domain_id = state.domain_id
+        self.options = options
+        self.store_settings = store_settings
+        self.cache = DomainCache(settings)
+        self.counters = Counters()
+        self.recorder: Recorder | None = None
         self.is_concurrent: bool | None = None
         """Which kind of domain it was opened as; None for either kind."""
-        self.was_concurrent = False
-        """Which kind it was as it was read ahead of the first batch."""
+        self._on_duplicate = on_duplicate
+        self._writer = new_number()
+        self._numbered = 0
+        """How many batches have left their number."""
+        self._unsettled: deque[_Unsettled] = deque()
         self._held_by: Hashable = None
         """The thread or the task whose batch is under way."""
 
@@ -58,28 +95,50 @@ class DomainSession(Guarded):
         """The claims of the domain, through a connection of ours or of a caller's."""
         return claims_of(connection, self.domain_id)
 
-    def load(self) -> None:
-        """Read the log ahead of the first batch, keeping nobody waiting."""
+    def load(self) -> DomainState:
+        """Read the log ahead of the next batch, keeping nobody waiting."""
         with self._thread_lock:
             try:
                 with translated(self.address):
                     state = self.log.begin_reading()
-                    self.was_concurrent = state.is_concurrent
                     self.cache.follow(self.log, state)
+                    return state
             finally:
                 self.log.rollback()
 
-    def record_to(self, record: Recording | StrPath, channel: Channel, store_settings: StoreSettings) -> Recorder:
+    def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
         """Record what is received from now on."""
-        store = None if self.url is None else (self.url, store_settings)
-        recorder = self.outcomes.recorder = Recorder(record, **channel._asdict(), store=store)
+        store = None if self.url is None else (self.url, self.store_settings)
+        self.recorder = Recorder(record, **channel._asdict(), store=store)
         try:
             with self._thread_lock:
-                finish_earlier(recorder, self.log, self.own, self.address)
+                self._finish_earlier_journals(self.recorder)
         except BaseException:
-            recorder.close()
+            self.recorder.close()
             raise
-        return recorder
+
+    def _finish_earlier_journals(self, recorder: Recorder) -> None:
+        """Finish what killed processes of earlier versions recorded, by the numbers that their batches left in the store.
+
+        Of journals of stores only those of our own domain are finished, and none that somebody writes. A failure is a
+        warning only: whoever records to the same path next tries again. It goes with `receiver.logs.journal`.
+        """
+        from receiver.logs.journal import finish_journals, journals_of
+
+        folder, log = recorder.folder, self.log
+        if not journals_of(folder.names):
+            return
+        try:
+            with translated(self.address), folder.locked(recorder.patience_secs):
+                state = self.own(log.begin())  # which waits for a transaction that a dead process has left open
+                store_id = state.store_id if state.domain_id else None
+                for writer in finish_journals(folder, store_id, log.last_batch):
+                    log.forget_batches(state, writer)
+                log.commit()
+        except Exception:
+            _LOGGER.warning("can't finish what killed processes have recorded: %s", self.address, exc_info=True)
+        finally:
+            log.rollback()
 
     def take(self, owner: Hashable) -> None:
         """Have the domain to ourselves within this process, for a batch of this thread or task."""
@@ -112,14 +171,57 @@ class DomainSession(Guarded):
             )
         return state
 
+    def recorded(self, rows: Sequence[ReceiptValues], tally: Tally) -> RecordedRow | None:
+        """What a batch leaves in the store for the recording."""
+        if self.recorder is not None:
+            tally.recorded = self.recorder.packed(tally.plain_rows(rows), tally.full_receipts)
+        return tally.recorded
+
+    def new_batch_number(self) -> BatchNumber:
+        """The number that a batch in its caller's transaction leaves there."""
+        self._numbered += 1
+        return BatchNumber(self._writer, self._numbered)
+
+    def expect(self, number: BatchNumber, tally: Tally, transaction: Any) -> None:
+        """Note that a batch is in its caller's transaction, whose outcome will be looked up."""
+        self._unsettled.append(_Unsettled(number.batch, tally, transaction))
+
+    def count(self, tally: Tally) -> None:
+        """Count a batch, which is known to be committed."""
+        if self.recorder is not None and tally.recorded is not None:
+            self.recorder.commit(tally.recorded)
+        self.counters.commit(tally)
+
     def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
-        """Look up what became of earlier batches; drop the cache if one wasn't committed."""
-        if not self.outcomes.settle(log, has_domain=has_domain):
+        """Look up what became of earlier batches; drop the cache if one wasn't committed.
+
+        Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
+        still have its COMMIT to do.
+        """
+        if not self._unsettled:
+            return
+        last = log.last_batch(self._writer)
+        # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
+        while has_domain and self._unsettled and self._unsettled[-1].number > last:
+            self._unsettled.pop()
+            self.counters.roll_back()
             self.cache.drop()
+        # We see our own uncommitted batches here, but they may yet be rolled back.
+        under_way = log.transaction if isinstance(log, JoinedLog) else log
+        while self._unsettled:
+            oldest = self._unsettled[0]
+            if oldest.number > last or oldest.transaction is under_way:
+                break
+            self._unsettled.popleft()
+            self.count(oldest.tally)
+
+    def callers_go_on(self, *, but_for: Any = None) -> bool:
+        """Whether a caller's transaction is still under way, other than this one."""
+        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self._unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not (self.outcomes.can_be_looked_up() and self._acquire_if_free()):
+        if not self._unsettled or self.callers_go_on() or not self._acquire_if_free():
             return
         try:
             with translated(self.address):
@@ -131,6 +233,16 @@ class DomainSession(Guarded):
             self.log.rollback()
             self._thread_lock.release()
 
+    def notify(self) -> None:
+        """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
+        unreported = self.counters.unreported
+        while unreported:
+            try:
+                event = unreported.popleft()
+            except IndexError:  # another thread was faster
+                break
+            report(event, self._on_duplicate)
+
     def count_silent_sources(self) -> None:
         """Count the silent sources anew, unless a batch is under way."""
         if not self._acquire_if_free():
@@ -141,36 +253,41 @@ class DomainSession(Guarded):
             self._thread_lock.release()
 
     def close(self) -> None:
-        """Delete what is left to be deleted, and end the connection; a process forked off leaves both to its parent."""
+        """Delete what is left to be deleted, and end the connection; then report, and finish the recording.
+
+        A process forked off leaves all of that to its parent.
+        """
         if self._held_by == threading.get_ident() and not self.is_forked_off:
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
-        if not self._acquire_to_close():
-            return
-        try:
-            with translated(self.address):
-                self._tidy_up()
-        except StoreError:
-            # Nothing is lost by it: who opens the domain next deletes the same.
-            _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
-        finally:
-            self.log.close()
-            self._thread_lock.release()
+        if self._acquire_to_close():
+            try:
+                with translated(self.address):
+                    self._tidy_up()
+            except StoreError:
+                # Nothing is lost by it: who opens the domain next deletes the same.
+                _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
+            finally:
+                self.log.close()
+                self._thread_lock.release()
+        self.notify()
+        if self.recorder is not None:
+            self.recorder.close()
 
     def _tidy_up(self) -> None:
-        if self.outcomes.callers_go_on():
+        if self.callers_go_on():
             _LOGGER.warning(
                 "closed before the caller's transaction has ended, so its batches won't be counted or reported: %s",
                 self.address,
             )
             return
-        if not self.cache.has_deletable and not self.outcomes.batches:
+        if not self.cache.has_deletable and not self._numbered:
             return
         state = self.own(self.log.begin())
         self.settle(self.log)
         self.cache.follow(self.log, state)
         _, gone = self.cache.take_deletable((), all_of_them=True)
         self.log.record(state, Changes(gone), before=state)
-        if self.outcomes.batches:
-            self.log.forget_batches(state, self.outcomes.writer)
+        if self._numbered:
+            self.log.forget_batches(state, self._writer)
         self.log.commit()
         self.log.give_back_space()

@@ -12,24 +12,25 @@ the connection was lost during the commit. That of a caller's transaction is loo
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from receiver.durable.cache import corrupt_if_nonsense
-from receiver.durable.holds import Hold, hold, release
 from receiver.durable.opening import new_number
 from receiver.durable.retirement import as_retired
 from receiver.durable.status import Tally
-from receiver.errors import StoreError
+from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import store_error, translated
-from receiver.store.log import DomainLog, JoinedLog
-from receiver.store.sql_rows import Changes
+from receiver.store.log import DomainLog
+from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
@@ -48,9 +49,8 @@ class Transaction:
         self._session = session
         self._began_ns = perf_counter_ns()
         """When the domain was asked for."""
-        session.check_usable()
-        patience_secs = session.patience_secs
-        self.log: DomainLog = session.log if connection is None else session.log.join(connection, patience_secs)
+        self._joined = None if connection is None else session.log.join(connection, session.patience_secs)
+        self.log: DomainLog = self._joined or session.log
         self._held = Hold(session.lock, lambda: self.log.holder, task or threading.get_ident(), domain=session.store_id)
         self._state: DomainState
         """As the transaction found it."""
@@ -66,7 +66,7 @@ class Transaction:
 
     def begin(self) -> None:
         """Have the domain to ourselves, and catch up with it."""
-        session, log, held = self._session, self.log, self._held
+        session, log, held, joined = self._session, self.log, self._held, self._joined
         try:
             hold(held)
             session.take(held.owner)
@@ -74,7 +74,7 @@ class Transaction:
             release(held)
             raise
         try:
-            given = log.connection.engine.url if isinstance(log, JoinedLog) else None
+            given = None if joined is None else joined.connection.engine.url
             with translated(given or session.address):
                 self._state = session.own(log.begin(), given)
                 self.is_concurrent = self._state.is_concurrent
@@ -93,7 +93,7 @@ class Transaction:
         has_decided = (policy.serial, policy.clock_us) != (self._state.last_seq, self._state.clock_us)
         may_be_half_done = error is not None and not isinstance(error, Exception)
         # What was read on in a transaction of the caller's may be rolled back with it.
-        may_vanish = self._has_read_on and isinstance(self.log, JoinedLog)
+        may_vanish = self._has_read_on and self._joined is not None
         if has_decided or may_be_half_done or may_vanish:
             self.cache.drop()
         self.log.rollback()
@@ -102,9 +102,10 @@ class Transaction:
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
+        number = None if self._joined is None else session.new_batch_number()
         try:
             session.check_usable()  # it may have been forked off inside the batch
-            rows, state, changes = self._changes(rows, tally)
+            rows, state, changes = self._changes(rows, tally, number)
             with translated(session.address):
                 log.record(state, changes, before=self._state)
         except BaseException as error:
@@ -112,12 +113,12 @@ class Transaction:
             self.abandon(error)
             raise
         try:
-            if isinstance(log, JoinedLog):
+            if self._joined is not None and number is not None:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
-                session.outcomes.expect(tally)
+                session.expect(number, tally, self._joined.transaction)
             else:
                 self._commit(state, tally)
-                session.outcomes.count(tally)
+                session.count(tally)
             cache.advance(state, rows)
             log.give_back_space()
         except BaseException:
@@ -128,7 +129,7 @@ class Transaction:
             self._end()
 
     def _changes(
-        self, rows: Sequence[ReceiptValues], tally: Tally
+        self, rows: Sequence[ReceiptValues], tally: Tally, number: BatchNumber | None
     ) -> tuple[Sequence[ReceiptValues], DomainState, Changes]:
         """The rows that are worth appending, the domain's new state, and all that is to be recorded."""
         cache = self.cache
@@ -137,11 +138,10 @@ class Transaction:
             state = self._new_state(tally, len(retired))
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
-        outcomes = self._session.outcomes
-        batch_number, recorded = outcomes.prepare(self.log), outcomes.recorded(rows, tally)
+        recorded = self._session.recorded(rows, tally)
         rows, gone = cache.take_deletable(rows)
         rows, policy_states = as_retired(rows, retired)
-        return rows, state, Changes(gone, policy_states, rows=rows, batch_number=batch_number, recorded=recorded)
+        return rows, state, Changes(gone, policy_states, rows=rows, batch_number=number, recorded=recorded)
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
@@ -209,10 +209,73 @@ class Transaction:
 
     def _end(self) -> None:
         self._leave()
-        log = self.log
-        if isinstance(log, JoinedLog):  # the domain stays locked until the caller's transaction ends
-            hold(Hold(self._held.lock, lambda: log.holder, self._held.owner, is_over=log.is_over))
+        joined = self._joined
+        if joined is not None:  # the domain stays locked until the caller's transaction ends
+            hold(Hold(self._held.lock, lambda: joined.holder, self._held.owner, is_over=joined.is_over))
 
     def _leave(self) -> None:
         self._session.give_back()
         release(self._held)
+
+
+_GUARD = threading.Lock()
+_HOLDS: list[Hold] = []
+
+
+@dataclass(slots=True, eq=False)  # frozen ones are made in three times the time, and each batch makes one
+class Hold:
+    """A lock that a thread or a task of this process holds, or is about to take, so that none of them waits for itself."""
+
+    lock: Hashable
+    """What is locked: a file, or a domain of a server."""
+    holder: Callable[[], object]
+    """The connection that holds the lock, and may take it again."""
+    owner: Hashable
+    """The thread that waits, or the task of an event loop."""
+    domain: Hashable = None
+    """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
+    is_over: Callable[[], bool] = lambda: False
+    """Whether that transaction has ended, and the lock with it."""
+
+
+def hold(wanted: Hold) -> None:
+    """Note that a thread or a task is about to take a lock, unless it would wait for itself."""
+    with _GUARD:
+        _HOLDS[:] = [other for other in _HOLDS if not other.is_over()]
+        for other in _HOLDS:
+            if (other.owner, other.lock) != (wanted.owner, wanted.lock):
+                continue
+            if other.domain is not None and other.domain == wanted.domain:
+                raise under_way(wanted.owner)
+            # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
+            if other.holder() is not wanted.holder():
+                raise StoreBusyError(
+                    f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
+                    hint="end that one first, or join it: batch(connection=...)",
+                )
+        _HOLDS.append(wanted)
+
+
+def under_way(owner: Hashable) -> StoreBusyError:
+    """The error for whoever would wait for a batch of their own."""
+    return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
+
+
+def _kind(owner: Hashable) -> str:
+    return "thread" if isinstance(owner, int) else "task"
+
+
+def release(held: Hold) -> None:
+    with _GUARD:
+        if held in _HOLDS:
+            _HOLDS.remove(held)
+
+
+def _forget_the_parents() -> None:
+    global _GUARD  # noqa: PLW0603 - another thread of the parent may have had it
+    _GUARD = threading.Lock()
+    _HOLDS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_the_parents)

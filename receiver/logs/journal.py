@@ -7,8 +7,8 @@ frame is *uncertain*: if its writer is dead, only its store knows whether it was
 left there. Whatever comes after the last whole frame was being written as the process was killed, so its batch was never
 committed. A journal that was left in order ends with a frame that says so. Its writer holds a lock on it until then.
 
-This module can go, with `receiver.durable.earlier_journals` and the journals of `receiver.logs.files`, once nobody upgrades
-from a version whose store is older than 0010.
+This module can go, with `_finish_earlier_journals` in `receiver.durable.session` and the journals of `receiver.logs.files`,
+once nobody upgrades from a version whose store is older than 0010.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from receiver import AsyncReceiver
-from receiver.durable.holds import _HOLDS
+from receiver.durable.transaction import _HOLDS
 from receiver.settings import StoreSettings
 from tests.durable.opened import LONG_SECS
 

@@ -19,7 +19,9 @@ from sqlalchemy import Connection, NullPool, create_engine, text
 from receiver import Receipt, Receiver
 from receiver.detector import ForgottenId
 from receiver.durable import concurrent
+from receiver.durable.batch import Batch
 from receiver.durable.forgetting import forget, retire_sources
+from receiver.durable.session import DomainSession
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import Decision, Verdict
 from receiver.store.sql_rows import driver_of
@@ -34,16 +36,16 @@ class HandFolder:
     """Stands for a `Folder`: it has no thread, and folds what it is told to."""
 
     is_folding = False
+    waiting = None
 
-    def __init__(self, begin: Callable[[], Any], claims_of: Callable[[Connection], Any], *_: object) -> None:
-        self._begin = begin
-        self._claims_of = claims_of
+    def __init__(self, session: DomainSession, _engine: object) -> None:
+        self._session = session
         self.known: concurrent.FoldedUpTo | None = None
 
     def fold(self, at_most: int, *, undo: bool) -> int:
         known, self.known, folded = self.known, None, 0
-        with suppress(UndoError), self._begin() as batch:
-            folded, known = concurrent.fold(batch, self._claims_of(batch.connection), known, at_most)
+        with suppress(UndoError), Batch(self._session) as batch:
+            folded, known = concurrent.fold(batch, self._session.claims_of(batch.connection), known, at_most)
             if undo:
                 raise UndoError
             self.known = known
@@ -296,7 +298,7 @@ class ClaimedDomain:
         return folded
 
     def _check_memory(self, receiver: Receiver) -> None:
-        remembered = receiver._session.cache.policy.remembered()
+        remembered = receiver.session.cache.policy.remembered()
         assert {id_ for id_ in remembered if not isinstance(id_, ForgottenId)} == self.model_remembers()
 
     def fold_all(self, who: int) -> None:

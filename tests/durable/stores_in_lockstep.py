@@ -93,7 +93,7 @@ class Domain:
         """By hand, likewise; what was known of the id before is what the model knows."""
         is_known = id_ in self.model.remembered()
         if self.url == MEMORY:
-            session = self.receivers[0]._session
+            session = self.receivers[0].session
             state = session.log.begin()
             session.cache.follow(session.log, state)
             assert forget_in(session.log, session.cache, state, id_) == is_known
@@ -198,7 +198,7 @@ class Domain:
         self.assert_remembered(self.receivers[who])
 
     def assert_remembered(self, receiver: Receiver) -> None:
-        policy = receiver._session.cache.policy
+        policy = receiver.session.cache.policy
         remembered = {_shown(id_, stamp) for id_, stamp in policy._newest.items()}
         assert remembered == self.model.remembered()
         status = receiver.status()

@@ -121,7 +121,7 @@ def test_a_domain_changed_though_it_was_locked(store_url, count):
     with opened(store_url) as receiver:
         with refused, receiver.batch() as batch:
             batch.receive_many([(id_, None, 0) for id_ in ids])
-            receiver._session.log.rows.driver.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
+            receiver.session.log.rows.driver.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
         with engine_of(store_url).begin() as connection:  # what failed is not in the way of others
             assert send(receiver, *ids, connection=connection) == [NEW] * count
         assert send(receiver, *ids) == [DUPLICATE] * count

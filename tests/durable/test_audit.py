@@ -191,7 +191,7 @@ def test_resizes_by_those_who_are_killed_are_sound(store_url):
 def closing_roughly(orders: Receiver) -> Iterator[Receiver]:
     """As a kill does: the connection ends, and nothing is tidied up before."""
     yield orders
-    orders._session.log.close()
+    orders.session.log.close()
 
 
 @pytest.mark.parametrize("statement", SQLITE_KEYS)
@@ -287,7 +287,7 @@ def test_whatever_receivers_do_is_sound(store_url, seed):
         assert audit(store_url).findings == ()
         if rng.random() < 0.2:
             receivers.remove(orders)
-            (orders.close if rng.random() < 0.5 else orders._session.log.close)()
+            (orders.close if rng.random() < 0.5 else orders.session.log.close)()
             receivers.append(opened_at_random(store_url, rng))
     newcomer = Receiver.open(store_url, **ORDERS)
     assert audit(store_url).domains[0].remembered_ids == newcomer.status().rDupIds

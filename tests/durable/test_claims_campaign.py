@@ -28,7 +28,7 @@ def all_folded_in(url):
         while orders._folder.fold(2_000, undo=False) or orders._folder.has_left:
             pass
         assert waiting(url) == 0
-        return set(claims(url)) == set(orders._session.cache.policy.remembered())
+        return set(claims(url)) == set(orders.session.cache.policy.remembered())
 
 
 def outcomes_of(url):

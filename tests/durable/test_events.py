@@ -250,6 +250,6 @@ def test_what_is_kept_of_ids_goes_with_them(any_url):
             with receiver.batch() as batch:
                 for number in range(first, first + 500):
                     batch.receive(str(number), received_at_us=0, body_digest="body")
-        assert len(receiver._session.cache._histories) <= 1_500 + 500
+        assert len(receiver.session.cache._histories) <= 1_500 + 500
         with receiver.batch() as batch:
             assert batch.receive("3999", received_at_us=0, body_digest="another").body_differs

@@ -127,7 +127,7 @@ def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
 def test_an_interrupt_around_the_commit(store_url, monkeypatch, is_committed):
     """Whoever catches it and goes on holds up nobody, and has the batch judged by what became of it."""
     with open_receiver(store_url, NOTHING_FORGOTTEN) as orders, open_receiver(store_url, NOTHING_FORGOTTEN) as other:
-        log = orders._session.log
+        log = orders.session.log
         commit = log.commit
 
         def interrupted() -> None:

@@ -139,9 +139,9 @@ def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
         send(orders, *OTHERS)
         with lost(pair):
             pass
-        policy = orders._session.cache.policy
+        policy = orders.session.cache.policy
         assert send(orders, OTHERS[0], "new") == [DUPLICATE, NEW]
-        assert orders._session.cache.policy is policy
+        assert orders.session.cache.policy is policy
 
 
 def test_a_cut_link_alone_costs_no_reading(pair, url):
@@ -149,19 +149,19 @@ def test_a_cut_link_alone_costs_no_reading(pair, url):
         send(orders, *OTHERS)
         pair.proxy.cut()
         send(another, *LOST)
-        policy = orders._session.cache.policy
+        policy = orders.session.cache.policy
         assert send(orders, OTHERS[0], LOST[0], "new") == [DUPLICATE, DUPLICATE, NEW]
-        assert orders._session.cache.policy is policy
+        assert orders.session.cache.policy is policy
 
 
 def test_a_server_that_recovers_has_another_run(pair, url):
     """It may have lost commits, where synchronous_commit is off."""
     with opened(url) as orders:
         send(orders, "1")
-        before = orders._session.log.server_run
+        before = orders.session.log.server_run
         pair.primary.crash()
         assert send(orders, "1", "2") == [DUPLICATE, NEW]
-        assert orders._session.log.server_run != before
+        assert orders.session.log.server_run != before
 
 
 def test_sources_that_were_retired(pair, url):

@@ -151,7 +151,7 @@ def test_duplicates_that_raise_nothing_leave_what_is_stored():
     events = []
     with opened(MEMORY, settings=sizes(9, 0), on_duplicate=events.append) as orders:
         send(orders, *"abca")
-        needs = orders._session.cache.needs
+        needs = orders.session.cache.needs
         send(orders, *"xxaxa")
     assert len(events) == 5
     assert with_needs(needs, events, 0) is needs
@@ -192,6 +192,6 @@ def test_25_hours_are_kept_at_most():
     with opened(MEMORY, settings=sizes(9, 0, **KEEP_SOURCES)) as orders:
         for hour in range(100):
             receive(orders, (f"{hour}", hour * HOUR_US), (f"{hour}", hour * HOUR_US))
-        assert list(orders._session.cache.needs) == list(range(75, 100))
+        assert list(orders.session.cache.needs) == list(range(75, 100))
         receive(orders, *((f"{hour // 2}", hour // 2 * HOUR_US) for hour in range(200, 400)))
-        assert list(orders._session.cache.needs) == list(range(175, 200))
+        assert list(orders.session.cache.needs) == list(range(175, 200))

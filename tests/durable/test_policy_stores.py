@@ -81,7 +81,7 @@ class PolicyMachine(RuleBasedStateMachine):
 
     def _agree(self, receiver):
         assert receiver.status().rDupIds == self.judge.policy.remembered_ids
-        assert receiver._session.cache.policy.entries() == self.judge.policy.entries()
+        assert receiver.session.cache.policy.entries() == self.judge.policy.entries()
 
     @rule(who=WHO, data=st.data(), undo=st.sampled_from([False, False, True]))
     def batch(self, who, data, undo):

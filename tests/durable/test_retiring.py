@@ -187,7 +187,7 @@ def test_a_forgotten_newest_receipt_stays_forgotten_through_a_resize(store_url):
             pass
     with opened(store_url, settings=sizes(2, 10)) as orders:
         assert receive(orders, ("a", "s", 0)) == [NEW]
-        assert orders._session.cache.policy.latest_us == 7
+        assert orders.session.cache.policy.latest_us == 7
         receive(orders, *((f"{number}", "s", 8) for number in range(20)))
     assert rows_of(store_url, "receiver_receipt") == 21
     assert_sound(store_url)
@@ -197,7 +197,7 @@ def test_a_batch_that_retires_nobody_needs_no_more_statements(sqlite_url):
     statements = []
     with opened(sqlite_url, settings=sizes(2, 10)) as orders:
         receive(orders, ("a", "s", 0))
-        orders._session.log.rows.driver.set_trace_callback(statements.append)
+        orders.session.log.rows.driver.set_trace_callback(statements.append)
         receive(orders, ("b", "t", 1))
         verbs = [statement.split()[0] for statement in statements]
         assert verbs == ["BEGIN", "SELECT", "UPDATE", "INSERT", "COMMIT"]
@@ -242,7 +242,7 @@ def test_years_of_restarts_need_no_more_than_the_live_sources(store_url, seed, c
                 assert {decision.verdict for decision in batch.receive_many(received)} == {Verdict.NEW}
             again = [(id_, source, start_us + WINDOW) for id_, source, _ in chosen.sample(received, 10)]
             assert receive(orders, *again) == [DUPLICATE] * 10
-            policy = orders._session.cache.policy
+            policy = orders.session.cache.policy
             assert orders.status().sources <= SENDERS
             assert policy.remembered_ids <= 1.5 * live
             assert len(policy._queues_by_number) <= 2 * SENDERS

@@ -81,7 +81,7 @@ def test_the_wait_for_other_threads_is_bounded(any_url, patience_secs):
 @pytest.mark.parametrize("waits_to", ["begin", "close"])
 def test_it_is_closed_while_another_thread_waits(any_url, monkeypatch, waits_to):
     receiver = opened(any_url)
-    session = receiver._session
+    session = receiver.session
     lock = session._thread_lock
 
     class ClosedMeanwhile:

@@ -86,7 +86,7 @@ def models_of(steps: list[Step]) -> Iterator[tuple[set[str], list[str]]]:
 
 def remembered_in(url: str) -> set[str]:
     with opened(url) as orders, orders.batch() as batch:
-        return {id_ for id_ in batch.policy.remembered() if not isinstance(id_, ForgottenId)}
+        return {id_ for id_ in batch.transaction.cache.policy.remembered() if not isinstance(id_, ForgottenId)}
 
 
 def made(folder: Path, _seed: str = "") -> None:
