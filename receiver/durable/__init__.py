@@ -9,7 +9,7 @@
 | `transaction.py` | a batch's transaction: lock, catch up, record, commit; who holds which lock in this process |
 | `session.py` | what the batches of one receiver share: the log, what is known of it in memory, what became of earlier batches; closing |
 | `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
-| `cache.py` | the detector in step with the log; what a resize makes of a domain |
+| `cache.py` | the detector in step with the log |
 | `retirement.py` | when sources are retired, and what their rows say then |
 | `status.py` | what batches and receivers count |
 | `duplicates.py` | duplicates, reported; the W and E that they needed |

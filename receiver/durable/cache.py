@@ -11,14 +11,13 @@ takes over or an older copy is restored. So memory is kept only if the log is sh
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
-from types import TracebackType
 from typing import Any, NamedTuple, cast
 
-from receiver.detector import GONE, TwoTierDetector
+from receiver.detector import TwoTierDetector
 from receiver.durable.duplicates import Duplicate, NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.durable.retirement import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
@@ -28,7 +27,6 @@ from receiver.policies.names import policy_of_kind
 from receiver.settings import ReceiverSettings
 from receiver.store.databases import NONSENSE
 from receiver.store.log import DomainLog
-from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
 
 _MOST_DIGESTS = 16
@@ -101,23 +99,16 @@ def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
     return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
 
-class corrupt_if_nonsense:  # noqa: N801 - as `receiver.store.databases.translated`, for the same reasons
+@contextmanager
+def corrupt_if_nonsense(state: DomainState) -> Iterator[None]:
     """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
-
-    __slots__ = ("_domain",)
-
-    def __init__(self, state: DomainState) -> None:
-        self._domain = state.domain_name
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, NONSENSE):
-            raise StoreCorruptError(
-                f"the rows of the domain {self._domain!r:.80} make no sense: {error}",
-                hint="`receiver check` says what is wrong; restore a copy",
-            ) from error
+    try:
+        yield
+    except NONSENSE as error:
+        raise StoreCorruptError(
+            f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
+            hint="`receiver check` says what is wrong; restore a copy",
+        ) from error
 
 
 class DomainCache:
@@ -349,41 +340,3 @@ class DomainCache:
         if self._state is not None and isinstance(policy, TwoTierDetector):
             self.silent_sources = len(longer_silent_than(policy, 1))
             self._silent_as_of_us = policy.latest_us
-
-
-def resize(log: DomainLog, state: DomainState, sizes: tuple[int, int]) -> None:
-    """Change a domain's sizes. What it remembers is received again, oldest first, by an empty domain with the new sizes.
-
-    The caller commits the transaction under way.
-    """
-    with corrupt_if_nonsense(state):
-        rows = [
-            ReceiptRow._make(values)
-            for columns in log.rows_after(0, state.last_seq)
-            for values in zip(*columns, strict=True)
-        ]
-        before = policy_of(state)
-        before.replay(rows, state.clock_us)
-    remembered = set(before.entries())
-    is_two_tier = isinstance(before, TwoTierDetector)
-    if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
-        rows = [row._replace(policy_state=None) for row in rows]
-    window, expiry_us = sizes
-    changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
-    after = policy_of(changed)
-    after.replay((row for row in rows if row.seq in remembered), None)
-    kept = set(after.entries())
-    # Rows of duplicates that refresh nothing are kept for bodies: whoever loads the domain sees which still matter.
-    keeps_bodies = not after.records_duplicates
-    gone = [
-        row.seq for row in rows if row.seq not in kept and not (keeps_bodies and row.first_received_at_us is not None)
-    ]
-    newest: list[ReceiptRow] = []
-    if gone and gone[-1] == state.last_seq:
-        # It stays, for it has the latest number and time, but as one that no policy enters.
-        row = rows[-1]
-        first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
-        newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
-    policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
-    state_after = changed._replace(clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)

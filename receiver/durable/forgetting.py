@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy import URL, Engine, select
+from sqlalchemy import URL, select
 
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache
@@ -66,9 +65,7 @@ def retire_sources(
     def retire(log: DomainLog, cache: DomainCache, state: DomainState) -> RetiredSources | None:
         return _retire_in(log, cache, state, sources, idle_days)
 
-    with _logs(store_url(address), _writable, domain) as logs:
-        done = [_changed(log, retire) for log in logs]
-    return [retired for retired in done if retired is not None]
+    return _in_each_domain(store_url(address), domain, lambda log: _changed(log, retire), writes=True)
 
 
 def look_up(address: str, unique_message_id: str, *, domain: str | None = None) -> list[KnownId]:
@@ -77,8 +74,7 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
     `SettingsError` if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
     url = _checked(address, unique_message_id)
-    with _logs(url, read_only, domain) as logs:
-        return [_known(log, unique_message_id) for log in logs]
+    return _in_each_domain(url, domain, lambda log: _known(log, unique_message_id), writes=False)
 
 
 def forget(address: str, unique_message_id: str, *, domain: str | None = None) -> list[str]:
@@ -97,9 +93,8 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
             _release(log, state, unique_message_id)
         return state.domain_name if forgotten else None
 
-    with _logs(_checked(address, unique_message_id), _writable, domain) as logs:
-        done = [_changed(log, forget_it) for log in logs]
-    return [name for name in done if name is not None]
+    url = _checked(address, unique_message_id)
+    return _in_each_domain(url, domain, lambda log: _changed(log, forget_it), writes=True)
 
 
 def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> bool:
@@ -178,35 +173,28 @@ def _checked(address: str, unique_message_id: str) -> URL:
     return store_url(address)
 
 
-def _writable(url: URL) -> Engine:
-    return open_store_engine(url, StoreSettings())
+def _in_each_domain(url: URL, domain: str | None, do: Callable[[KeptLog], _T | None], *, writes: bool) -> list[_T]:
+    """Do something in all domains, or in those of one name, one after the other; what came of it, but for None.
 
-
-@contextmanager
-def _logs(url: URL, open_engine: Callable[[URL], Engine], domain: str | None) -> Iterator[Iterator[KeptLog]]:
-    """The logs of all domains, or of those of one name, one after the other; `SettingsError` if no domain has it."""
+    `SettingsError` if no domain has the name.
+    """
     wanted = select(domains.c.domain_id).order_by(domains.c.domain_id)
     if domain is not None:
         wanted = wanted.where(domains.c.domain_name == to_bytes(domain))
     numbers = [number for (number,) in examined_rows(url, wanted)]
     if domain is not None and not numbers:
         raise SettingsError(f"{shown(url)} has no domain {domain!r:.80}", hint="receiver status lists the domains")
-    engine = open_engine(url)
-
-    def one_by_one() -> Iterator[KeptLog]:
-        for number in numbers:
-            log = database_of(url).log(engine, number)
-            try:
-                yield log
-            finally:
-                log.rollback()
-                log.close()
-
-    try:
-        with translated(url):
-            yield one_by_one()
-    finally:
-        engine.dispose()
+    engine = open_store_engine(url, StoreSettings()) if writes else read_only(url)
+    done = []
+    for number in numbers:
+        log = database_of(url).log(engine, number)
+        try:
+            with translated(url):
+                done.append(do(log))
+        finally:
+            log.rollback()
+            log.close()
+    return [each for each in done if each is not None]
 
 
 def _cache_of(log: DomainLog, state: DomainState) -> DomainCache:
@@ -229,19 +217,20 @@ def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list
 
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     state = log.begin_reading()
-    policy = _cache_of(log, state).policy
-    if state.is_concurrent and (waiting := claims_of(log.connection, state.domain_id).arrivals_of(unique_message_id)):
-        known = _of_rows(state, policy, log, unique_message_id)
-        return known._replace(
-            is_remembered=True,
-            first_received_at_us=known.first_received_at_us or waiting[0].received_at_us,
-            latest_received_at_us=waiting[-1].received_at_us,
-            message_source_id=waiting[-1].message_source_id,
-        )
-    return _of_rows(state, policy, log, unique_message_id)
+    known = _of_rows(state, _cache_of(log, state).policy, log, unique_message_id)
+    waiting = claims_of(log.connection, state.domain_id).arrivals_of(unique_message_id) if state.is_concurrent else []
+    if not waiting:
+        return known
+    return known._replace(
+        is_remembered=True,
+        first_received_at_us=known.first_received_at_us or waiting[0].received_at_us,
+        latest_received_at_us=waiting[-1].received_at_us,
+        message_source_id=waiting[-1].message_source_id,
+    )
 
 
 def _of_rows(state: DomainState, policy: Policy, log: KeptLog, unique_message_id: str) -> KnownId:
+    """What the domain's own log knows of an id, without receipts that aren't folded in yet."""
     if not _remembers(policy, unique_message_id):
         return KnownId(state.domain_name)
     tier = policy.tier_of(unique_message_id) if isinstance(policy, TwoTierDetector) else None

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy import URL, Connection, Engine, select
 
+from receiver.detector import GONE, TwoTierDetector
 from receiver.domains import Channel, DomainKey
-from receiver.durable.cache import policy_of, resize
+from receiver.durable.cache import corrupt_if_nonsense, policy_of
 from receiver.errors import SettingsError, StoreError
+from receiver.message import ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
@@ -22,6 +24,7 @@ from receiver.store.databases import database_of, store_url, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.log import KeptLog, MemoryLog
 from receiver.store.schema import open_store_engine
+from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState, domains
 
 MEMORY = "memory://"
@@ -145,7 +148,7 @@ def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> D
         _check_domain(state, wanted, key_and_name)
         if wanted.sizes is not None and wanted.sizes != (state.window_size, state.expiry_us):
             state = log.begin()
-            resize(log, state, wanted.sizes)
+            _resize(log, state, wanted.sizes)
             log.commit()
             window, expiry_us = wanted.sizes
             now = policy_of(state._replace(window_size=window, expiry_us=expiry_us))
@@ -165,3 +168,41 @@ def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, s
             f"the domain {state.domain_name!r:.80} has the policy {state.rule}, not {wanted.kind}",
             hint="open it as it is, or give the other policy a domain of its own: domain='name:...'",
         )
+
+
+def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
+    """Change a domain's sizes. What it remembers is received again, oldest first, by an empty domain with the new sizes.
+
+    The caller commits the transaction under way.
+    """
+    with corrupt_if_nonsense(state):
+        rows = [
+            ReceiptRow._make(values)
+            for columns in log.rows_after(0, state.last_seq)
+            for values in zip(*columns, strict=True)
+        ]
+        before = policy_of(state)
+        before.replay(rows, state.clock_us)
+    remembered = set(before.entries())
+    is_two_tier = isinstance(before, TwoTierDetector)
+    if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
+        rows = [row._replace(policy_state=None) for row in rows]
+    window, expiry_us = sizes
+    changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
+    after = policy_of(changed)
+    after.replay((row for row in rows if row.seq in remembered), None)
+    kept = set(after.entries())
+    # Rows of duplicates that refresh nothing are kept for bodies: whoever loads the domain sees which still matter.
+    keeps_bodies = not after.records_duplicates
+    gone = [
+        row.seq for row in rows if row.seq not in kept and not (keeps_bodies and row.first_received_at_us is not None)
+    ]
+    newest: list[ReceiptRow] = []
+    if gone and gone[-1] == state.last_seq:
+        # It stays, for it has the latest number and time, but as one that no policy enters.
+        row = rows[-1]
+        first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
+        newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
+    policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
+    state_after = changed._replace(clock_us=after.clock_us)
+    log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)

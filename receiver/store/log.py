@@ -1,4 +1,4 @@
-"""What a store keeps of one domain, and what can be done with it: lock, read on, record, commit.
+"""The log of one domain, and what can be done with it: lock, read on, record, commit.
 
 The table of receipts is the log: rows are only appended and deleted, and whatever is remembered follows from the rows
 that are left and from the domain's own row. Nothing here knows what counts as a duplicate.
@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Hashable
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
-from sqlalchemy import Connection, Dialect, Engine, RootTransaction, delete, event
+from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTransaction, delete, event
 
 from receiver.errors import SettingsError, StoreBusyError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.sql_rows import Changes, SqlRows, Vacuum, discard, driver_of
 from receiver.store.tables import DomainState, joined
+
+if TYPE_CHECKING:
+    from receiver.store.databases.database import Database
 
 _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
@@ -31,88 +35,13 @@ _KEPT_SEQS = 1_000_000_000
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
-class DomainLog(Protocol):
-    """The log of one domain, through one connection.
-
-    What is recorded after `begin` becomes lasting, all of it or nothing, with `commit`. Errors of a database are its
-    driver's own.
-    """
-
-    def begin(self) -> DomainState:
-        """Start a transaction that has the domain for itself, waiting for it."""
-
-    @property
-    def server_run(self) -> Hashable:
-        """Identifies the run of the server that the transaction under way is in: the time from its start, or from its
-        last crash, to its end. Within one run no commit is lost. None where there is no server.
-        """
-
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
-
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        """Make the changes and save the domain's new state.
-
-        `before` is the state that it replaces, as this transaction has read it. Where a database has another last number
-        by now, the lock was lost on the way: `StoreBusyError`.
-        """
-
-    def last_batch(self, writer: int) -> int:
-        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
-
-    def commit(self) -> None:
-        """Commit the transaction under way."""
-
-    def rollback(self) -> None:
-        """Give up the transaction, and the connection where that fails; never raises."""
-
-    def discard(self) -> None:
-        """Give up the connection, which an error may have broken; the next transaction makes another."""
-
-    def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty: a part at a time; between transactions.
-
-        Never raises: what was deleted is committed, and space can be given back the next time.
-        """
-
-    def close(self) -> None: ...
-
-    @property
-    def holder(self) -> object:
-        """What holds the lock when there is one: the connection."""
-
-    @property
-    def connection(self) -> Connection:
-        """The connection under way, for statements of the application's own in the same transaction."""
-
-
-class KeptLog(DomainLog, Protocol):
-    """A log whose transactions are our own, on a connection that is kept for them."""
-
-    in_use: threading.Lock
-    """Held by the thread that uses the connection."""
-
-    def begin_if_free(self) -> DomainState | None:
-        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started."""
-
-    def begin_reading(self) -> DomainState:
-        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
-
-    def join(self, connection: object, patience_secs: float) -> JoinedLog:
-        """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
-
-    def forget_batches(self, state: DomainState, writer: int) -> None:
-        """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
-
-
 class MemoryLog:
-    """The log of `memory://`, which ends with the process."""
+    """The log of `memory://`, which ends with the process. Its methods are those of an `OwnLog`."""
 
     def __init__(self, state: DomainState) -> None:
         self.in_use = threading.Lock()
         self._state = state
         self._rows: dict[int, ReceiptValues] = {}
-        self._last_batch = 0
 
     def begin(self) -> DomainState:
         return self._state
@@ -136,19 +65,17 @@ class MemoryLog:
             self._rows[seq] = ReceiptRow._make(self._rows[seq])._replace(unique_message_id="", body_digests=None)
         self._rows.update(zip(map(_seq_of, changes.rows), changes.rows, strict=True))
         self._state = state
-        if changes.batch_number is not None:
-            self._last_batch = changes.batch_number.batch
 
     def last_batch(self, writer: int) -> int:
-        del writer  # nobody else is here
-        return self._last_batch
+        del writer  # no batch has left a number, for there is no transaction to join
+        return 0
 
     def join(self, connection: object, patience_secs: float) -> NoReturn:
         del connection, patience_secs
         raise SettingsError("memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store")
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
-        """Nothing to do, for the number ends with the process."""
+        pass
 
     def _nothing(self) -> None:
         """A batch is recorded whole or not at all, so nothing is left to do."""
@@ -162,27 +89,40 @@ class MemoryLog:
         raise SettingsError("memory:// has no database connection", hint="open a sqlite:/// or postgresql:// store")
 
 
-class OwnLog:
-    """One domain's log through a connection of the receiver's own, made when it is first needed."""
+class _SqlLog(ABC):
+    """A log in a database, through one connection. Errors are its driver's own."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        domain_id: int,
-        rows: Callable[[Connection, int], SqlRows],
-        vacuum: Vacuum,
-        *,
-        is_replaced: Callable[[Any], bool],
-        watch_idle: Callable[[Any, Callable[[], bool]], None],
-    ) -> None:
-        """The last four are those of a `Database`."""
+    @property
+    @abstractmethod
+    def rows(self) -> SqlRows:
+        """The domain's rows, through the connection of the transaction under way."""
+
+    @property
+    def server_run(self) -> Hashable:
+        """Identifies the run of the server that the transaction under way is in: the time from its start, or from its
+        last crash, to its end. Within one run no commit is lost. None where there is no server.
+        """
+        return self.rows.server_run
+
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
+        return self.rows.rows_after(seq, last_seq)
+
+    def last_batch(self, writer: int) -> int:
+        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
+        return self.rows.last_batch(writer)
+
+
+class OwnLog(_SqlLog):
+    """One domain's log in transactions of our own, on a connection that is made when it is first needed, and then kept."""
+
+    def __init__(self, database: Database, engine: Engine, domain_id: int, vacuum: Vacuum) -> None:
         self.engine = engine
         self.domain_id = domain_id
         self.vacuum = vacuum
         self.in_use = threading.Lock()
-        self._rows_of = rows
-        self._is_replaced = is_replaced
-        self._watch_idle = watch_idle
+        """Held by the thread that uses the connection."""
+        self._database = database
         self._rows: SqlRows | None = None
         self._lent: RootTransaction | None = None
         """The transaction of the connection that the application was given since the batch began."""
@@ -192,17 +132,16 @@ class OwnLog:
         assert self._rows is not None  # noqa: S101 - a transaction is under way
         return self._rows
 
-    @property
-    def server_run(self) -> Hashable:
-        return self.rows.server_run
-
     def begin(self) -> DomainState:
+        """Start a transaction that has the domain for itself, waiting for it."""
         return self._begun(lambda rows: rows.begin())
 
     def begin_if_free(self) -> DomainState | None:
+        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started."""
         return self._begun(lambda rows: rows.begin_if_free())
 
     def begin_reading(self) -> DomainState:
+        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
         return self._begun(lambda rows: rows.begin_reading())
 
     def _begun(self, begin: Callable[[SqlRows], _T]) -> _T:
@@ -218,22 +157,22 @@ class OwnLog:
             return begin(self._connected())
 
     def _connected(self) -> SqlRows:
-        if self._rows is not None and (self._rows.connection.closed or self._is_replaced(self._rows.driver)):
+        database = self._database
+        if self._rows is not None and (self._rows.connection.closed or database.is_replaced(self._rows.driver)):
             self.discard()
         if self._rows is None:
             connection = self.engine.connect()
-            rows = self._rows = self._rows_of(connection, self.domain_id)
-            self._watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
+            rows = self._rows = database.rows(connection, self.domain_id)
+            database.watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
             event.listen(connection, "commit", self._refuse_while_lent)
         return self._rows
 
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        return self.rows.rows_after(seq, last_seq)
-
-    def last_batch(self, writer: int) -> int:
-        return self.rows.last_batch(writer)
-
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        """Make the changes and save the domain's new state.
+
+        `before` is the state that it replaces, as this transaction has read it. Where the database has another last number
+        by now, the lock was lost on the way: `StoreBusyError`.
+        """
         rows, lent = self.rows, self._lent
         has_ended = lent is not None and not (lent.is_active and rows.connection.get_transaction() is lent)
         if has_ended or not rows.in_transaction:  # outside of one, each statement would be committed by itself
@@ -242,18 +181,23 @@ class OwnLog:
         self.vacuum.note(len(changes.gone))
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
-        return JoinedLog(self, connection, self._rows_of, patience_secs)
+        """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
+        joined = joinable(connection, self.engine.dialect, "batch()", may_await=True)
+        return JoinedLog(joined, self._database.rows(joined, self.domain_id), self.vacuum, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
+        """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
         over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
         self.connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))
 
     @property
     def holder(self) -> object:
+        """What holds the lock when there is one: the connection."""
         return None if self._rows is None else self._rows.connection
 
     @property
     def connection(self) -> Connection:
+        """The connection under way, for statements of the application's own in the same transaction."""
         connection = self.rows.connection
         if self._lent is None:
             # Takes over the driver's transaction, which is under way.
@@ -278,6 +222,7 @@ class OwnLog:
             transaction.commit()
 
     def rollback(self) -> None:
+        """Give up the transaction, and the connection where that fails; never raises."""
         try:
             if self._rows is not None and not self._rows.connection.closed:
                 self._rows.connection.rollback()  # which does nothing in a transaction that only the driver knows of
@@ -286,11 +231,16 @@ class OwnLog:
             self.discard()
 
     def discard(self) -> None:
+        """Give up the connection, which an error may have broken; the next transaction makes another."""
         rows, self._rows = self._rows, None
         if rows is not None:
             discard(rows.connection)
 
     def give_back_space(self) -> None:
+        """Shrink the file where much of it is empty: a part at a time; between transactions.
+
+        Never raises: what was deleted is committed, and space can be given back the next time.
+        """
         try:
             if self._rows is not None:
                 self.vacuum.run_if_due(self._rows.driver)
@@ -305,39 +255,30 @@ class OwnLog:
         self.engine.dispose()
 
 
-class JoinedLog:
+class JoinedLog(_SqlLog):
     """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
-    def __init__(
-        self, own: OwnLog, connection: object, rows: Callable[[Connection, int], SqlRows], patience_secs: float
-    ) -> None:
-        connection = joinable(connection, own.engine.dialect, "batch()", may_await=True)
+    def __init__(self, connection: Connection, rows: SqlRows, vacuum: Vacuum, patience_secs: float) -> None:
         self.connection = self.holder = connection
-        self.transaction = connection.get_transaction()
-        self._savepoint = connection.get_nested_transaction()
-        self._rows = rows(connection, own.domain_id)
-        self._vacuum = own.vacuum
+        self.transaction, self._savepoint = under_way(connection)
+        self._rows = rows
+        self._vacuum = vacuum
         self._patience_secs = patience_secs
 
     @property
-    def server_run(self) -> Hashable:
-        return self._rows.server_run
+    def rows(self) -> SqlRows:
+        return self._rows
 
     def is_over(self) -> bool:
         """Whether the caller's transaction has ended."""
         return self.transaction is None or not self.transaction.is_active
 
     def begin(self) -> DomainState:
+        """Have the domain until the caller's transaction ends, waiting for it."""
         return self._rows.join(self._patience_secs)
 
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        read = self._rows.pages_after if self._rows.is_awaited else self._rows.rows_after
-        return read(seq, last_seq)
-
-    def last_batch(self, writer: int) -> int:
-        return self._rows.last_batch(writer)
-
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+        """As `OwnLog.record`."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
         if is_lost or under_way(connection) != (self.transaction, self._savepoint):
@@ -355,10 +296,16 @@ class JoinedLog:
     def _callers(self) -> None:
         """Nothing to do, for the caller does it."""
 
-    commit = rollback = discard = give_back_space = close = _callers
+    commit = rollback = discard = give_back_space = _callers
 
 
-def under_way(connection: Connection) -> tuple[object, object]:
+KeptLog = OwnLog | MemoryLog
+"""A log whose transactions are our own. What is recorded after `begin` becomes lasting, all of it or nothing, with
+`commit`."""
+DomainLog = OwnLog | MemoryLog | JoinedLog
+
+
+def under_way(connection: Connection) -> tuple[RootTransaction | None, NestedTransaction | None]:
     """The transaction and the savepoint of a connection."""
     return connection.get_transaction(), connection.get_nested_transaction()
 

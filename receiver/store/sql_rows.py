@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import count, pairwise
@@ -34,10 +34,7 @@ from receiver.store.tables import (
 
 _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
-# Most batches change these alone. To save all columns would take a batch of one receipt some percent longer.
-_BY_EACH_BATCH = ("last_seq", "last_writer", "latest_us", "clock_us", "receipts")
-_changing_of, _changing_each_time_of = attrgetter(*_CHANGING), attrgetter(*_BY_EACH_BATCH)
-_seldom_changing_of = attrgetter(*(name for name in _CHANGING if name not in _BY_EACH_BATCH))
+_changing_of = attrgetter(*_CHANGING)
 _POLICY_STATE = receipts.c.policy_state.name
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
@@ -117,7 +114,9 @@ class Statements:
         columns = ", ".join(receipt_rows.columns)
         self.read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
         self.lock = self.read + for_update
-        self.save, self.save_what_batches_change = map(self._update_of, (_CHANGING, _BY_EACH_BATCH))
+        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in _CHANGING)
+        # It touches no row if the domain's last number isn't that of the state before: then the lock was lost on the way.
+        self.save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         self.page_after = f"{self.rows_after} LIMIT {ROWS_AT_ONCE}"
         self.append = (
@@ -133,22 +132,6 @@ class Statements:
             f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
-
-    def _update_of(self, names: Iterable[str]) -> str:
-        p = self.placeholder
-        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in names)
-        return f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
-
-    def saving(self, state: DomainState, before: DomainState) -> tuple[str, tuple[Any, ...]]:
-        """The statement that saves what is new in a domain's state, and its values.
-
-        It touches no row if the domain's last number isn't that of the state before: then the lock was lost on the way.
-        """
-        if _seldom_changing_of(state) == _seldom_changing_of(before):
-            statement, changed = self.save_what_batches_change, _changing_each_time_of(state)
-        else:
-            statement, changed = self.save, _changing_of(state)
-        return statement, (*changed, state.domain_id, before.last_seq)
 
 
 class AwaitedDriver:
@@ -235,7 +218,7 @@ class SqlRows(ABC):
 
     sql: Statements
     server_run: Hashable = None
-    """As `DomainLog.server_run`."""
+    """As `OwnLog.server_run`."""
 
     def __init__(self, connection: Connection, domain_id: int) -> None:
         self.connection = connection
@@ -255,23 +238,27 @@ class SqlRows(ABC):
 
     @abstractmethod
     def begin(self) -> DomainState:
-        """As `DomainLog.begin`."""
+        """As `OwnLog.begin`."""
 
     @abstractmethod
     def begin_if_free(self) -> DomainState | None:
-        """As `DomainLog.begin_if_free`."""
+        """As `OwnLog.begin_if_free`."""
 
     @abstractmethod
     def begin_reading(self) -> DomainState:
-        """As `DomainLog.begin_reading`."""
+        """As `OwnLog.begin_reading`."""
 
     @abstractmethod
     def join(self, patience_secs: float) -> DomainState:
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
-    @abstractmethod
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """As `DomainLog.rows_after`."""
+        """As `OwnLog.rows_after`."""
+        return (self.pages_after if self.is_awaited else self.streamed_after)(seq, last_seq)
+
+    @abstractmethod
+    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        """The rows of `rows_after`, by one statement."""
 
     @abstractmethod
     def append(self, rows: Sequence[ReceiptValues]) -> None: ...
@@ -298,7 +285,7 @@ class SqlRows(ABC):
         return domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        """As `DomainLog.record`."""
+        """As `OwnLog.record`."""
         self.save(state, before)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
@@ -315,8 +302,7 @@ class SqlRows(ABC):
 
     def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
         """Save what is new in the domain's state. The statement begins with `with_it`, which takes the `values`."""
-        statement, changed = self.sql.saving(state, before)
-        self.cursor.execute(with_it + statement, (*values, *changed))
+        self.cursor.execute(with_it + self.sql.save, (*values, *_changing_of(state), state.domain_id, before.last_seq))
         if self.cursor.rowcount != 1:
             raise StoreBusyError(
                 "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
@@ -338,7 +324,7 @@ class SqlRows(ABC):
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def last_batch(self, writer: int) -> int:
-        """As `DomainLog.last_batch`."""
+        """As `OwnLog.last_batch`."""
         row = self.cursor.execute(self.sql.last_batch, (self.domain_id, writer)).fetchone()
         return 0 if row is None else int(row[0])
 

@@ -34,7 +34,7 @@ class _Batch:
 class _Receiver:
     def __init__(self, loop: Runner, receiver: AsyncReceiver) -> None:
         self._loop, self._async = loop, receiver
-        self._session = receiver._receiver.session
+        self.session = receiver._receiver.session
 
     def batch(self, connection: "_Connection | None" = None) -> _Batch:
         return _Batch(self._loop, self._async.batch(None if connection is None else connection.joined))

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
-from receiver.durable.receiver import ConcurrentReceiver
+from receiver.durable.session import DomainSession
 from receiver.errors import ClosedError, ReceiverError, SettingsError, StoreBusyError, StoreError
 from receiver.store.sql_rows import driver_of
 from tests.durable.claimed_domain import HandFolder
@@ -309,18 +309,19 @@ def test_closing_under_way(fresh_postgres_url):
 
 def test_two_open_a_new_domain_at_once(fresh_postgres_url):
     """Who comes second finds it made, and leaves the claims of receipts that wait to be folded in."""
-    take_up = ConcurrentReceiver.take_up
+    load = DomainSession.load
 
-    def overtaken(second, settings):
+    def overtaken(second):
+        state = load(second)
         with (
-            patch.object(ConcurrentReceiver, "take_up", take_up),
+            patch.object(DomainSession, "load", load),
             patch("receiver.durable.receiver.Folder", HandFolder),
             concurrent(fresh_postgres_url) as first,
         ):
             assert send(first, "a") == [NEW]
-        take_up(second, settings)
+        return state
 
-    with patch.object(ConcurrentReceiver, "take_up", overtaken):
+    with patch.object(DomainSession, "load", overtaken):
         second = concurrent(fresh_postgres_url)
     with second:
         assert send(second, "a") == [DUPLICATE]

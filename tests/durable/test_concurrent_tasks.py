@@ -509,7 +509,7 @@ def test_a_store_with_a_password(fresh_postgres_url):
         async with await AsyncReceiver.open(
             url.render_as_string(hide_password=False), connection_id="c", destination="q", concurrent=True
         ) as orders:
-            for engine in (orders._receiver._engine, orders._receiver._awaited):
+            for engine in (orders._receiver._engine, orders._tasks.awaited_engine):
                 assert engine.url.password == "secret"  # noqa: S105
 
     run(main())

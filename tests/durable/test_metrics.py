@@ -63,7 +63,7 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
                 ]
             )
         undone(orders, "e")
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         status, samples = orders.status(), of_domain(registry)
     assert {name: samples[f"receiver_{name}_total"] for name in ("receipts", "unchecked", "redelivered")} == {
         "receipts": 8,

@@ -114,7 +114,7 @@ def test_what_is_rolled_back_takes_no_room_from_what_is_committed(store_url, tmp
             with engine.connect() as connection:
                 send(orders, "x" * 200, connection=connection)
             if number % 10 == 9:
-                orders._recorder.flush()
+                orders.session.recorder.flush()
         send(orders, "a")
     assert ids(tmp_path / "r.parquet") == ["a"]
     assert orders.figures().record_dropped == 0

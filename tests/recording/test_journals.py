@@ -154,7 +154,7 @@ if until == "at work":
 if until == "committed":
     RotatingLog.commit = die
 else:
-    orders.session.log.__class__.record = die
+    orders._session.log.__class__.record = die
 send(5)
 send(6)
 """

@@ -15,9 +15,9 @@ def test_a_finished_file_is_never_replaced(store_url, tmp_path):
     orders = opened(store_url, record=path)
     for id_ in "abc":
         send(orders, id_)
-    with orders._recorder._store.connected() as waiting, orders._recorder.folder.locked(1):
+    with orders.session.recorder._store.connected() as waiting, orders.session.recorder.folder.locked(1):
         cut = waiting.cut("r-20260101T000000.000000Z-1.parquet", 1_000, 0)
-        orders._recorder.folder.finish(cut.file, waiting.packed(cut), pytest.fail)
+        orders.session.recorder.folder.finish(cut.file, waiting.packed(cut), pytest.fail)
         waiting._delete(cut.numbers[:2])
     orders.close()
     assert segments(tmp_path) == ["r-20260101T000000.000000Z-1.parquet", *segments(tmp_path)[1:]]
@@ -30,7 +30,7 @@ def test_a_cut_of_batches_that_are_gone_leaves_no_file(store_url, tmp_path):
     path = tmp_path / "r.parquet"
     orders = opened(store_url, record=path)
     send(orders, "a")
-    with orders._recorder._store.connected() as waiting:
+    with orders.session.recorder._store.connected() as waiting:
         waiting.cut("r-20260101T000000.000000Z-1.parquet", 1_000, 0)
     execute(store_url, "DELETE FROM receiver_recorded WHERE file IS NULL")
     orders.close()

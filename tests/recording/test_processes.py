@@ -138,18 +138,18 @@ def test_a_child_of_who_has_a_store_records_nothing_and_keeps_nobody_from_making
     path = tmp_path / "r.parquet"
     with opened(store_url, record=path) as orders:
         send(orders, "a")
-        with orders._recorder.folder.locked(1):
+        with orders.session.recorder.folder.locked(1):
             child = os.fork()
             if child == 0:
                 time.sleep(60)
                 os._exit(0)
         try:
-            orders._recorder.flush()
+            orders.session.recorder.flush()
             send(orders, "b")
             other = os.fork()
             if other == 0:
-                orders._recorder.close()
-                os._exit(0 if orders._recorder.packed([], []) is None else 1)
+                orders.session.recorder.close()
+                os._exit(0 if orders.session.recorder.packed([], []) is None else 1)
             assert os.waitpid(other, 0)[1] == 0
             orders.close()
         finally:

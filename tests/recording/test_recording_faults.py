@@ -239,13 +239,13 @@ def test_a_full_disk_beside_a_store(store_url, tiny_disk, warnings):
         for _ in range(6):
             sent.append(os.urandom(1_000).hex())
             send(orders, sent[-1])
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         status = orders.status()
         assert (status.recorded, status.record_dropped) == (6, 0)
-        assert orders._recorder.last_error == "No space left on device"
+        assert orders.session.recorder.last_error == "No space left on device"
         assert segments(tiny_disk) == ["_filler"]
         filler.unlink()
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         assert ids(read(tiny_disk)) == sent
         send(orders, "a")
     assert ids(read(tiny_disk)) == [*sent, "a"]
@@ -265,13 +265,13 @@ def test_a_folder_that_is_gone_beside_a_store(store_url, tmp_path, monkeypatch, 
         shutil.rmtree(folder)
         for number in range(60):
             send(orders, f"{number}")
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         status = orders.status()
         assert (status.rx, status.recorded + status.record_dropped) == (60, 60)
         assert 800 / 100 < status.recorded < 60
-        assert orders._recorder.last_error == "No such file or directory"
+        assert orders.session.recorder.last_error == "No such file or directory"
         folder.mkdir()
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         send(orders, "again")
     assert ids(read(folder)) == [*(f"{number}" for number in range(status.recorded)), "again"]
     assert "not recording: as much waits in the store as may" in warnings()
@@ -321,7 +321,7 @@ def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings):
     with opened(store_url, record=tmp_path / "r.parquet", patience_secs=0.1) as orders, lock.open() as file:
         assert rotating.taken(file)
         send(orders, "a")
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         assert warnings() == ["no file can be made, so receipts wait: others keep making files there"]
         rotating._let_go(file)
     assert ids(read(tmp_path / "r.parquet")) == ["a"]

@@ -116,7 +116,7 @@ def test_by_size_from_a_store(store_url, tmp_path, ending):
     with opened(store_url, record=Recording(path, rotate_bytes=700, keep_files=None)) as orders:
         for batch in range(12):
             send(orders, *(f"{batch}-{row}" for row in range(20)))
-            orders._recorder.flush()
+            orders.session.recorder.flush()
         assert rows_of(store_url, "receiver_recorded") < 12
     names = [path.name for path in sorted(tmp_path.glob("r-*"))]
     assert 3 <= len(names) <= 12
@@ -144,8 +144,8 @@ def test_a_clock_that_was_set_back_keeps_nothing_waiting(store_url, tmp_path):
     path = tmp_path / "r.parquet"
     with opened(store_url, record=path) as orders:
         send(orders, "a")
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         assert list(tmp_path.glob("r-*")) == []
         execute(store_url, "UPDATE receiver_recorded SET recorded_at_us = recorded_at_us + 86400000000")
-        orders._recorder.flush()
+        orders.session.recorder.flush()
         assert ids(read(path)) == ["a"]

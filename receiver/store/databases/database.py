@@ -79,7 +79,7 @@ class Database(ABC):
     def log(self, engine: Engine, domain_id: int) -> OwnLog:
         """The log of a domain, in transactions of our own."""
         vacuum = self.vacuum_of(receipts.name, truncates=False)  # autovacuum is left to shorten the table
-        return OwnLog(engine, domain_id, self.rows, vacuum, is_replaced=self.is_replaced, watch_idle=self.watch_idle)
+        return OwnLog(self, engine, domain_id, vacuum)
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
@@ -118,33 +118,8 @@ class Database(ABC):
         """What an error of this kind's driver means; None for any other."""
 
     @abstractmethod
-    def locked_file(self, url: URL) -> Path | None:
-        """The file that a transaction locks as a whole, without links; None where it locks a domain only."""
-
-    @abstractmethod
-    def is_there(self, url: URL) -> bool:
-        """Whether there is anything to look into; `StoreError` where there can't be a store."""
-
-    @abstractmethod
-    def keep_migrators_out(self, connection: Connection) -> None:
-        """Have others who want to migrate wait until the transaction ends."""
-
-    @abstractmethod
-    def wait_briefly_for_tables(self, connection: Connection) -> None:
-        """Let a migration give up soon where others use a table, for they queue behind it while it waits."""
-
-    @abstractmethod
-    def is_replaced(self, driver: Any) -> bool:
-        """Whether the address leads to another database by now than this connection."""
-
-    def server_run(self, connection: Connection) -> Hashable:
-        """Identifies the run of the server that the connection leads to, as `receiver.store.log.DomainLog.server_run`."""
-        del connection
-        return None
-
-    @abstractmethod
-    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """Have a process forked off ask `is_idle` whether the connection was between transactions."""
+    def size_bytes(self, connection: Connection, url: URL) -> int:
+        """What our tables take."""
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:
@@ -154,23 +129,44 @@ class Database(ABC):
     def vacuum_of(self, table: str, *, truncates: bool) -> Vacuum:
         """The vacuum for rows deleted from a table; `truncates`: it may shorten the table, which keeps others out meanwhile."""
 
-    @abstractmethod
-    def vacuum_of_all(self) -> Vacuum | None:
-        """The vacuum for rows deleted from any table; None where the database looks after that by itself."""
+    # What follows is for files, or for servers. The other kind has nothing to do there.
 
-    def claims(self, driver: Any, domain_id: int) -> Claims:
-        """The claims of a domain through a driver's connection; `SettingsError` where there can be none."""
-        del driver, domain_id
-        raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
+    def locked_file(self, _url: URL) -> Path | None:
+        """The file that a transaction locks as a whole, without links; None where it locks a domain only."""
+        return None
 
-    @abstractmethod
+    def is_there(self, _url: URL) -> bool:
+        """Whether there is anything to look into; `StoreError` where there can't be a store."""
+        return True
+
+    def is_replaced(self, _driver: Any) -> bool:
+        """Whether the address leads to another database by now than this connection."""
+        return False
+
+    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+        """Have a process forked off ask `is_idle` whether the connection was between transactions."""
+
     def accept_broken_text(self, driver: Any) -> None:
         """Have text that isn't valid read as far as it goes, rather than fail."""
 
-    @abstractmethod
-    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
+    def damage(self, _connection: Connection, _on_rows: Callable[[int], None]) -> Iterator[str]:
         """What the database finds wrong with itself when asked; `on_rows(0)` is called now and then."""
+        return iter(())
 
-    @abstractmethod
-    def size_bytes(self, connection: Connection, url: URL) -> int:
-        """What our tables take."""
+    def vacuum_of_all(self) -> Vacuum | None:
+        """The vacuum for rows deleted from any table; None where the database looks after that by itself."""
+        return None
+
+    def keep_migrators_out(self, connection: Connection) -> None:
+        """Have others who want to migrate wait until the transaction ends."""
+
+    def wait_briefly_for_tables(self, connection: Connection) -> None:
+        """Let a migration give up soon where others use a table, for they queue behind it while it waits."""
+
+    def server_run(self, _connection: Connection) -> Hashable:
+        """Identifies the run of the server that the connection leads to, as `receiver.store.log.OwnLog.server_run`."""
+        return None
+
+    def claims(self, _driver: Any, _domain_id: int) -> Claims:
+        """The claims of a domain through a driver's connection; `SettingsError` where there can be none."""
+        raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event, text
@@ -155,13 +155,6 @@ class Postgres(Database):
         beginnings = (state[:length] for length in (5, 3, 2))
         return next((_FAULTS[beginning] for beginning in beginnings if beginning in _FAULTS), database.UNKNOWN)
 
-    def locked_file(self, url: URL) -> None:
-        """None, for a transaction locks rows."""
-
-    def is_there(self, url: URL) -> bool:
-        del url
-        return True
-
     def claims(self, driver: Any, domain_id: int) -> Claims:
         return Claims(driver, domain_id)
 
@@ -171,13 +164,6 @@ class Postgres(Database):
     def wait_briefly_for_tables(self, connection: Connection) -> None:
         connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
 
-    def is_replaced(self, driver: Any) -> bool:
-        del driver
-        return False
-
-    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """Nothing to do, for a connection inherited by a fork does no harm to others."""
-
     def server_run(self, connection: Connection) -> str:
         return run_of(connection, driver_of(connection))
 
@@ -186,17 +172,6 @@ class Postgres(Database):
 
     def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
         return TableVacuum(table, truncates=truncates)
-
-    def vacuum_of_all(self) -> None:
-        """None, for autovacuum does it."""
-
-    def accept_broken_text(self, driver: Any) -> None:
-        """Nothing to do, for the server accepts no such text."""
-
-    def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
-        """Nothing, for the server finds damage as it reads."""
-        del connection, on_rows
-        return iter(())
 
     def size_bytes(self, connection: Connection, url: URL) -> int:
         del url

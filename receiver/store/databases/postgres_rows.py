@@ -81,7 +81,7 @@ commits where synchronous_commit is off."""
 
 
 def run_of(connection: Connection, driver: Any) -> str:
-    """Identifies the run of the server, as `DomainLog.server_run`; asked once for each connection of the driver."""
+    """Identifies the run of the server, as `OwnLog.server_run`; asked once for each connection of the driver."""
     run: str | None = connection.info.get(_RUN)
     if run is None:
         (run,) = driver.execute(_SQL_RUN).fetchone()
@@ -176,7 +176,7 @@ class PostgresRows(SqlRows):
         self.driver.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
         return state
 
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         parameters = (self.domain_id, seq)
         if last_seq - seq <= ROWS_AT_ONCE:
             # With a limit, the server plans it once and for all.

@@ -42,9 +42,6 @@ def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None
     `executemany` lets go of the interpreter's lock at each row. Where another thread is busy, such as a connector's, it
     then waits at each row to have the lock back.
     """
-    if isinstance(rows, list) and len(rows) == 1:
-        driver.execute(insert, rows[0])
-        return
     left = iter(rows)
     while len(batch := list(islice(left, _ROWS_PER_STATEMENT))) == _ROWS_PER_STATEMENT:
         driver.execute(_of_many(insert), list(chain.from_iterable(batch)))
@@ -141,15 +138,15 @@ class SqliteRows(SqlRows):
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql.lock)
 
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         del last_seq
         cursor = self.driver.execute(self.sql.rows_after, (self.domain_id, seq))
         while rows := cursor.fetchmany(ROWS_AT_ONCE):
             yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
-        if len(rows) < _ROWS_PER_STATEMENT:
-            insert_rows(self.driver, self.sql.append, self.stored(rows))
+        if len(rows) == 1:  # for which the way by columns takes a tenth longer
+            self.cursor.execute(self.sql.append, *self.stored(rows))
             return
         # A column that is empty in all of them, as half of the columns mostly are, costs as much as one that isn't.
         columns = zip(receipt_rows.columns, receipt_rows.stored_columns(rows), strict=True)
@@ -220,12 +217,6 @@ class Sqlite(Database):
 
     def is_there(self, url: URL) -> bool:
         return is_file(url)
-
-    def keep_migrators_out(self, connection: Connection) -> None:
-        """Nothing to do, for a transaction that writes has all of the file."""
-
-    def wait_briefly_for_tables(self, connection: Connection) -> None:
-        """Nothing to do, for nobody else can use a table meanwhile."""
 
     def is_replaced(self, driver: Any) -> bool:
         return bool(driver.is_replaced())
