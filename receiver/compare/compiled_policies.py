@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from receiver.compare.id_forms import rgmids_of, sequences_of
 from receiver.policies.interface import Policy
 from receiver.policies.names import POLICIES
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 
 if TYPE_CHECKING:
@@ -31,15 +31,13 @@ _NOTHING = -1
 class Judged(NamedTuple):
     """A policy's verdicts on one domain, and the most ids that it remembered."""
 
-    is_duplicate: npt.NDArray[np.bool_]
+    is_duplicate: Flags
     """One flag per row of the domain."""
     peak_ids: int
 
 
-class CompiledPolicy(Protocol):
-    """A policy's rule over the columns of a domain, beginning anew in each."""
-
-    def __call__(self, domain: Domain, /) -> Judged: ...
+CompiledPolicy = Callable[["Domain"], Judged]
+"""A policy's rule over the columns of a domain, beginning anew in each."""
 
 
 def compiled_policy_of(policy: Policy, receipts: Receipts) -> CompiledPolicy:
@@ -62,10 +60,9 @@ def _two_tier(window: int, expiry_us: int, domain: Domain) -> Judged:
 
 
 @compiled()
-def _judge_by_age(
-    times: npt.NDArray[np.int64], earlier: npt.NDArray[np.int32], expiry_us: int, is_duplicate: npt.NDArray[np.bool_]
-) -> int:
-    """Judge rows by the age of the first remembered receipt of their id. -> the most ids remembered."""
+def _judge_by_age(times: Int64s, earlier: Int32s, expiry_us: int) -> tuple[Flags, int]:
+    """Judge rows by the age of the first remembered receipt of their id."""
+    is_duplicate = np.zeros(len(times), np.bool_)
     first = np.empty(len(times), np.int32)  # the remembered receipt of each row's id
     oldest = 0  # no row before it is remembered
     remembered = 0
@@ -81,18 +78,17 @@ def _judge_by_age(
         else:
             remembered += 1
             peak_ids = max(peak_ids, remembered)
-    return peak_ids
+    return is_duplicate, peak_ids
 
 
 def _age(expiry_us: int, domain: Domain) -> Judged:
-    rows = domain.rows
-    is_duplicate = np.zeros(len(rows.earlier), np.bool_)
-    return Judged(is_duplicate, _judge_by_age(rows.received_at_us, rows.earlier, expiry_us, is_duplicate))
+    return Judged(*_judge_by_age(domain.rows.received_at_us, domain.rows.earlier, expiry_us))
 
 
 @compiled()
-def _judge_by_slot(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.NDArray[np.bool_]) -> int:
-    """Judge rows by a ring of `size` slots. -> how many slots were taken; plain sends never hold an id twice."""
+def _judge_by_slot(earlier: Int32s, size: int) -> tuple[Flags, int]:
+    """Judge rows by a ring of `size` slots. Plain sends never hold an id twice."""
+    is_duplicate = np.zeros(len(earlier), np.bool_)
     slot = np.empty(len(earlier), np.int32)  # of each row's id
     slots = 0
     for row in range(len(earlier)):
@@ -102,35 +98,27 @@ def _judge_by_slot(earlier: npt.NDArray[np.int32], size: int, is_duplicate: npt.
         else:
             slots += 1
             slot[row] = slots
-    return slots
+    return is_duplicate, min(size, slots)
 
 
 def _ring(size: int, domain: Domain) -> Judged:
-    is_duplicate = np.zeros(len(domain.rows.earlier), np.bool_)
-    return Judged(is_duplicate, min(size, _judge_by_slot(domain.rows.earlier, size, is_duplicate)))
+    return Judged(*_judge_by_slot(domain.rows.earlier, size))
 
 
 @compiled()
-def _judge_by_highest(
-    numbers: npt.NDArray[np.int64],
-    producers: npt.NDArray[np.int32],
-    highest: npt.NDArray[np.int64],
-    is_duplicate: npt.NDArray[np.bool_],
-) -> int:
-    """Judge rows by the highest number of their producer. -> how many producers there are.
-
-    `highest` has a number for each producer, is all -1 and is left so.
-    """
-    count = 0
+def _judge_by_highest(numbers: Int64s, producers: Int32s, highest: Int64s) -> tuple[Flags, int]:
+    """Judge rows by the highest number of their producer. `highest` has one for each producer, is all -1 and is left so."""
+    is_duplicate = np.zeros(len(numbers), np.bool_)
+    seen = 0  # producers
     for row in range(len(numbers)):
         if numbers[row] <= highest[producers[row]]:
             is_duplicate[row] = True
         else:
-            count += highest[producers[row]] == _NOTHING
+            seen += highest[producers[row]] == _NOTHING
             highest[producers[row]] = numbers[row]
     for producer in producers:
         highest[producer] = _NOTHING
-    return count
+    return is_duplicate, seen
 
 
 def _highest(receipts: Receipts) -> CompiledPolicy:
@@ -139,24 +127,22 @@ def _highest(receipts: Receipts) -> CompiledPolicy:
 
     def judge(domain: Domain) -> Judged:
         ids = receipts.id_number[domain.log_rows]
-        is_duplicate = np.zeros(len(ids), np.bool_)
-        peak_ids = _judge_by_highest(sequences.numbers[ids], sequences.producers[ids], highest, is_duplicate)
-        return Judged(is_duplicate, peak_ids)
+        return Judged(*_judge_by_highest(sequences.numbers[ids], sequences.producers[ids], highest))
 
     return judge
 
 
 @compiled()
-def _judge_by_last(
-    origins: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64], is_duplicate: npt.NDArray[np.bool_]
-) -> None:
+def _judge_by_last(origins: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64]) -> tuple[Flags, int]:
     """Judge rows by the last one that was new."""
+    is_duplicate = np.zeros(len(numbers), np.bool_)
     last = 0
     for row in range(1, len(numbers)):
         if origins[row] == origins[last] and numbers[row] <= numbers[last]:
             is_duplicate[row] = True
         else:
             last = row
+    return is_duplicate, min(1, len(numbers))
 
 
 def _last(receipts: Receipts) -> CompiledPolicy:
@@ -164,9 +150,7 @@ def _last(receipts: Receipts) -> CompiledPolicy:
 
     def judge(domain: Domain) -> Judged:
         ids = receipts.id_number[domain.log_rows]
-        is_duplicate = np.zeros(len(ids), np.bool_)
-        _judge_by_last(rgmids.origins[ids], rgmids.numbers[ids], is_duplicate)
-        return Judged(is_duplicate, min(1, len(ids)))
+        return Judged(*_judge_by_last(rgmids.origins[ids], rgmids.numbers[ids]))
 
     return judge
 

@@ -58,7 +58,7 @@ def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
 def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
     setting, default = system.setting, system.default
     wanted = max(wanted, setting.least)
-    counts_ids = system.limit is Limit.ACCEPTED
+    counts_ids = system.limit is not Limit.AGE
     # A time must be longer than the need: some systems have forgotten an id as old as it, and others don't say.
     least = need if counts_ids else need + 1
     enough = _enough(default, least, wanted)

@@ -109,6 +109,7 @@ def link_rows(
     duplicates = _link_by_id(ids, source, np.full(distinct_ids, _NOTHING, np.int32), earlier, in_several)
     replaced = earlier
     several = np.full(len(ids), _NOTHING, np.int32)
+    # Few ids are sent by several sources. Only these pay for a search of the receipt that each replaces.
     if in_several.any():
         numbers = np.where(in_several, np.cumsum(in_several) - 1, _NOTHING).astype(np.int32)
         several = numbers[ids]

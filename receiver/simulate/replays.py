@@ -125,7 +125,7 @@ def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
         counts[0],
         counts[1],
         counts[2],
-        least_window.ravel(),
+        least_window.ravel(),  # shares travel as flat columns
         least_expiry_us.ravel(),
     )
 

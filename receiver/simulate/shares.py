@@ -206,6 +206,7 @@ def _by_slice(counted: Counted, duplicates: Int32s, measures: Measures) -> tuple
         return np.bincount((times_us - measures.start_us) // measures.slice_us, minlength=measures.slices)
 
     receipts = counts(counted.as_read_us) + counts(counted.unchecked_us)
+    # A log may have very many sections, most of them with receipts in a few slices.
     filled = np.flatnonzero(receipts)
     return filled, receipts[filled], counts(counted.as_read_us[duplicates])[filled]
 
