@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Table, func, select
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
@@ -18,26 +22,26 @@ from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
 from receiver.settings import SimulateSettings
+from receiver.store import invariants
 from receiver.store.codec import printable, to_bytes
 from receiver.store.databases import NONSENSE, store_url
-from receiver.store.invariants import (
-    DomainName,
-    Findings,
-    StoreFinding,
-    audit_domains,
-    audit_messages,
-    audit_positions,
-    audit_recorded,
-    audit_tables,
-    audited_rows,
-    audited_state,
-    readable,
-    shown_columns,
-)
+from receiver.store.inbox import waiting_by_row
+from receiver.store.invariants import shown_columns
 from receiver.store.positions import PositionRow
-from receiver.store.snapshot import OnRows, RawRow, Snapshot, snapshot
-from receiver.store.tables import REVISION, DomainState, receipt_rows
+from receiver.store.snapshot import DomainName, OnRows, Snapshot, StoreFinding, snapshot
+from receiver.store.tables import (
+    REVISION,
+    DomainState,
+    arrivals,
+    claims,
+    parked,
+    positions,
+    receipt_rows,
+    receipts,
+    targets,
+)
 
+_ROWS_AT_ONCE = 10_000
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
@@ -105,17 +109,16 @@ def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
     """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
 
     StoreError where there is no store or it can't be opened. `advance` is called with the number of rows read since its
-    last call; each row is read twice. Memory use grows with the ids that the largest domain remembers.
+    last call; most rows are read twice. Memory use grows with the ids that the largest domain remembers.
     """
-    with snapshot(store_url(address)) as store:
-        findings = Findings()
-        audit_tables(store, findings, advance)
-        domains = _domains(store, findings, advance, with_ids=True)
+    with snapshot(store_url(address), advance) as store:
+        invariants.audit_tables(store)
+        domains = _domains(store, with_ids=True)
         states = [domain.state for domain in domains]
-        audit_messages(store, states, findings, advance)
-        audit_positions(store, states, findings)
-        audit_recorded(store, findings, advance, _receipts_unpacked())
-        return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
+        invariants.audit_messages(store, states)
+        invariants.audit_positions(store, states)
+        invariants.audit_recorded(store, _receipts_unpacked())
+        return StoreFigures(REVISION, store.size_bytes, domains, store.findings())
 
 
 def _receipts_unpacked() -> Callable[[bytes], int] | None:
@@ -132,34 +135,25 @@ def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> 
 
     StoreError as with `audit`, and StoreCorruptError where a domain's own row is broken so that it has no figures.
     """
-    with snapshot(store_url(address)) as store:
-        findings = Findings()
-        domains = _domains(store, findings, advance, with_ids=with_ids)
-        return StoreFigures(REVISION, store.size_bytes, domains, findings.all())
+    with snapshot(store_url(address), advance) as store:
+        domains = _domains(store, with_ids=with_ids)
+        return StoreFigures(REVISION, store.size_bytes, domains, store.findings())
 
 
-def _domains(store: Snapshot, findings: Findings, advance: OnRows, *, with_ids: bool) -> tuple[StoredDomain, ...]:
-    raws: Sequence[RawRow] = ()
-    batches: Sequence[RawRow] = ()
-    with readable(store, findings, None):
-        raws, batches = store.domains(), store.joined_batches()
-    states = []
-    for raw in raws:
-        state = audited_state(raw, findings)
-        if state is not None:
-            _check_clock(state, findings)
-            _check_needs(state, findings)
-            states.append(state)
+def _domains(store: Snapshot, *, with_ids: bool) -> tuple[StoredDomain, ...]:
+    states = invariants.audited_states(store)
     for state in states:
+        _check_clock(store, state)
+        _check_needs(store, state)
         try:
             policy_of(state)
         except SettingsError as error:
-            findings.add("settings", DomainName.of(state), error.message)
-    audit_domains(states, batches, findings)
-    return tuple(_figures(store, state, findings, advance, with_ids=with_ids) for state in states)
+            store.note("settings", DomainName.of(state), error.message)
+    invariants.audit_domains(store, states)
+    return tuple(_figures(store, state, with_ids=with_ids) for state in states)
 
 
-def _check_clock(state: DomainState, findings: Findings) -> None:
+def _check_clock(store: Snapshot, state: DomainState) -> None:
     """Check the policy's own clock against the rest of the domain's row."""
     clock = _CLOCKS.get(state.rule)
     contradicting = {
@@ -171,16 +165,16 @@ def _check_clock(state: DomainState, findings: Findings) -> None:
     }
     for column, is_wrong in contradicting.items():
         if state.clock_us is not None and is_wrong:
-            findings.add("clocks", DomainName.of(state), shown_columns(state, ("clock_us", column)))
+            store.note("clocks", DomainName.of(state), shown_columns(state, ("clock_us", column)))
 
 
-def _check_needs(state: DomainState, findings: Findings) -> None:
+def _check_needs(store: Snapshot, state: DomainState) -> None:
     """Check what duplicates needed against the rest of the domain's row."""
     name = DomainName.of(state)
     try:
         by_hour = needs_read(state.needs_by_hour)
     except NONSENSE:
-        findings.add("needs", name, shown_columns(state, ("needs_by_hour",)))
+        store.note("needs", name, shown_columns(state, ("needs_by_hour",)))
         return
     contradicting = {
         "policy": state.rule != ApamaTwoTier.kind,
@@ -189,42 +183,56 @@ def _check_needs(state: DomainState, findings: Findings) -> None:
     }
     for column, is_wrong in contradicting.items():
         if by_hour and is_wrong:
-            findings.add("needs", name, shown_columns(state, ("needs_by_hour", column)))
+            store.note("needs", name, shown_columns(state, ("needs_by_hour", column)))
 
 
-def _figures(
-    store: Snapshot, state: DomainState, findings: Findings, advance: OnRows, *, with_ids: bool
-) -> StoredDomain:
+def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDomain:
     figures = StoredDomain(state)
-    with readable(store, findings, None):
-        figures.inbox, figures.parked = store.waiting_count(state.domain_id), store.parked_count(state.domain_id)
-    with readable(store, findings, None):
-        figures.unfolded_receipts, oldest_us = store.unfolded(state.domain_id)
+    of_domain = partial(_one_of_domain, store, state)
+    of_targets = select(targets.c.target_id).where(targets.c.domain_id == state.domain_id)
+    with store.readable():
+        rows = waiting_by_row()
+        wait = select(func.sum(rows.c.messages)).where(rows.c.target_id.in_(of_targets))
+        figures.inbox = int(store.connection.scalar(wait) or 0)
+        are_parked = select(func.count()).select_from(parked).where(parked.c.target_id.in_(of_targets))
+        figures.parked = store.connection.scalar(are_parked)
+    with store.readable():
+        figures.unfolded_receipts, oldest_us = of_domain(arrivals, func.count(), func.min(arrivals.c.received_at_us))
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
-    with readable(store, findings, None):
+    with store.readable():
         figures.positions = _positions(store, state)
-    with readable(store, findings, DomainName.of(state)):
+    with store.readable(DomainName.of(state)):
         if with_ids:
-            _read_rows(store, figures, findings, advance)
+            _read_rows(store, figures)
         else:
-            figures.rows = store.row_count(state.domain_id)
+            (figures.rows,) = of_domain(receipts, func.count())
     return figures
 
 
-def _read_rows(store: Snapshot, figures: StoredDomain, findings: Findings, advance: OnRows) -> None:
+def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: ColumnElement[Any]) -> Any:
+    """One row of figures of a domain's rows in a table."""
+    return store.connection.execute(select(*what).where(table.c.domain_id == state.domain_id)).one()
+
+
+def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
+    stored = store.rows(positions, PositionRow._fields, "source, name", domain_id=state.domain_id)
+    return tuple(PositionRow(*map(printable, values)) for values in stored if all(isinstance(v, bytes) for v in values))
+
+
+def _read_rows(store: Snapshot, figures: StoredDomain) -> None:
     """Check a domain's rows; if all is well, rebuild what they remember, and note the figures of that."""
     state, name = figures.state, DomainName.of(figures.state)
-    figures.rows = audited_rows(store, state, findings, advance)
-    if findings.any_in(name):
+    figures.rows = invariants.audited_rows(store, state)
+    if store.is_broken(name):
         return
     try:
-        rebuilt = _rebuilt(store, state, findings, advance)
+        rebuilt = _rebuilt(store, state)
     except IdFormatError as error:
-        findings.add("ids", name, error.message)
+        store.note("ids", name, error.message)
         return
-    _check_rebuilt(state, figures.rows, rebuilt, findings)
+    _check_rebuilt(store, state, figures.rows, rebuilt)
     policy = rebuilt.policy
-    _check_claims(store, state, policy, findings)
+    _check_claims(store, state, policy)
     figures.remembered_ids = policy.remembered_ids
     figures.waiting_rows = figures.rows - len(policy.entries())
     if isinstance(policy, TwoTierDetector):
@@ -233,23 +241,18 @@ def _read_rows(store: Snapshot, figures: StoredDomain, findings: Findings, advan
         figures.secs_to_memory_limit = _secs_to_memory_limit(state, policy, rebuilt)
 
 
-def _check_claims(store: Snapshot, state: DomainState, policy: Policy, findings: Findings) -> None:
+def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
     """Check that what the rule remembers is claimed. More may be claimed, until it is folded in and released."""
-    claimed, name = store.claimed_ids(state.domain_id), DomainName.of(state)
+    ids = select(func.coalesce(claims.c.long_id, claims.c.unique_message_id))
+    of_domain = store.connection.scalars(ids.where(claims.c.domain_id == state.domain_id))
+    claimed, name = set(map(bytes, of_domain)), DomainName.of(state)
     if not state.is_concurrent:
         for id_ in sorted(claimed):
-            findings.add("claims", name, f"{printable(id_)!r:.80} is claimed")
+            store.note("claims", name, f"{printable(id_)!r:.80} is claimed")
     elif isinstance(policy, TwoTierDetector):
         for unique_message_id in policy.remembered():
             if to_bytes(unique_message_id) not in claimed:
-                findings.add("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
-
-
-def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
-    of_domain = (tuple(raw)[1:] for raw in store.positions() if raw.domain_id == state.domain_id)
-    return tuple(
-        PositionRow(*map(printable, values)) for values in of_domain if all(isinstance(v, bytes) for v in values)
-    )
+                store.note("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
 
 
 class _Rebuilt(NamedTuple):
@@ -263,19 +266,19 @@ class _Rebuilt(NamedTuple):
     """When the oldest row was received."""
 
 
-def _rebuilt(store: Snapshot, state: DomainState, findings: Findings, advance: OnRows) -> _Rebuilt:
+def _rebuilt(store: Snapshot, state: DomainState) -> _Rebuilt:
     """Rebuild what a domain remembers from its rows, which are known to be sound."""
     policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
     hour_ago_us = state.latest_us - HOUR_US
-    for raws in store.rows(state.domain_id):
-        rows = list(receipt_rows.read_many(raws))
+    raws = store.rows(receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
+    while part := list(islice(raws, _ROWS_AT_ONCE)):
+        rows = list(receipt_rows.read_many(part))
         if isinstance(policy, TwoTierDetector):
-            _check_retired(state, rows, policy, findings)
+            _check_retired(store, state, rows, policy)
         policy.replay(rows, None)
-        advance(len(rows))
         forgotten += sum(not row.unique_message_id for row in rows)
         new += sum(row.first_received_at_us is None and row.received_at_us > hour_ago_us for row in rows)
-        oldest_us = min(oldest_us, rows[0].received_at_us) if rows else oldest_us
+        oldest_us = min(oldest_us, rows[0].received_at_us)
     policy.replay((), state.clock_us)
     return _Rebuilt(policy, forgotten, new, oldest_us)
 
@@ -297,7 +300,7 @@ def _secs_to_memory_limit(state: DomainState, policy: TwoTierDetector, rebuilt: 
     return max(0, limit - policy.remembered_ids) / per_us / 1_000_000
 
 
-def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector, findings: Findings) -> None:
+def _check_retired(store: Snapshot, state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector) -> None:
     """Check what these rows say of retired sources; `before` has replayed all earlier rows."""
     active = {source for _, source in before.sources_by_silence()}
     for row in rows:
@@ -306,23 +309,21 @@ def _check_retired(state: DomainState, rows: Sequence[ReceiptRow], before: TwoTi
             active.add(row.message_source_id)
         elif policy_state not in {RETIRED, GONE} or (policy_state == RETIRED and row.message_source_id in active):
             # All rows that a source has when it is retired say so.
-            findings.add("retired", DomainName.of(state), f"receipt {row.seq}: policy_mark = {policy_state}")
+            store.note("retired", DomainName.of(state), f"receipt {row.seq}: policy_mark = {policy_state}")
 
 
-def _check_rebuilt(state: DomainState, rows: int, rebuilt: _Rebuilt, findings: Findings) -> None:
+def _check_rebuilt(store: Snapshot, state: DomainState, rows: int, rebuilt: _Rebuilt) -> None:
     policy = rebuilt.policy
     name = DomainName.of(state)
     clock_us, rebuilt_us = state.clock_us, policy.clock_us
     if rebuilt_us != clock_us:  # where rows are gone, the others alone give the same or an older one
-        findings.add("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
+        store.note("rebuilt", name, f"clock_us = {clock_us}, though the receipts moved it to {rebuilt_us}")
     # Unless a resize began the time queue anew, nothing is forgotten before something has entered it.
     has_time_queue = policy.declaration.clock is Clock.RECEIPTS and state.expiry_us
     if has_time_queue and clock_us is None and state.generation == 0 and rows < state.last_seq:
         gone = state.last_seq - rows
-        findings.add(
-            "rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget"
-        )
+        store.note("rebuilt", name, f"{gone} receipts are gone, though the time queue never had any to make it forget")
     first_receipts = state.last_seq - state.duplicates
     if policy.remembered_ids - rebuilt.forgotten > first_receipts:
         said = f"{policy.remembered_ids} ids are remembered, but only {first_receipts} receipts were no duplicates"
-        findings.add("rebuilt", name, said)
+        store.note("rebuilt", name, said)

@@ -19,8 +19,8 @@ from receiver.durable.status import Counts
 from receiver.quantities import count, duration
 from receiver.report.terminal import line
 from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
-from receiver.store.invariants import PROBLEMS, DomainName, StoreFinding
 from receiver.store.positions import PositionRow
+from receiver.store.snapshot import PROBLEMS, DomainName, StoreFinding
 from receiver.store.tables import DomainState
 from receiver.store.upkeep import ParkedRow, TargetRow
 

@@ -16,5 +16,5 @@ Nothing here knows what counts as a duplicate.
 | `recorded.py` | batches that wait to be written to the files of a recording |
 | `positions.py` | how far a domain's sources have come, for brokers that don't forget what was taken |
 | `upkeep.py` | what a person does to a store: inboxes, parked messages and domains listed, moved, dropped |
-| `snapshot.py`, `invariants.py` | a whole store read as it is; what must hold of it, and what is broken |
+| `snapshot.py`, `invariants.py` | a whole store read as it is, and what is broken in it; what must hold |
 """

@@ -19,8 +19,8 @@ from receiver.logs.packing import packed
 from receiver.message import Receipt
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox
-from receiver.store.invariants import PROBLEMS
 from receiver.store.packed import unpack_all
+from receiver.store.snapshot import PROBLEMS
 from receiver.store.tables import METADATA, RecordedRow, recorded, recorded_rows
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
