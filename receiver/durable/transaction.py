@@ -64,6 +64,11 @@ class Transaction:
         """The time of the domain's latest receipt before this batch."""
         return self._state.latest_us
 
+    @property
+    def first_sequence(self) -> int:
+        """The sequence number of the batch's first receipt; each further one has the next."""
+        return self._state.receipts
+
     def begin(self) -> None:
         """Have the domain to ourselves, and catch up with it."""
         session, log, held, joined = self._session, self.log, self._held, self._joined

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import Connection, Executable, Select, Subquery, exists, func, literal, or_, select, union_all
+from sqlalchemy import Connection, Executable, Subquery, exists, func, literal, or_, select, union_all
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
@@ -45,15 +45,6 @@ class TargetState(NamedTuple):
     has_unpacked: bool
     """Whether messages wait for it in rows of their own."""
     name: bytes
-
-
-class _Sql(NamedTuple):
-    """The statements that each batch runs for one target, as text: for a single message, making them by SQLAlchemy each
-    time would cost more than running them."""
-
-    first_sequence: str
-    lock: str
-    save_file: str
 
 
 class _Row(NamedTuple):
@@ -87,8 +78,10 @@ class Inbox(Closing):
         database = database_of(kept.url)
         self._is_file = database.locked_file(kept.url) is not None
         self._vacuum = database.vacuum_of(waiting.name, truncates=True)
-        store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == domain_id))
-        self.sql = _sql_of(kept, self.target_id, domain_id, [row.store_id for row in store_ids])
+        # As text, for to make these by SQLAlchemy for each lease of a single message would cost more than to run them.
+        self._lock = self._locking_statement()
+        saved = f"confirmed_bytes = {database.rows.sql.placeholder}, tail_digest = {database.rows.sql.placeholder}"
+        self.save_file = f"UPDATE {targets.name} SET {saved} WHERE target_id = {self.target_id:d}"  # noqa: S608
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -109,17 +102,16 @@ class Inbox(Closing):
         """The positions of a source of the domain; its name is the same for all that share them."""
         return Positions(self._kept, self._reader, self._domain_id, source)
 
-    def first_sequence(self, connection: Connection) -> int:
-        """The sequence number of the first receipt of the batch whose connection this is; each further receipt has the
-        next."""
-        with translated(self._kept.url):
-            (receipts,) = driver_of(connection).execute(self.sql.first_sequence).fetchone()
-            return int(receipts)
-
-    def server_run(self, connection: Connection) -> Hashable:
-        """Identifies the run of the store's server that the connection leads to; within one no commit is lost."""
-        with translated(self._kept.url):
-            return database_of(connection).server_run(connection)
+    def _locking_statement(self) -> str:
+        has_unpacked = exists().where(unpacked.c.target_id == self.target_id)
+        state = select(
+            targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, has_unpacked, targets.c.target
+        ).join_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
+        # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
+        store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == self._domain_id))
+        of_domain = domains.c.store_id.in_([row.store_id for row in store_ids])
+        itself = state.where(targets.c.target_id == self.target_id, of_domain).with_for_update(of=targets)
+        return str(itself.compile(self._kept.engine, compile_kwargs={"literal_binds": True}))
 
     def add(self, connection: Connection, messages: Sequence[StoredMessage]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
@@ -155,10 +147,10 @@ class Inbox(Closing):
         if self._is_file:  # which whoever begins to write has locked
             if not connection.in_transaction():
                 connection.begin()
-            values = driver_of(connection).execute(self.sql.lock).fetchone()
+            values = driver_of(connection).execute(self._lock).fetchone()
         else:
             # Not by the driver, as all that follows: this is what begins the transaction, and may find the server gone.
-            values = connection.exec_driver_sql(self.sql.lock).one_or_none()
+            values = connection.exec_driver_sql(self._lock).one_or_none()
         # A store that has lost the commit by which it was made may have given its number to another.
         if values is None or values[-1] != self._stored_name:
             raise StoreError(
@@ -222,8 +214,8 @@ class Lease:
         self.connection = connection
         self.has_more = False
         """Whether more wait than `sequence_numbers` has given."""
-        self.server_run = of.server_run(connection)
-        """Identifies the run of the store's server."""
+        self.server_run = database_of(connection).server_run(connection)
+        """Identifies the run of the store's server; within one no commit is lost."""
         self._inbox = of
         self._target_id = of.target_id
         self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"
@@ -373,26 +365,7 @@ class Lease:
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
-        driver_of(self.connection).execute(self._inbox.sql.save_file, (confirmed_bytes, tail_digest))
-
-
-def _sql_of(kept: KeptConnection, target_id: int, domain_id: int, store_ids: Sequence[int]) -> _Sql:
-    def text(query: Select[Any]) -> str:
-        return str(query.compile(kept.engine, compile_kwargs={"literal_binds": True}))
-
-    has_unpacked = exists().where(unpacked.c.target_id == target_id)
-    state = select(
-        targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, has_unpacked, targets.c.target
-    ).join_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
-    # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
-    itself = (targets.c.target_id == target_id) & domains.c.store_id.in_(store_ids)
-    p = database_of(kept.url).rows.sql.placeholder
-    saved = f"confirmed_bytes = {p}, tail_digest = {p}"
-    return _Sql(
-        first_sequence=text(select(domains.c.receipts).where(domains.c.domain_id == domain_id)),
-        lock=text(state.where(itself).with_for_update(of=targets)),
-        save_file=f"UPDATE {targets.name} SET {saved} WHERE target_id = {target_id}",  # noqa: S608
-    )
+        driver_of(self.connection).execute(self._inbox.save_file, (confirmed_bytes, tail_digest))
 
 
 def waiting_by_row() -> Subquery:

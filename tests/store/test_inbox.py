@@ -91,7 +91,7 @@ def test_a_batch_undone_leaves_nothing(store_url):
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1", b"2")
         with suppress(UndoError), receiver.batch() as batch:
-            assert inbox.first_sequence(batch.connection) == 2
+            assert batch.transaction.first_sequence == 2
             batch.receive("x", received_at_us=0)
             add(inbox, batch.connection, [message(2)])
             inbox.park(batch.connection, message(3), "refused")

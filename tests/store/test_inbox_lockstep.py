@@ -57,7 +57,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(name=TARGETS, bodies=st.lists(st.tuples(SOURCES, BODIES, DELIVERED), max_size=16), end=ENDS)
     def receive(self, name, bodies, end):
         with suppress(UndoError), self.receiver.batch() as batch:
-            first = self.inboxes[name].first_sequence(batch.connection)
+            first = batch.transaction.first_sequence
             assert first == self.next_sequence
             rows = []
             for index, (source, body, delivered) in enumerate(bodies):
@@ -111,7 +111,7 @@ class InboxMachine(RuleBasedStateMachine):
     @rule(name=TARGETS, end=ENDS)
     def park_what_never_waited(self, name, end):
         with suppress(UndoError), self.receiver.batch() as batch:
-            row = message(self.inboxes[name].first_sequence(batch.connection))
+            row = message(batch.transaction.first_sequence)
             batch.receive(None, received_at_us=0)
             self.inboxes[name].park(batch.connection, row, "no id")
             if end == "undo":

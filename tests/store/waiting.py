@@ -50,7 +50,7 @@ def add(inbox: Inbox, connection: Connection, rows: Sequence[StoredMessage]) -> 
 def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[StoredMessage]:
     """Messages that wait, committed with the receipts of their ids."""
     with receiver.batch() as batch:
-        first = inbox.first_sequence(batch.connection)
+        first = batch.transaction.first_sequence
         rows = [message(first + index, source, body) for index, body in enumerate(bodies)]
         batch.receive_many((row.unique_message_id, source, row.received_at_us) for row in rows)
         add(inbox, batch.connection, rows)

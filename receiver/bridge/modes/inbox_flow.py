@@ -242,7 +242,7 @@ class KeepingFlow:
         if self._positions is not None:
             self._positions.advance(connection, taken.advances)
         decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
-        first = inbox.first_sequence(connection)
+        first = batch.transaction.first_sequence
         messages, dropped = {}, {}
         for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True)):
             if index in refused:
@@ -314,7 +314,7 @@ class InboxFlow(KeepingFlow):
             kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
             if kept:
                 dispatcher.inbox.add(connection, list(kept.values()))
-            server_run = dispatcher.inbox.server_run(connection)
+            server_run = batch.transaction.log.server_run
         self.note_committed(taken, admitted)
         self._figures.waiting += len(kept)
         dispatcher.at_hand, dispatcher.at_hand_of = kept, server_run
