@@ -101,7 +101,7 @@ def test_each_duplicate_comes_with_what_is_known_of_its_id(store_url, tmp_path, 
     bodies = [("1", "a"), ("2", "b"), ("1", "a"), ("1", "other"), (None, "no id"), (None, "no id")]
     route.send(*(message(id_, body=body) for id_, body in bodies))
     bridge = route.keeping()
-    bridge.receiver._on_duplicate = events.append
+    bridge.receiver.session._on_duplicate = events.append
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["a", "b", "no id", "no id"]
     (first,) = {iso(event.first_received_at_us) for event in events}
