@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered, compiled
+from receiver.simulate.figures import Elsewhere
 
 _NOTHING = -1
 _BLOCK_BITS = 12
@@ -242,18 +243,8 @@ def expiry_need_us(needs_us: Int64s, max_missed: int) -> int:
     return max(1, int(np.partition(uncaught, at)[at]))
 
 
-@dataclass(frozen=True, slots=True)
-class FirstReceiptNeeds:
-    """What a domain's duplicates need of memories that go by an id's first receipt."""
-
-    ring: int
-    """New ids since the first receipt of an id, with that one, up to a repeat of it; the most of them."""
-    ttl_us: int
-    """The longest time from the first receipt of an id to a repeat."""
-
-
 @compiled()
-def _first_receipt_needs(rows: DomainRows) -> tuple[int, int]:
+def _elsewhere(rows: DomainRows) -> tuple[int, int]:
     earlier, times = rows.earlier, rows.received_at_us
     first = np.empty(len(earlier), np.int32)  # of each row's id
     new_before = np.zeros(len(earlier), np.int32)  # of the first receipt of an id
@@ -271,6 +262,6 @@ def _first_receipt_needs(rows: DomainRows) -> tuple[int, int]:
     return ring, ttl_us
 
 
-def first_receipt_needs(rows: DomainRows) -> FirstReceiptNeeds:
-    """Over all of a domain."""
-    return FirstReceiptNeeds(*_first_receipt_needs(rows)) if rows.duplicates else FirstReceiptNeeds(0, 0)
+def elsewhere_of(rows: DomainRows) -> Elsewhere:
+    """What a domain's duplicates need of other systems' memories."""
+    return Elsewhere(*_elsewhere(rows)) if rows.duplicates else Elsewhere()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from receiver.simulate.compiled import Int64s
-from receiver.simulate.domain_rows import FirstReceiptNeeds, expiry_need_us
+from receiver.simulate.domain_rows import expiry_need_us
 from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
 from receiver.simulate.shares import STEPS, IdCounts, Measures, Share
 
@@ -72,22 +72,13 @@ class PartNeeds:
     """The least E that, without a window, misses no more of them than allowed."""
 
 
-class DomainSeen(NamedTuple):
-    """What is known of a domain before its ids are looked at."""
-
-    name: str
-    receipts: int
-    sources: int
-    """Sources of receipts without an id included."""
-
-
 class LogSeen(NamedTuple):
     """What is known of a log before its ids are looked at."""
 
     log: LogFigures
     """Its figures; `duplicates` and `clock_clamped` come from shares."""
-    domains: list[DomainSeen]
-    """Ordered by name."""
+    domains: list[DomainFigures]
+    """Ordered by name; their `duplicates` and needs come from shares."""
     lacking: dict[str, int]
     """`Facts.lacking`"""
     has_digest: bool
@@ -160,19 +151,25 @@ def facts_of(
     shares: Sequence[Share],
     *,
     ids: Sequence[IdCounts],
-    firsts: Sequence[FirstReceiptNeeds],
+    elsewhere: Sequence[Elsewhere],
 ) -> Facts:
     """Add up a log, by the shares of all of its chunks in order; `domain_of` has the domain of each chunk.
 
-    Each of `ids` and `firsts` is of a part of the ids.
+    Each of `ids` and `elsewhere` is of a part of the ids.
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
     domains = []
     for number, own in groupby(shares, lambda share: domain_of[share.chunk]):
-        name, receipts, sources = seen.domains[number]
         needs = _part_needs(list(own), measures)
-        domains.append(DomainFigures(name, receipts, needs.windows.total, sources, needs.window, needs.expiry_us))
+        domains.append(
+            replace(
+                seen.domains[number],
+                duplicates=needs.windows.total,
+                window_need=needs.window,
+                expiry_need_us=needs.expiry_us,
+            )
+        )
     whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
     marked_duplicates = sum(share.marked_duplicates for share in shares)
     return Facts(
@@ -183,7 +180,7 @@ def facts_of(
         whole=whole,
         halves=(_part_needs(shares, measures, 0), _part_needs(shares, measures, 1)),
         bursts=_bursts(domain_of, shares, measures.burst_gap_us),
-        elsewhere=_elsewhere(firsts) if duplicates else None,
+        elsewhere=Elsewhere.largest(elsewhere) if duplicates else None,
         peak_per_second=_peak_per_second(by_source, shares),
         from_other_sources=sum(each.from_other_sources for each in ids),
         most_expiry_need_us=most_expiry_need_us,
@@ -223,7 +220,7 @@ class _BySource(NamedTuple):
     window_need: Int64s
     expiry_need_us: Int64s
 
-    def worst(self, domains: Sequence[DomainSeen]) -> tuple[SourceFigures, ...]:
+    def worst(self, domains: Sequence[DomainFigures]) -> tuple[SourceFigures, ...]:
         """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
         window, expiry_us = self.window_need, self.expiry_need_us
         worst = np.flatnonzero(self.duplicates)
@@ -234,7 +231,7 @@ class _BySource(NamedTuple):
             worst = worst[is_as_bad[worst]]
         columns = (self.receipts, self.duplicates, window, expiry_us)
         figures = [
-            SourceFigures(domains[self.domain[at]].name, self.names[at], *(int(column[at]) for column in columns))
+            SourceFigures(domains[self.domain[at]].domain, self.names[at], *(int(column[at]) for column in columns))
             for at in worst.tolist()
         ]
         figures.sort(key=lambda each: (-each.window_need, -each.expiry_need_us, each.domain, each.source))
@@ -284,10 +281,6 @@ def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> i
         and after.first_duplicate_us - before.last_duplicate_us <= gap_us
         for before, after in pairwise(share for share in shares if share.bursts)
     )
-
-
-def _elsewhere(firsts: Sequence[FirstReceiptNeeds]) -> Elsewhere:
-    return Elsewhere(max(each.ring for each in firsts), max(each.ttl_us for each in firsts))
 
 
 def _peak_per_second(by_source: _BySource, shares: Sequence[Share]) -> int:

@@ -6,7 +6,8 @@ the duplicate. JSON has the fields of logs, domains, settings, findings and such
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from enum import StrEnum
 
 from receiver.policies.interface import Limit
@@ -69,11 +70,12 @@ class LogFigures:
 class DomainFigures:
     domain: str
     receipts: int
-    duplicates: int
-    sources: int
-    window_need: int
+    duplicates: int = 0
+    sources: int = 0
+    """Sources of receipts without an id included."""
+    window_need: int = 0
     """The least W that, without the time tier, misses no more of its duplicates than allowed."""
-    expiry_need_us: int
+    expiry_need_us: int = 0
     """The least E that does so without a window."""
     settings: tuple[SettingFigures, ...] = ()
 
@@ -195,10 +197,15 @@ class Evidence:
 class Elsewhere:
     """What other systems' memories need, without a margin, so that they miss no duplicate of the log."""
 
-    artemis_id_cache_size: int
-    """The least size of a ring of ids, the largest of the domains'."""
-    ttl_us: int
+    artemis_id_cache_size: int = 0
+    """The least size of a ring of ids: the most new ids since the first receipt of an id, with that one, up to a repeat."""
+    ttl_us: int = 0
     """The longest time from the first receipt of an id to a repeat."""
+
+    @classmethod
+    def largest(cls, parts: Iterable[Elsewhere]) -> Elsewhere:
+        """What misses none in all of these domains, or parts of the ids: as much as any of them needs."""
+        return cls(*map(max, zip(*map(astuple, parts), strict=True)))
 
     def of(self, limit: Limit) -> int:
         """What a memory needs that is limited in this way: ids, or microseconds."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from receiver.message import Verdict
 from receiver.simulate.compiled import Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import DomainRows, first_receipt_needs, link_rows, reuse_distances
-from receiver.simulate.facts import DomainSeen, Facts, LogSeen, facts_of
-from receiver.simulate.figures import LogFigures
+from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
+from receiver.simulate.facts import Facts, LogSeen, facts_of
+from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Replays, ReplayShare, Section
@@ -138,7 +138,7 @@ class WholeLog(Replays):
             range(len(self.domains)),
             shares,
             ids=[_id_counts(receipts, self.domains)],
-            firsts=[first_receipt_needs(domain.rows) for domain in self.domains],
+            elsewhere=[elsewhere_of(domain.rows) for domain in self.domains],
         )
 
     @property
@@ -163,7 +163,7 @@ def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:
     by_channel = np.bincount(receipts.channel_number, minlength=len(receipts.channels)).tolist()
     return LogSeen(
         log=log_figures(receipts, domains),
-        domains=[DomainSeen(domain.name, domain.receipts, domain.sources) for domain in domains],
+        domains=[DomainFigures(each.name, each.receipts, sources=each.sources) for each in domains],
         lacking=lacking_parts(receipts.channels, by_channel),
         has_digest=receipts.digest_hash is not None,
         has_redelivered=receipts.redelivered is not None,

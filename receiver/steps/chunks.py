@@ -1,7 +1,7 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
 In: all `TaskReceipts` and `Links` of a task. Out, for each of its chunks: `ChunkReceipts`, `SourceCounts`, `OutgoingRefs`,
-`IdEnds` and `FirstReceiptNeeds`. A chunk's begin is a place in the order of the log, so sorting its receipts gives the
+`IdEnds` and `Elsewhere`. A chunk's begin is a place in the order of the log, so sorting its receipts gives the
 order of the whole log; and it begins with the clock of the latest receipt before, which is known (`before_us`).
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import check_numbered
-from receiver.simulate.domain_rows import FirstReceiptNeeds
+from receiver.simulate.figures import Elsewhere
 from receiver.steps.arrow_rows import (
     Row,
     by_chunk,
@@ -193,7 +193,7 @@ def _rows_of(links: Sequence[Links], at: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def _id_ends(plan: CutPlan, made: _Assembled) -> Iterator[Row]:
-    """`FirstReceiptNeeds` of the ids of which both ends are here, and `IdEnds` of others."""
+    """`Elsewhere` of the ids of which both ends are here, and `IdEnds` of others."""
     receipts = made.receipts
     at = np.flatnonzero(~made.is_again | made.is_last)
     # All receipts before it that aren't marked as coming again are new.
@@ -213,7 +213,7 @@ def first_to_last(
     is_last: npt.NDArray[np.bool_],
     new_before: npt.NDArray[np.int64],
     received_at_us: npt.NDArray[np.int64],
-) -> tuple[FirstReceiptNeeds, npt.NDArray[np.intp]]:
+) -> tuple[Elsewhere, npt.NDArray[np.intp]]:
     """What ids need of which both ends are here, by the columns of `IdEnds`; and the rows whose ids lack the other end."""
     order = np.lexsort((is_last, label))
     second = np.flatnonzero(~changes(label[order]))
@@ -221,7 +221,7 @@ def first_to_last(
     ring, ttl_us = (int((values[last] - values[first]).max(initial=0)) for values in (new_before, received_at_us))
     is_alone = np.ones(len(label), np.bool_)
     is_alone[first] = is_alone[last] = False
-    return FirstReceiptNeeds(ring, ttl_us), np.flatnonzero(is_alone)
+    return Elsewhere(ring, ttl_us), np.flatnonzero(is_alone)
 
 
 def _source_counts(made: _Assembled) -> SourceCounts:

@@ -33,8 +33,8 @@ import numpy as np
 
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
-from receiver.simulate.domain_rows import FirstReceiptNeeds
 from receiver.simulate.facts import Facts, facts_of
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.recommend import widest_of
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import IdCounts, Measures, Share
@@ -123,9 +123,9 @@ def linked_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 
 
 def assembled_chunks(pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> RowFlow:
-    """`ChunkReceipts`, `SourceCounts`, `OutgoingRefs`, `IdEnds` and `FirstReceiptNeeds`; `before_us` as for `assembled`."""
+    """`ChunkReceipts`, `SourceCounts`, `OutgoingRefs`, `IdEnds` and `Elsewhere`; `before_us` as for `assembled`."""
     receipts = pieces.map(cut_receipts(plan), TaskReceipts).plus(links.only(Links))
-    kinds = ChunkReceipts, SourceCounts, OutgoingRefs, IdEnds, FirstReceiptNeeds
+    kinds = ChunkReceipts, SourceCounts, OutgoingRefs, IdEnds, Elsewhere
     return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.tasks, *kinds)
 
 
@@ -147,8 +147,8 @@ class ChunkedLog(Replays):
         before_us = latest_before_us(plan, latest)
 
         assembling = assembled_chunks(self._pieces, links, plan, before_us)
-        chunks, counts = assembling.kept("Assembling chunks", SourceCounts, FirstReceiptNeeds)
-        self._source_counts, self._first_receipt_needs = by_kind(counts, SourceCounts, FirstReceiptNeeds)
+        chunks, counts = assembling.kept("Assembling chunks", SourceCounts, Elsewhere)
+        self._source_counts, self._elsewhere = by_kind(counts, SourceCounts, Elsewhere)
         self._source_counts.sort(key=lambda each: each.chunk)
         links.forget()
         if not plan.keeps_rows:
@@ -156,14 +156,14 @@ class ChunkedLog(Replays):
 
         self._totals = source_totals_of(plan, self._source_counts)
         outgoing = chunks.only(OutgoingRefs, IdEnds)
-        refs = outgoing.grouped(incoming_refs(plan, self._totals), plan.partitions, IncomingRefs, FirstReceiptNeeds)
+        refs = outgoing.grouped(incoming_refs(plan, self._totals), plan.partitions, IncomingRefs, Elsewhere)
         measuring = measure_distances(before_us, self._measures)
-        counted = Share, FirstReceiptNeeds
+        counted = Share, Elsewhere
         measured = chunks.only(ChunkReceipts).plus(refs).grouped(measuring, plan.tasks, MeasuredReceipts, *counted)
         self._measured, counts = measured.kept("Measuring duplicates", *counted)
         self._shares, over_chunks = by_kind(counts, *counted)
         self._shares.sort(key=lambda share: share.chunk)
-        self._first_receipt_needs += over_chunks
+        self._elsewhere += over_chunks
         chunks.forget()
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
@@ -176,7 +176,7 @@ class ChunkedLog(Replays):
             self.plan.chunk_domain.tolist(),
             self._shares,
             ids=self._id_counts,
-            firsts=self._first_receipt_needs,
+            elsewhere=self._elsewhere,
         )
 
     def in_sections(

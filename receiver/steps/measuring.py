@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import compiled
-from receiver.simulate.domain_rows import FirstReceiptNeeds, ReuseDistances, link_rows, reuse_distances
+from receiver.simulate.domain_rows import ReuseDistances, link_rows, reuse_distances
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.shares import Counted, Measures, share_of
 from receiver.steps.arrow_rows import (
     Row,
@@ -60,14 +61,14 @@ class _Earlier(NamedTuple):
 def measure_distances(
     before_us: npt.NDArray[np.int64], measures: Measures
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `ChunkReceipts`, `IncomingRefs` -> `MeasuredReceipts`, `Share`; `FirstReceiptNeeds` are passed on.
+    """For `RowFlow.grouped`: `ChunkReceipts`, `IncomingRefs` -> `MeasuredReceipts`, `Share`; `Elsewhere` are passed on.
 
     `before_us` as for `assembled`.
     """
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        chunks, refs, first_receipt_needs = values_in(rows, ChunkReceipts, IncomingRefs, FirstReceiptNeeds)
-        yield from (Row(0, each) for each in first_receipt_needs)
+        chunks, refs, elsewhere = values_in(rows, ChunkReceipts, IncomingRefs, Elsewhere)
+        yield from (Row(0, each) for each in elsewhere)
         refs_of = by_chunk(refs)
         while chunks:
             receipts = chunks.pop()
@@ -217,7 +218,7 @@ def _spanning(
 
 
 def incoming_refs(plan: CutPlan, totals: SourceTotals) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `OutgoingRefs`, `IdEnds` -> `IncomingRefs`, `FirstReceiptNeeds`."""
+    """For `RowFlow.grouped`: `OutgoingRefs`, `IdEnds` -> `IncomingRefs`, `Elsewhere`."""
 
     def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
         refs, ends = values_in(rows, OutgoingRefs, IdEnds)

@@ -15,8 +15,8 @@ from receiver.errors import LogFormatError
 from receiver.logs import StatusLine, no_receipt
 from receiver.logs.columns import TimeUnit
 from receiver.logs.rows import two_units
-from receiver.simulate.facts import DomainSeen, LogSeen
-from receiver.simulate.figures import LogFigures
+from receiver.simulate.facts import LogSeen
+from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.simulate.numbering import check_columns, lacking_parts
 from receiver.steps.schemas import Unit, UnitReport, channels_of
 
@@ -94,7 +94,7 @@ def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
     )
 
 
-def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainSeen]:
+def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainFigures]:
     """The domains, ordered by name."""
     name_of = names_of(reports, key)
     sources: dict[str, set[str]] = {name: set() for name in sorted(set(name_of.values()))}
@@ -105,4 +105,4 @@ def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainSeen]:
             sources[names[channel]].add(source)
         for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
             receipts[name] += count
-    return [DomainSeen(name, receipts[name], len(of_domain)) for name, of_domain in sources.items()]
+    return [DomainFigures(name, receipts[name], sources=len(of_domain)) for name, of_domain in sources.items()]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, written
 
-from receiver.simulate.domain_rows import FirstReceiptNeeds
+from receiver.simulate.figures import Elsewhere
 from receiver.steps import log as module
 from receiver.steps.log import ChunkedLog, assembled_chunks, linked_ids
 from receiver.steps.measuring import incoming_refs
@@ -62,7 +62,7 @@ def test_measuring(made, log):
         made.pieces.only(Piece), linked_ids(made.pieces.only(Piece), made.plan), made.plan, np.full(2, -1)
     )
     refs = assembled.only(OutgoingRefs, IdEnds).grouped(
-        incoming_refs(made.plan, log._totals), made.plan.partitions, IncomingRefs, FirstReceiptNeeds
+        incoming_refs(made.plan, log._totals), made.plan.partitions, IncomingRefs, Elsewhere
     )
     (incoming,) = [row.value for row in refs.only(IncomingRefs).rows]
     newer_ids = dict(zip(incoming.from_row.tolist(), incoming.newer_ids.tolist(), strict=True))
