@@ -51,11 +51,18 @@ def _redelivery_object(redelivery: Redelivery) -> dict[str, Any]:
 
 def print_probe(probe: Probe, console: Console) -> None:
     """Print the settings that the probe asks for, then what was seen."""
-    figures = map(Column, ("held", "again", "from", "to", "flagged", "unordered"))
-    table = Table(
+    table = Table.of(
         f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)",
-        [Column("it was", Cells.WORD), *figures],
-        [_cells(each) for each in probe.redeliveries],
+        probe.redeliveries,
+        [
+            (Column("it was", Cells.WORD), lambda each: _NAMES[each.ending]),
+            (Column("held"), lambda each: count(each.held)),
+            (Column("again"), lambda each: count(each.again)),
+            (Column("from"), lambda each: or_dash(each.first_us, duration)),
+            (Column("to"), lambda each: or_dash(each.last_us, duration)),
+            (Column("flagged"), lambda each: count(each.flagged)),
+            (Column("unordered"), lambda each: count(each.out_of_order)),
+        ],
     )
     print_contents(
         [
@@ -65,18 +72,6 @@ def print_probe(probe: Probe, console: Console) -> None:
             Items("What to know of this broker", list(_remarks(probe))),
         ],
         console,
-    )
-
-
-def _cells(each: Redelivery) -> tuple[str, ...]:
-    times = (or_dash(us, duration) for us in (each.first_us, each.last_us))
-    return (
-        _NAMES[each.ending],
-        f"{each.held:,}",
-        f"{each.again:,}",
-        *times,
-        f"{each.flagged:,}",
-        f"{each.out_of_order:,}",
     )
 
 
