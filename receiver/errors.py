@@ -139,8 +139,7 @@ class MissingExtraError(ReceiverError):
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the extra '{extra}', which isn't installed",
-            hint=f"pip install {_installable(extra)}",
+            f"{purpose} needs the extra '{extra}', which isn't installed", hint=f"pip install {_installable(extra)}"
         )
         self.extra = extra
 

@@ -33,13 +33,7 @@ from receiver.report.words import sanitised
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-_PARTS_OF_SIMULATE = {
-    "msgspec",
-    "numba",
-    "numpy",
-    "pyarrow",
-    "zstandard",
-}
+_PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command(cls=CommandWithSettings, epilog=simulate.EPILOG)(simulate.simulate)

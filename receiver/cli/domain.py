@@ -8,15 +8,7 @@ import typer
 
 from receiver.cli.options import AsJson
 from receiver.cli.output import console, print_json
-from receiver.cli.stores import (
-    StoreAddress,
-    Yes,
-    confirm,
-    number_of,
-    print_if_broken,
-    sanitised_address,
-    shown_address,
-)
+from receiver.cli.stores import StoreAddress, Yes, confirm, number_of, print_if_broken, sanitised_address, shown_address
 from receiver.quantities import count
 from receiver.report.words import sanitised
 

@@ -34,8 +34,7 @@ Master = Annotated[
     ),
 ]
 OrderBy = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only."),
+    str | None, typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
 

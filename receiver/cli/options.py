@@ -37,10 +37,7 @@ Logs = Annotated[
         "each plain, .gz or .zst.",
     ),
 ]
-Domain = Annotated[
-    str,
-    typer.Option(metavar="KEY", help=f"{', '.join(DOMAIN_KEYS)}, or name:TEXT for one domain."),
-]
+Domain = Annotated[str, typer.Option(metavar="KEY", help=f"{', '.join(DOMAIN_KEYS)}, or name:TEXT for one domain.")]
 ColumnMap = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Read the column COLUMN from the field FIELD. May be repeated."),
@@ -51,8 +48,7 @@ TimeUnit = Annotated[
 TimeZone = Annotated[str, typer.Option(help="Zone of times that name no zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[
-    str | None,
-    typer.Option(metavar="FILE.html", help="Write a report for the browser. Needs the extra 'report'."),
+    str | None, typer.Option(metavar="FILE.html", help="Write a report for the browser. Needs the extra 'report'.")
 ]
 FromPasswordFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")

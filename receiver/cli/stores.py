@@ -62,8 +62,7 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
     if len(meant) > 1:
         numbers = ", ".join(map(str, meant))
         raise SettingsError(
-            f"several are called {given!r:.200}: {numbers}",
-            hint=f"{listed_by} shows the numbers: give one of them",
+            f"several are called {given!r:.200}: {numbers}", hint=f"{listed_by} shows the numbers: give one of them"
         )
     return meant[0]
 
@@ -204,8 +203,7 @@ receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1
 def retire(
     url: StoreAddress,
     sources: Annotated[
-        list[str] | None,
-        typer.Option("--source", metavar="NAME", help="Retire this messageSourceId. May be repeated."),
+        list[str] | None, typer.Option("--source", metavar="NAME", help="Retire this messageSourceId. May be repeated.")
     ] = None,
     idle_days: Annotated[
         float | None,

@@ -176,10 +176,7 @@ class BrokerAddress:
     def with_tls(self, files: Tls) -> Self:
         """The address with these files to prove who is who; `SettingsError` where they would prove nothing."""
         if files != Tls() and not self.tls:
-            raise SettingsError(
-                f"{self} uses no TLS, so certificates are of no use",
-                hint=f"write {self.protocol}s://",
-            )
+            raise SettingsError(f"{self} uses no TLS, so certificates are of no use", hint=f"write {self.protocol}s://")
         return replace(self, files=files)
 
     def __str__(self) -> str:
@@ -267,8 +264,7 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
     if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
         *but_last, last = (f"{name}={value}" for name, value in known.items())
         raise SettingsError(
-            f"{masked(text)!r:.200}: after ? only {', '.join(but_last)} and {last} are known",
-            hint=f"write {_FORMS}",
+            f"{masked(text)!r:.200}: after ? only {', '.join(but_last)} and {last} are known", hint=f"write {_FORMS}"
         )
     return options
 

@@ -45,13 +45,7 @@ _CLOCK_SECS = 1.0
 _OPENED = 1
 """How many things the broker has done once the link is open: that is the first which is asked of it."""
 _NOT_FOUND = "amqp:not-found"
-REFUSALS = {
-    "amqp:unauthorized-access",
-    _NOT_FOUND,
-    "amqp:not-allowed",
-    "amqp:not-implemented",
-    "amqp:invalid-field",
-}
+REFUSALS = {"amqp:unauthorized-access", _NOT_FOUND, "amqp:not-allowed", "amqp:not-implemented", "amqp:invalid-field"}
 """Conditions that another connection would meet again."""
 
 

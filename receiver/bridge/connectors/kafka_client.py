@@ -92,11 +92,7 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
         mechanism = address.options.get("mechanism", _MECHANISMS[0])
         if mechanism not in _MECHANISMS:
             raise SettingsError(f"{address}: there is no mechanism {mechanism!r:.80}", hint=", ".join(_MECHANISMS))
-        config |= {
-            "sasl.mechanism": mechanism,
-            "sasl.username": address.user,
-            "sasl.password": address.password or "",
-        }
+        config |= {"sasl.mechanism": mechanism, "sasl.username": address.user, "sasl.password": address.password or ""}
     files = {"ca": address.files.ca_file, "certificate": address.files.cert_file}
     files["key"] = address.files.key_file or address.files.cert_file
     config |= {f"ssl.{name}.location": str(file) for name, file in files.items() if address.tls and file is not None}
