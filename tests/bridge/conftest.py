@@ -1,6 +1,6 @@
 import uuid
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -9,10 +9,8 @@ from examples.demo.artemis import Broker, new_broker
 from examples.demo.processes import HOST
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import address as address_module
-from receiver.bridge.connectors import amqp_link, stomp_session
+from receiver.bridge.connectors import amqp_link, sink_of, source_of, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource
-from receiver.bridge.connectors.stomp import StompSink, StompSource
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.targets import python_target
@@ -57,7 +55,7 @@ def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> Bro
     return BrokerAddress.parse(f"{protocol}://{login}{HOST}:{port}/{path}")
 
 
-CONNECTORS = {"stomp": (StompSource, StompSink), "amqp": (AmqpSource, AmqpSink)}
+CONNECTORS = dict.fromkeys(("stomp", "amqp"), (partial(source_of, durable=False), sink_of))
 REAL = [pytest.param(protocol, marks=pytest.mark.artemis) for protocol in CONNECTORS]
 LACKS = {
     "amqp-rabbitmq": frozenset({"known ids"}),

@@ -178,7 +178,7 @@ class TestHeartbeats:
     def test_a_broker_that_falls_silent_is_lost(self):
         with (
             slow_talker(CONNECTED_BEATING + SUBSCRIBED) as (port, _),
-            stomp.StompSource(address("stomp", port)) as source,
+            stomp.StompSource(address("stomp", port), max_body_bytes=1_000) as source,
             pytest.raises(BrokerError, match="not even a heartbeat"),
         ):
             source.take(1, wait_secs=SOON_SECS)

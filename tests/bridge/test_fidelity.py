@@ -16,9 +16,9 @@ confluent_kafka = pytest.importorskip("confluent_kafka")
 
 from receiver.bridge.connectors import Message, amqp, source_of, stomp  # noqa: E402
 from receiver.bridge.connectors.address import BrokerAddress  # noqa: E402
-from receiver.bridge.connectors.amqp import AmqpSink, AmqpSource  # noqa: E402
+from receiver.bridge.connectors.amqp import AmqpSink  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import PROPERTIES, SEQUENCE, section_of  # noqa: E402
-from receiver.bridge.connectors.stomp import StompSink, StompSource  # noqa: E402
+from receiver.bridge.connectors.stomp import StompSink  # noqa: E402
 from receiver.bridge.opening import BridgeOptions, open_bridge  # noqa: E402
 from receiver.bridge.received import new_received  # noqa: E402
 from receiver.bridge.targets.broker_target import BrokerTarget  # noqa: E402
@@ -121,7 +121,7 @@ def raw(monkeypatch):
             with monkeypatch.context() as patch:
                 patch.setattr(amqp, "decoded", lambda data: Message(body=data))
                 patch.setattr(stomp, "decoded", lambda frame, _: Message(body=frame.body, properties=frame.headers))
-                with {"amqp": AmqpSource, "stomp": StompSource}[address.protocol](address) as source:
+                with source_of(address, durable=False) as source:
                     until, taken = time.monotonic() + SOON_SECS, []
                     while len(taken) < count and time.monotonic() < until:
                         taken += source.take(count - len(taken), wait_secs=0.5)

@@ -46,7 +46,6 @@ __all__ = [
     "Property",
     "Sink",
     "Source",
-    "body_limit_bytes",
     "check_body",
     "check_carried",
     "check_durable",
@@ -179,15 +178,6 @@ class Sink(Protocol):
     def __exit__(self, *_error: object) -> None: ...
 
 
-_Connectors = tuple[Callable[..., Source], Callable[..., Sink]]
-"""What makes a source and a sink."""
-
-
-def body_limit_bytes(given: int | None = None) -> int:
-    """The largest body that is taken: as given, or else the settings' default."""
-    return BridgeSettings().max_body_bytes if given is None else given
-
-
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
     return MessageRefusedError(
@@ -217,10 +207,12 @@ def source_of(
         BrokerError: The broker can't be reached.
         MissingExtraError: The protocol's library isn't installed.
     """
-    address = _parsed(address)
+    address = BrokerAddress.parse(address) if isinstance(address, str) else address
     if durable:
         check_durable(address)
-    if max_body_bytes is not None and max_body_bytes < 0:
+    if max_body_bytes is None:
+        max_body_bytes = BridgeSettings().max_body_bytes
+    elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     make, _ = connectors_of(address)
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
@@ -260,7 +252,7 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
 
 def sink_of(address: BrokerAddress | str) -> Sink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
-    address = _parsed(address)
+    address = BrokerAddress.parse(address) if isinstance(address, str) else address
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
@@ -269,35 +261,20 @@ def sink_of(address: BrokerAddress | str) -> Sink:
     return make(address)
 
 
-def connectors_of(address: BrokerAddress) -> _Connectors:
-    """What makes a source and a sink; `MissingExtraError` where the protocol's library isn't installed."""
-    if address.protocol not in _CONNECTORS:
-        raise SettingsError(f"{address}: unknown protocol", hint=f"one of {', '.join(_CONNECTORS)}")
-    return _CONNECTORS[address.protocol]()
+def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
+    """What makes a source and a sink. It loads the protocol's library; `MissingExtraError` where that isn't installed."""
+    match address.protocol:
+        case "stomp":
+            from receiver.bridge.connectors.stomp import StompSink, StompSource
 
+            return StompSource, StompSink
+        case "amqp":
+            from receiver.bridge.connectors.amqp import AmqpSink
+            from receiver.bridge.connectors.amqp_stream import amqp_source
 
-def _of_stomp() -> _Connectors:
-    from receiver.bridge.connectors.stomp import StompSink, StompSource
+            return amqp_source, AmqpSink
+        case "kafka":
+            from receiver.bridge.connectors.kafka import KafkaSink, KafkaSource
 
-    return StompSource, StompSink
-
-
-def _of_amqp() -> _Connectors:
-    from receiver.bridge.connectors.amqp import AmqpSink
-    from receiver.bridge.connectors.amqp_stream import amqp_source
-
-    return amqp_source, AmqpSink
-
-
-def _of_kafka() -> _Connectors:
-    from receiver.bridge.connectors.kafka import KafkaSink, KafkaSource
-
-    return KafkaSource, KafkaSink
-
-
-_CONNECTORS: dict[str, Callable[[], _Connectors]] = {"stomp": _of_stomp, "amqp": _of_amqp, "kafka": _of_kafka}
-"""By `BrokerAddress.protocol`; each loads the protocol's library."""
-
-
-def _parsed(address: BrokerAddress | str) -> BrokerAddress:
-    return BrokerAddress.parse(address) if isinstance(address, str) else address
+            return KafkaSource, KafkaSink
+    raise SettingsError(f"{address}: unknown protocol", hint="one of stomp, amqp, kafka")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, Message, body_limit_bytes, too_large
+from receiver.bridge.connectors import Delivery, Message, too_large
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
@@ -31,10 +31,8 @@ _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(
-        self, address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
-    ) -> None:
-        self._max_body_bytes = body_limit_bytes(max_body_bytes)
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
+        self._max_body_bytes = max_body_bytes
         self._most_ahead = most_ahead
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0

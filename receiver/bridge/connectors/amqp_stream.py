@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
-from receiver.bridge.connectors import Advance, Delivery, Positions, body_limit_bytes
+from receiver.bridge.connectors import Advance, Delivery, Positions
 from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
@@ -55,7 +55,7 @@ _ANY_BYTES = 1 << 40
 
 
 def amqp_source(
-    address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
+    address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None
 ) -> AmqpSource | AmqpStreamSource:
     """For a stream or anything else; `BrokerRefusedError` for a stream that the address doesn't call so."""
     if address.is_stream:
@@ -73,10 +73,10 @@ def amqp_source(
 class AmqpStreamSource(Closing):
     """Messages of a stream, from the position of the store."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         self.positions_of = address.positions_of
         self._address = address
-        self._limit_bytes = body_limit_bytes(max_body_bytes)
+        self._max_body_bytes = max_body_bytes
         self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
         self._given_up = _given_up(address)
         self._kept: str | None = None
@@ -143,7 +143,7 @@ class AmqpStreamSource(Closing):
         self._is_proved = self._may_leave_out = False
         self._attached_secs = time.monotonic()
         spec = proton.ulong(max(0, self._next - 1))
-        self._reader = _Reader(self._address, spec, max_body_bytes=self._limit_bytes)
+        self._reader = _Reader(self._address, spec, max_body_bytes=self._max_body_bytes)
         return self._reader
 
     def _look_for_the_end(self) -> None:

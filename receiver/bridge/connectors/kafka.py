@@ -15,7 +15,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from receiver.bridge.connectors import Advance, Delivery, Message, Positions, body_limit_bytes, check_durable, too_large
+from receiver.bridge.connectors import Advance, Delivery, Message, Positions, check_durable, too_large
 from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
 from receiver.bridge.connectors.kafka_client import (
     ENDED,
@@ -59,11 +59,11 @@ class KafkaSource(Closing):
     """Messages of the partitions that its group gives it, from the positions of the store; in BEST_EFFORT from those that
     the group has committed."""
 
-    def __init__(self, address: BrokerAddress, *, max_body_bytes: int | None = None) -> None:
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         check_durable(address)
         self.positions_of = address.positions_of
         self._address = address
-        self._limit_bytes = body_limit_bytes(max_body_bytes)
+        self._max_body_bytes = max_body_bytes
         self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
         self._given_up = _given_up(address)
         self._positions: Positions | None = None
@@ -153,7 +153,7 @@ class KafkaSource(Closing):
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "receive.message.max.bytes": min(_MOST_BYTES, self._limit_bytes + _FETCHED_BYTES),
+            "receive.message.max.bytes": min(_MOST_BYTES, self._max_body_bytes + _FETCHED_BYTES),
             "error_cb": self._on_error,
         }
 
@@ -209,9 +209,9 @@ class KafkaSource(Closing):
         if error is not None:
             # Where an offset isn't there any more, the next connection says which are lost.
             self._failure = error_of(self._address, error)
-        elif len(record.value() or b"") > self._limit_bytes:
+        elif len(record.value() or b"") > self._max_body_bytes:
             name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
-            self._failure = too_large(name, f"{len(record.value()):,}", self._limit_bytes)
+            self._failure = too_large(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
 
     def _on_error(self, error: Any) -> None:

@@ -10,7 +10,7 @@ import queue
 import time
 from collections.abc import Callable, Sequence
 
-from receiver.bridge.connectors import Delivery, Message, body_limit_bytes
+from receiver.bridge.connectors import Delivery, Message
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
 from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
@@ -25,13 +25,9 @@ _SUBSCRIPTION = "receiver"
 class StompSource(Closing):
     """Messages of a queue, or of a topic's durable subscription."""
 
-    def __init__(
-        self, address: BrokerAddress, *, max_body_bytes: int | None = None, most_ahead: int | None = None
-    ) -> None:
+    def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._refused: MessageRefusedError | None = None
-        self._session = StompSession(
-            address, client_id=address.subscription, max_body_bytes=body_limit_bytes(max_body_bytes)
-        )
+        self._session = StompSession(address, client_id=address.subscription, max_body_bytes=max_body_bytes)
         self.product = self._session.product
         try:
             headers = _subscribing(address, self.product, most_ahead)
@@ -94,7 +90,7 @@ class StompSink(Closing):
     """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
-        self._session = StompSession(address, max_body_bytes=body_limit_bytes())
+        self._session = StompSession(address)
         self.product = self._session.product
         try:
             self._headers = _sending(address, self.product)
@@ -140,7 +136,7 @@ def _is_stream(address: BrokerAddress, product: Product) -> bool:
     probe = product.stomp.probe
     if probe is None or address.is_topic:
         return False
-    session = StompSession(address, max_body_bytes=body_limit_bytes())  # the answer ends it
+    session = StompSession(address)  # the answer ends it
     try:
         session.ask(Frame("SUBSCRIBE", {**_subscribing(address, product), **probe}))
     except BrokerRefusedError as error:

@@ -36,6 +36,8 @@ _GRACE = 1.5
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into one."""
 
+_ANSWER_BYTES = 100 << 20
+"""How large the body of an answer may be; an ERROR may have all of a message."""
 _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
 
@@ -43,7 +45,9 @@ class StompSession:
     """One connection. A thread reads what comes into two queues, messages apart from answers; another sends heartbeats.
     Whoever asks for something writes by itself."""
 
-    def __init__(self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int) -> None:
+    def __init__(
+        self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = _ANSWER_BYTES
+    ) -> None:
         first = _first_frame(address, client_id)
         self.address = address
         self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
