@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli import run
-from receiver.cli.engines import Master, Verbose
-from receiver.cli.options import ColumnMap, Domain, Logs, OnError, TimeUnit, TimeZone, WhenUnreadable, read_options
+from receiver.cli import options, run
 from receiver.cli.output import stages
 from receiver.domains import domain_key
 
@@ -28,20 +26,20 @@ _app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_ma
 
 @_app.command()
 def compact_logs(
-    logs: Logs,
+    logs: options.Logs,
     out: Annotated[str, typer.Argument(help="The folder to make, at a path that every executor sees, or at a URL.")],
     *,
-    domain: Domain = "default",
-    column_map: ColumnMap = None,
-    time_unit: TimeUnit = None,
-    time_zone: TimeZone = "UTC",
-    on_error: WhenUnreadable = OnError.STOP,
+    domain: options.Domain = "default",
+    column_map: options.ColumnMap = None,
+    time_unit: options.TimeUnit = None,
+    time_zone: options.TimeZone = "UTC",
+    on_error: options.WhenUnreadable = options.OnError.STOP,
     rows_per_file: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows of a file at most; a task holds about so many in memory.")
     ] = 1_000_000,
     append: Annotated[bool, typer.Option("--append", help="Add to the compacted log OUT, which may be there.")] = False,
-    master: Master = None,
-    verbose: Verbose = False,
+    master: options.Master = None,
+    verbose: options.Verbose = False,
 ) -> None:
     """Write the receipts of logs as Parquet by domain and day, in order.
 
@@ -54,7 +52,7 @@ def compact_logs(
     from receiver.spark.session import session
 
     key = domain_key(domain)
-    options = checked_options(read_options(column_map, time_unit, time_zone, on_error))
+    how = checked_options(options.read_options(column_map, time_unit, time_zone, on_error))
     files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
     folder = folder_at(out)
     before = manifest_of(folder) if append and folder.is_dir() else None
@@ -66,7 +64,7 @@ def compact_logs(
         from receiver.spark.compacting import compact  # once it is known that there is a Spark
 
         manifest = compact(
-            spark, files, options, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress
+            spark, files, how, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress
         )
     _print(manifest, folder)
 

@@ -1,14 +1,14 @@
-"""The command `receiver`: parse, call, print, exit status; one file per command.
+"""The command `receiver`: parse, call, print, exit status.
 
 | file | what is in it |
 |---|---|
-| `simulate.py`, `compare.py`, `generate.py` | commands on logs |
-| `bridge.py`, `probe.py` | commands on brokers |
-| `stores.py`, `domain.py`, `inbox.py`, `parked.py` | commands on a store; `stores.py` has four, and what all of them share |
+| `simulate.py`, `compare.py` | commands on logs: `simulate` and `generate`, `compare` |
 | `engines.py` | the two engines of `simulate`: this process, or Spark |
+| `bridge.py` | commands on brokers: `bridge`, `probe` |
 | `serving.py` | what a bridge shows over HTTP |
-| `options.py`, `fields.py` | arguments that commands share; options that are the fields of a dataclass, and help that states settings as they are |
-| `output.py`, `streams.py` | results, progress bars and reports; standard output whose reader may have gone |
+| `stores.py`, `waiting.py` | commands on a store, and on the messages that wait in it or are parked |
+| `options.py` | arguments that commands share; options that are the fields of a dataclass, and help that states settings as they are |
+| `output.py` | results, progress bars and reports; standard output whose reader may have gone |
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from typing import Annotated
 
 import typer
 
-from receiver.cli import bridge, compare, generate, probe, simulate, stores
-from receiver.cli.domain import domain
-from receiver.cli.fields import CommandWithSettings
-from receiver.cli.inbox import inbox
-from receiver.cli.parked import parked
-from receiver.cli.streams import shielded
+from receiver.cli import bridge, compare, simulate, stores, waiting
+from receiver.cli.options import CommandWithSettings
+from receiver.cli.output import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
 from receiver.report.words import sanitised
 
@@ -39,17 +36,17 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 app.command(cls=CommandWithSettings, epilog=simulate.EPILOG)(simulate.simulate)
 app.command(cls=CommandWithSettings, epilog=compare.EPILOG)(compare.compare)
 app.command(cls=CommandWithSettings, epilog=bridge.EPILOG)(bridge.bridge)
-app.command(cls=CommandWithSettings, epilog=probe.EPILOG)(probe.probe)
-app.command(epilog=generate.EPILOG)(generate.generate)
+app.command(cls=CommandWithSettings, epilog=bridge.PROBE_EPILOG)(bridge.probe)
+app.command(epilog=simulate.GENERATE_EPILOG)(simulate.generate)
 app.command(epilog=stores.MIGRATE_EPILOG)(stores.migrate)
 app.command(epilog=stores.STATUS_EPILOG)(stores.status)
 app.command(epilog=stores.CHECK_EPILOG)(stores.check)
-app.add_typer(inbox)
-app.add_typer(parked)
+app.add_typer(waiting.inbox)
+app.add_typer(waiting.parked)
 app.command(epilog=stores.LOOKUP_EPILOG)(stores.lookup)
 app.command(epilog=stores.FORGET_EPILOG)(stores.forget)
 app.command(cls=CommandWithSettings, epilog=stores.RETIRE_EPILOG)(stores.retire)
-app.add_typer(domain)
+app.add_typer(stores.domain)
 
 
 def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it

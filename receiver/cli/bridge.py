@@ -1,4 +1,4 @@
-"""`receiver bridge`: messages off a broker, into a file, another broker or a function, each once."""
+"""`receiver bridge`: messages off a broker, into a file, another broker or a function, each once; and `receiver probe`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.bridge.options import BridgeOptions, IdRule
-from receiver.cli.fields import Fields, with_fields
-from receiver.cli.options import Domain, FromPasswordFile, TlsFiles, password_of
+from receiver.cli.options import AsJson, Domain, Fields, FromPasswordFile, TlsFiles, examples, password_of, with_fields
+from receiver.cli.output import console, plain_output, print_json, stages
 from receiver.cli.serving import Listening, load_metrics, serve
-from receiver.cli.streams import plain_output
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
@@ -28,25 +27,17 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
-EPILOG = """Examples:
-
-receiver bridge stomp://user@host:61613/queue/orders file:orders.jsonl --store sqlite:///receiver.db
-
-receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book --store postgresql://host/desk
-
-receiver bridge amqp://host/queue/orders python:desk:book --store postgresql://host/desk --consumers 16
-
-receiver bridge 'kafka://host/orders?group=desk1' file:orders.jsonl --store postgresql://host/desk
-
-receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst
-
-receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json
-
-receiver bridge amqp://host/queue/orders amqp://other/queue/orders --store sqlite:///receiver.db --duplicates-to file:again.jsonl
-
-Give passwords in the variables RECEIVER_FROM_PASSWORD, RECEIVER_TO_PASSWORD and RECEIVER_DUPLICATES_TO_PASSWORD, in files,
-or in the addresses.
-"""
+EPILOG = examples(
+    "receiver bridge stomp://user@host:61613/queue/orders file:orders.jsonl --store sqlite:///receiver.db",
+    "receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book --store postgresql://host/desk",
+    "receiver bridge amqp://host/queue/orders python:desk:book --store postgresql://host/desk --consumers 16",
+    "receiver bridge 'kafka://host/orders?group=desk1' file:orders.jsonl --store postgresql://host/desk",
+    "receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst",
+    "receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json",
+    "receiver bridge amqp://host/queue/orders amqp://other/queue/orders --store sqlite:///receiver.db --duplicates-to file:again.jsonl",
+    note="Give passwords in the variables RECEIVER_FROM_PASSWORD, RECEIVER_TO_PASSWORD and RECEIVER_DUPLICATES_TO_PASSWORD, in "
+    "files, or in the addresses.",
+)
 
 _Source = Annotated[
     str,
@@ -258,3 +249,50 @@ def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> N
             _LOGGER.info("%s", bridge.status_line())
         if is_last:
             return
+
+
+PROBE_EPILOG = examples(
+    "receiver probe amqp://localhost/queue/scratch",
+    "receiver probe stomps://bridge@host:61613/queue/scratch --patience 300 --json",
+    note="Give the password in the variable RECEIVER_FROM_PASSWORD, in a file, or in the address.",
+)
+
+
+@with_fields
+def probe(
+    queue: Annotated[
+        str,
+        typer.Argument(
+            metavar="FROM",
+            help="A scratch queue, written as for receiver bridge. It must be empty, and nobody else may use it.",
+        ),
+    ],
+    *,
+    messages: Annotated[int, typer.Option(metavar="N", help="How many messages to send.")] = 1_000,
+    patience: Annotated[
+        float, typer.Option(metavar="SECS", min=1, help="Wait so long for the messages of a consumer that fell silent.")
+    ] = 90.0,
+    as_json: AsJson = False,
+    from_password_file: FromPasswordFile = None,
+    tls: TlsFiles,
+) -> None:
+    """See how your broker redelivers, and which W and E that needs.
+
+    The command sends messages to a scratch queue. Consumers take them and end in four ways: closed, killed, killed while
+    they acknowledge, and frozen as if their host had lost the network. It prints what came again, when, in which order
+    and how it was flagged. It also tries selectors, and whether the broker drops known ids. This takes two minutes. The
+    queue is empty afterwards.
+    """
+    from receiver.bridge.connectors.address import BrokerAddress
+    from receiver.bridge.probing import probe as probed
+    from receiver.report.json_object import dumped
+    from receiver.report.probing import print_probe, probe_object
+
+    address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file)).with_tls(tls)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this
+    with stages("Probing") as say:
+        figures = probed(address, messages=messages, patience_secs=patience, say=say)
+    if as_json:
+        print_json(dumped(probe_object(figures)))
+    else:
+        print_probe(figures, console())

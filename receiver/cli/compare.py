@@ -7,18 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.options import (
-    AsJson,
-    ColumnMap,
-    Domain,
-    Logs,
-    OnError,
-    Report,
-    TimeUnit,
-    TimeZone,
-    WhenUnreadable,
-    read_options,
-)
+from receiver.cli import options
 from receiver.cli.output import console, print_json, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
@@ -62,7 +51,7 @@ receiver compare receipts.parquet --policy {_EXAMPLE} --verdicts verdicts.csv
 
 
 def compare(  # noqa: PLR0917 - options of the command, given by name
-    logs: Logs,
+    logs: options.Logs,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -71,9 +60,9 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
             "at its vendor's size and fitted to the log, and the two-tier setting that simulate recommends]",
         ),
     ] = None,
-    domain: Domain = "default",
-    as_json: AsJson = False,  # noqa: FBT002
-    report: Report = None,
+    domain: options.Domain = "default",
+    as_json: options.AsJson = False,  # noqa: FBT002
+    report: options.Report = None,
     verdicts: Annotated[
         str | None,
         typer.Option(
@@ -81,10 +70,10 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
             help="Write every policy's verdict on each receipt, one column per policy: .csv, .jsonl or .parquet.",
         ),
     ] = None,
-    column_map: ColumnMap = None,
-    time_unit: TimeUnit = None,
-    time_zone: TimeZone = "UTC",
-    on_error: WhenUnreadable = OnError.STOP,
+    column_map: options.ColumnMap = None,
+    time_unit: options.TimeUnit = None,
+    time_zone: options.TimeZone = "UTC",
+    on_error: options.WhenUnreadable = options.OnError.STOP,
 ) -> None:
     """Replay a log of receipts through several systems' rules.
 
@@ -94,8 +83,8 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())
     stated_policies(texts)
-    options = read_options(column_map, time_unit, time_zone, on_error)
-    comparison = _compare(logs, texts, domain, options, report=report, verdicts=verdicts)
+    how = options.read_options(column_map, time_unit, time_zone, on_error)
+    comparison = _compare(logs, texts, domain, how, report=report, verdicts=verdicts)
     if as_json:
         from receiver.report.json_object import comparison_json
 
@@ -111,7 +100,7 @@ def _compare(
     logs: list[str],
     policies: tuple[str, ...],
     key: str,
-    options: ReadOptions,
+    how: ReadOptions,
     *,
     report: str | None,
     verdicts: str | None,
@@ -127,7 +116,7 @@ def _compare(
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(report))
         begin_table = outputs.enter_context(table_to_begin(verdicts)) if verdicts is not None else None
-        batches = read_logs(logs, options)
+        batches = read_logs(logs, how)
         spare_logs(batches.paths, report=report, verdicts=verdicts)
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(key))

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.cli.output import progress, report_file, spare_logs, stages
 from receiver.domains import domain_key
@@ -25,18 +23,8 @@ if TYPE_CHECKING:
     from receiver.spark.flow import OnProgress
     from receiver.spark.sources import Read
 
-Master = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. [default: as Spark is configured, or "
-        "else all cores of this machine]",
-    ),
-]
-OrderBy = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
+_BRIEF_BYTES = 4 << 20
+"""A log of fewer bytes takes seconds: it has a few hundred thousand receipts."""
 
 
 def single_setting(question: Question) -> tuple[int, int] | None:
@@ -48,10 +36,6 @@ def single_setting(question: Question) -> tuple[int, int] | None:
         if (window, expiry_us) != (0, 0)
     ]
     return pairs[0] if len(pairs) == 1 else None
-
-
-_BRIEF_BYTES = 4 << 20
-"""A log of fewer bytes takes seconds: it has a few hundred thousand receipts."""
 
 
 class SimulateRequest(NamedTuple):

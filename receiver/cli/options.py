@@ -1,21 +1,131 @@
-"""Arguments that several commands share."""
+"""Arguments that several commands share; and options that are the fields of a dataclass.
+
+A field's default is the option's, and the first paragraph of its docstring is the help.
+"""
 
 from __future__ import annotations
 
+import ast
+import builtins
 import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, getsource, signature
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from receiver.bridge.options import Tls
-from receiver.cli.fields import Fields
 from receiver.domains import DOMAIN_KEYS
 from receiver.errors import SettingsError
+from receiver.settings import default
 
 if TYPE_CHECKING:
     from receiver.logs import ReadOptions
+
+_NAMED = re.compile(r"\{(\w+)\.(\w+)\}")
+_documented: dict[str, type] = {}
+"""The dataclasses that have become options, by name."""
+
+T = TypeVar("T")
+
+
+class Fields(dict[str, str]):
+    """The fields of a parameter's dataclass that are options, each as help shows it: `max_tries="--max-tries N"`."""
+
+
+def with_fields(command: Callable[..., T]) -> Callable[..., T]:
+    """The command with an option for each of the `Fields` of its parameters. It is given the dataclasses made of them.
+
+    An option that isn't given leaves the dataclass its default.
+    """
+    parameters: list[Parameter] = []
+    made: dict[str, tuple[type, dict[str, str]]] = {}
+    for parameter in signature(command, eval_str=True).parameters.values():
+        shown = getattr(parameter.annotation, "__metadata__", (None,))[0]
+        if isinstance(shown, Fields):
+            kind = parameter.annotation.__origin__
+            by_name = {field.name: field for field in fields(kind)}
+            options = {name: _option(kind, by_name[name], usage) for name, usage in shown.items()}
+            made[parameter.name] = kind, {name: option.name for name, option in options.items()}
+            parameters += options.values()
+        else:
+            parameters.append(parameter)
+    taken = Signature(parameters)
+
+    @wraps(command)
+    def with_dataclasses(*arguments: Any, **options: Any) -> T:
+        bound = taken.bind(*arguments, **options)
+        bound.apply_defaults()
+        given = bound.arguments
+        for name, (kind, options_of) in made.items():
+            values = {field: given.pop(option) for field, option in options_of.items()}
+            given[name] = kind(**{field: value for field, value in values.items() if value is not None})
+        return command(**given)
+
+    with_dataclasses.__signature__ = taken  # type: ignore[attr-defined]
+    with_dataclasses.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_dataclasses
+
+
+def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
+    _documented[kind.__name__] = kind
+    flag, _, metavar = usage.partition(" ")
+    # The first type of its annotation is the command's; the others are for programs.
+    first = field.type.partition(" | ")[0]
+    type_ = getattr(sys.modules[kind.__module__], first, None) or getattr(builtins, first)
+    option = typer.Option(flag, metavar=metavar or None, help=f"{{{kind.__name__}.{field.name}}}")
+    return Parameter(
+        flag.removeprefix("--").replace("-", "_"),
+        Parameter.KEYWORD_ONLY,
+        # A factory asks `settings.yaml`, which is too early here.
+        default=None if field.default is MISSING else field.default,
+        annotation=Annotated[type_ | None, option],
+    )
+
+
+class CommandWithSettings(TyperCommand):
+    """A command whose help is filled in when it is shown: `{section.name}` with the setting's value, `{Class.field}` with
+    the field's docstring."""
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        self.epilog = _filled(self.epilog)
+        texts: list[Any] = [self, *self.params]
+        for holder in texts:
+            holder.help = _filled(holder.help)
+        super().format_help(ctx, formatter)
+
+
+def _filled(text: str | None) -> str | None:
+    return text and _NAMED.sub(_value, text)
+
+
+def _value(named: re.Match[str]) -> str:
+    holder, name = named.groups()
+    kind = _documented.get(holder)
+    if kind is None:
+        return str(default(holder, name))
+    factory = next(field.default_factory for field in fields(kind) if field.name == name)
+    said = _first_paragraph(kind, name)
+    return said if factory is MISSING else f"{said} [default: {factory()}]"
+
+
+def _first_paragraph(kind: type, name: str) -> str:
+    """The first paragraph of a field's docstring, which Python itself doesn't keep. What follows is for programmers."""
+    (declared,) = ast.parse(getsource(kind)).body
+    assert isinstance(declared, ast.ClassDef)  # noqa: S101
+    for field, below in pairwise(declared.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=id_)), ast.Expr(value=ast.Constant(value=str(text))) if id_ == name:
+                return " ".join(text.partition("\n\n")[0].split())
+    raise AssertionError(f"{kind.__name__}.{name} has no docstring")
 
 
 class _TimeUnit(StrEnum):
@@ -54,7 +164,24 @@ FromPasswordFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for FROM.")
 ]
 TlsFiles = Annotated[Tls, Fields(ca_file="--tls-ca FILE", cert_file="--tls-cert FILE", key_file="--tls-key FILE")]
+Master = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where Spark runs: local[4], spark://HOST:7077, yarn, k8s://HOST:PORT. [default: as Spark is configured, or "
+        "else all cores of this machine]",
+    ),
+]
+OrderBy = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
+
+
+def examples(*commands: str, note: str = "") -> str:
+    """What stands below the help of a command."""
+    return "\n\n".join(("Examples:", *commands, note))
 
 
 def read_options(
@@ -63,19 +190,19 @@ def read_options(
     """How to read, as these arguments say; `SettingsError` for a `--map` that isn't of its form."""
     from receiver.logs import ReadOptions
 
-    fields: dict[str, str] = {}
+    field_of: dict[str, str] = {}
     for item in column_map or ():
         column, equals, field = item.partition("=")
         if not (column and equals and field):
             raise SettingsError(f"--map {item!r} is not of the form COLUMN=FIELD")
-        if column in fields:
+        if column in field_of:
             raise SettingsError(f"--map gives {column} twice")
-        fields[column] = field
+        field_of[column] = field
     return ReadOptions(
         time_unit=None if time_unit is None else time_unit.value,
         time_zone=time_zone,
         on_error=on_error.value,
-        column_map=fields,
+        column_map=field_of,
     )
 
 

@@ -1,56 +1,34 @@
-"""`receiver simulate`: size the two windows from a log of receipts."""
+"""`receiver simulate`: size the two windows from a log of receipts; and `receiver generate`, which makes such a log."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.engines import (
-    Cluster,
-    Master,
-    OrderBy,
-    SimulateRequest,
-    Verbose,
-    simulate_here,
-    simulate_on_spark,
-    single_setting,
-)
-from receiver.cli.fields import Fields, with_fields
-from receiver.cli.options import (
-    AsJson,
-    ColumnMap,
-    Domain,
-    Logs,
-    OnError,
-    Report,
-    TimeUnit,
-    TimeZone,
-    WhenUnreadable,
-    read_options,
-)
-from receiver.cli.output import console, print_json
+from receiver.cli import options
+from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
+from receiver.cli.options import Fields, examples, with_fields
+from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, SimulateSettings
+from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
 
-EPILOG = """Examples:
-
-receiver simulate receipts.csv.gz --domain destination --report report.html
-
-receiver simulate receipts.csv.gz --current 2000,120 --budget 500MB
-
-receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json
-
-receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0
-
-receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId
-"""
+EPILOG = examples(
+    "receiver simulate receipts.csv.gz --domain destination --report report.html",
+    "receiver simulate receipts.csv.gz --current 2000,120 --budget 500MB",
+    "receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json",
+    "receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0",
+    "receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId",
+)
 
 _MISSED_TOO_MANY = 1
 
@@ -62,7 +40,7 @@ class _Engine(StrEnum):
 
 @with_fields
 def simulate(
-    logs: Logs,
+    logs: options.Logs,
     *,
     window: Annotated[
         str | None,
@@ -74,9 +52,9 @@ def simulate(
     expiry: Annotated[
         str | None, typer.Option(metavar="LIST", help="Expiries E to try, in seconds. [default: chosen from the log]")
     ] = None,
-    domain: Domain = "default",
-    as_json: AsJson = False,
-    report: Report = None,
+    domain: options.Domain = "default",
+    as_json: options.AsJson = False,
+    report: options.Report = None,
     verdicts: Annotated[
         str | None,
         typer.Option(
@@ -109,14 +87,14 @@ def simulate(
             help="The recommended setting may take so much memory: 500MB, 2GB, 1e9. [default: {simulate.budget_bytes}]",
         ),
     ] = None,
-    column_map: ColumnMap = None,
-    time_unit: TimeUnit = None,
-    time_zone: TimeZone = "UTC",
-    on_error: WhenUnreadable = OnError.STOP,
+    column_map: options.ColumnMap = None,
+    time_unit: options.TimeUnit = None,
+    time_zone: options.TimeZone = "UTC",
+    on_error: options.WhenUnreadable = options.OnError.STOP,
     engine: Annotated[_Engine, typer.Option(help="Where to run the replay.")] = _Engine.LOCAL,
-    master: Master = None,
-    order_by: OrderBy = None,
-    verbose: Verbose = False,
+    master: options.Master = None,
+    order_by: options.OrderBy = None,
+    verbose: options.Verbose = False,
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
@@ -136,7 +114,7 @@ def simulate(
             hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
         )
     request = SimulateRequest(
-        logs, question, read_options(column_map, time_unit, time_zone, on_error), report, verdicts
+        logs, question, options.read_options(column_map, time_unit, time_zone, on_error), report, verdicts
     )
     local = engine is _Engine.LOCAL
     analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
@@ -177,3 +155,59 @@ def _question(
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
     return question
+
+
+_SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])
+_DEFAULTS = ScenarioPlan(scenario="steady", receipts=1)
+
+GENERATE_EPILOG = examples(
+    "receiver generate storm.csv --scenario redelivery-storm --receipts 100000 --seed 7",
+    "receiver generate large.parquet --scenario mixed --receipts 10000000 --sources 50 --rate 2000",
+    "receiver generate quiet.jsonl.zst --scenario quiet-source --receipts 500000 --start 2026-03-01T00:00:00Z",
+)
+
+
+def generate(  # noqa: PLR0917 - options of the command, given by name
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
+        ),
+    ],
+    scenario: Annotated[str, typer.Option(help=_SCENARIOS_HELP)],
+    receipts: Annotated[int, typer.Option(help="How many rows to write.")],
+    seed: Annotated[int, typer.Option(help="The same seed and options give the same log.")] = _DEFAULTS.seed,
+    sources: Annotated[int, typer.Option(help="How many senders.")] = _DEFAULTS.sources,
+    rate: Annotated[float, typer.Option(help="Messages per second, over all sources.")] = _DEFAULTS.rate,
+    duplicates: Annotated[
+        float, typer.Option(help="About this share of the receipts are duplicates: 0 to 0.9.")
+    ] = _DEFAULTS.duplicates,
+    start: Annotated[str, typer.Option(help="Time of the first receipt, ISO 8601. UTC if it names no zone.")] = (
+        _DEFAULTS.start.isoformat().replace("+00:00", "Z")
+    ),
+) -> None:
+    """Write a synthetic log of receipts to try settings on."""
+    plan = ScenarioPlan(
+        scenario=scenario,
+        receipts=receipts,
+        seed=seed,
+        sources=sources,
+        rate=rate,
+        duplicates=duplicates,
+        start=_time(start),
+    )
+    from receiver.logs.writer import open_table
+    from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
+
+    with open_table(file, SYNTHETIC_SCHEMA) as table, progress("Generating", receipts) as advance:
+        for batch in batches(plan):
+            table.write(batch)
+            advance(batch.num_rows)
+
+
+def _time(text: str) -> datetime:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"--start {text!r} isn't a time", hint="write it as 2026-01-05T08:00:00Z") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,23 +1,27 @@
-"""`receiver status`, `check`, `migrate` and `retire`; and what these share with other commands that look after a store."""
+"""`receiver status`, `check`, `migrate`, `retire`, `lookup`, `forget` and `domain`; and what commands on a store share."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from receiver.cli.options import AsJson
+from receiver.cli.options import AsJson, examples
 from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
 from receiver.quantities import count
 from receiver.report.words import named_domain, sanitised
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from receiver.durable.audit import StoreFigures
 
-_LONGEST_ADDRESS = 2000
+T = TypeVar("T")
+_LONGEST_ADDRESS = _LONGEST_NAME = 2000
+_LONGEST_QUESTION = 200
 
 StoreAddress = Annotated[
     str, typer.Argument(metavar="URL", help="The store: sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE.")
@@ -36,6 +40,23 @@ def shown_address(url: str) -> str:
 def sanitised_address(url: str) -> str:
     """The address as `shown_address` has it, harmless on a terminal."""
     return sanitised(shown_address(url), _LONGEST_ADDRESS)
+
+
+def show(
+    url: str,
+    what: T,
+    as_object: Callable[[str, T], dict[str, Any]],
+    print_: Callable[[str, T, Console], None],
+    *,
+    as_json: bool,
+) -> None:
+    """Print what is in a store, as one JSON object or for a person."""
+    from receiver.report.json_object import dumped
+
+    if as_json:
+        print_json(dumped(as_object(shown_address(url), what)))
+    else:
+        print_(shown_address(url), what, console())
 
 
 def confirm(loss: str, *, yes: bool) -> None:
@@ -67,20 +88,17 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
     return meant[0]
 
 
-def print_if_broken(figures: StoreFigures) -> None:
+def _print_if_broken(figures: StoreFigures) -> None:
     """Say on standard error that a store is broken, if it is."""
     if figures.findings:
         print("note: the store is broken: receiver check says where", file=sys.stderr)
 
 
-STATUS_EPILOG = """Examples:
-
-receiver status sqlite:///receiver.db
-
-receiver status postgresql://bridge:secret@db.example.com/orders --json
-
-receiver status sqlite:///receiver.db --quick
-"""
+STATUS_EPILOG = examples(
+    "receiver status sqlite:///receiver.db",
+    "receiver status postgresql://bridge:secret@db.example.com/orders --json",
+    "receiver status sqlite:///receiver.db --quick",
+)
 
 
 def status(
@@ -96,25 +114,17 @@ def status(
     Receivers may go on meanwhile. Nothing is changed.
     """
     from receiver.durable.audit import look
-    from receiver.report.json_object import dumped
     from receiver.report.store import print_status, status_object
 
-    address = shown_address(url)
     with progress("Reading rows", None) as advance:
         figures = look(url, with_ids=not quick, advance=advance)
-    if as_json:
-        print_json(dumped(status_object(address, figures)))
-    else:
-        print_status(address, figures, console())
-    print_if_broken(figures)
+    show(url, figures, status_object, print_status, as_json=as_json)
+    _print_if_broken(figures)
 
 
-CHECK_EPILOG = """Examples:
-
-receiver check sqlite:///receiver.db
-
-receiver check postgresql://bridge:secret@db.example.com/orders --json
-"""
+CHECK_EPILOG = examples(
+    "receiver check sqlite:///receiver.db", "receiver check postgresql://bridge:secret@db.example.com/orders --json"
+)
 
 _BROKEN = 1
 
@@ -129,25 +139,17 @@ def check(
     Receivers may go on meanwhile. Nothing is changed.
     """
     from receiver.durable.audit import audit
-    from receiver.report.json_object import dumped
     from receiver.report.store import check_object, print_check
 
-    address = shown_address(url)
     with progress("Checking rows", None) as advance:
         figures = audit(url, advance=advance)
-    if as_json:
-        print_json(dumped(check_object(address, figures)))
-    else:
-        print_check(address, figures, console())
+    show(url, figures, check_object, print_check, as_json=as_json)
     return _BROKEN if figures.findings else 0
 
 
-MIGRATE_EPILOG = """Examples:
-
-receiver migrate sqlite:///receiver.db
-
-receiver migrate postgresql://bridge:secret@db.example.com/orders
-"""
+MIGRATE_EPILOG = examples(
+    "receiver migrate sqlite:///receiver.db", "receiver migrate postgresql://bridge:secret@db.example.com/orders"
+)
 
 
 def migrate(
@@ -187,17 +189,14 @@ def _named(version: str | None) -> str:
     return "no tables" if version is None else f"version {version}"
 
 
-_LONGEST_NAME = 2000
 _OnlyDomain = Annotated[
     str | None, typer.Option("--domain", metavar="NAME", help="Only in domains of this name. [default: all domains]")
 ]
 
-RETIRE_EPILOG = """Examples:
-
-receiver retire sqlite:///receiver.db --idle {receiver.retire_sources_after_days}
-
-receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1:4712 --domain queue://orders
-"""
+RETIRE_EPILOG = examples(
+    "receiver retire sqlite:///receiver.db --idle {receiver.retire_sources_after_days}",
+    "receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1:4712 --domain queue://orders",
+)
 
 
 def retire(
@@ -245,12 +244,10 @@ _UniqueMessageId = Annotated[
 ]
 _NOT_REMEMBERED = 1
 
-LOOKUP_EPILOG = """Examples:
-
-receiver lookup sqlite:///receiver.db order-4711
-
-receiver lookup postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders --json
-"""
+LOOKUP_EPILOG = examples(
+    "receiver lookup sqlite:///receiver.db order-4711",
+    "receiver lookup postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders --json",
+)
 
 
 def lookup(
@@ -279,12 +276,10 @@ def lookup(
     return 0 if any(each.is_remembered for each in known) else _NOT_REMEMBERED
 
 
-FORGET_EPILOG = """Examples:
-
-receiver forget sqlite:///receiver.db order-4711 --yes
-
-receiver forget postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders
-"""
+FORGET_EPILOG = examples(
+    "receiver forget sqlite:///receiver.db order-4711 --yes",
+    "receiver forget postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders",
+)
 
 
 def forget(
@@ -311,3 +306,62 @@ def forget(
     for name in forget_id(url, unique_message_id, domain=domain):
         print(f"{named_domain(name, _LONGEST_NAME)}: forgotten")
     return 0
+
+
+domain = typer.Typer(name="domain", help="List the domains of a store, or drop one that is no longer used.")
+
+
+@domain.command(
+    "list",
+    epilog=examples(
+        "receiver domain list sqlite:///receiver.db",
+        "receiver domain list postgresql://bridge:secret@db.example.com/orders --json",
+    ),
+)
+def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+    """List the domains in a store, and how much each keeps. Nothing is changed."""
+    from receiver.durable.audit import look
+    from receiver.report.store import domains_object, print_domains
+
+    figures = look(url, with_ids=False)
+    show(url, figures, domains_object, print_domains, as_json=as_json)
+    _print_if_broken(figures)
+
+
+@domain.command(
+    "drop",
+    epilog=examples(
+        "receiver domain drop sqlite:///receiver.db --domain 3",
+        "receiver domain drop sqlite:///receiver.db --domain queue://orders --yes",
+    ),
+)
+def drop_domain(
+    url: StoreAddress,
+    domain: Annotated[
+        str,
+        typer.Option(
+            metavar="DOMAIN", help="Its number, or its exact name if no other domain has the same.", show_default=False
+        ),
+    ],
+    yes: Yes = False,  # noqa: FBT002
+) -> None:
+    """Drop a domain with all that it keeps.
+
+    Its remembered ids go, its targets, and the messages that wait for them or are parked: all of it or nothing. Close
+    its receivers first. One that is open fails from then on. One that is opened later makes the domain anew, and every id
+    is new to it.
+    """
+    from receiver.durable.audit import look
+    from receiver.store import upkeep
+
+    domains = {figures.state.domain_id: figures for figures in look(url, with_ids=False).domains}
+    names = {number: figures.state.domain_name for number, figures in domains.items()}
+    figures = domains[number_of(domain, names, "domain", "receiver domain list")]
+    kept = (figures.rows, figures.inbox or 0, figures.parked or 0)
+    confirm(f"this drops {sanitised(figures.state.domain_name, _LONGEST_QUESTION)} with {_amounts(*kept)}", yes=yes)
+    dropped = upkeep.drop_domain(url, figures.state)
+    print(f"{sanitised_address(url)}: dropped {_amounts(dropped.receipts, dropped.waiting, dropped.parked)}")
+
+
+def _amounts(rows: int, waiting: int, parked: int) -> str:
+    return f"{count(rows, 'stored receipt')}, {count(waiting, 'message')} in the inbox and {parked:,} parked"

@@ -10,7 +10,7 @@ from running import complaint
 from examples.demo.processes import HOST
 from receiver import Receiver
 from receiver.cli.bridge import bridge as bridge_command
-from receiver.cli.fields import Fields, with_fields
+from receiver.cli.options import Fields, with_fields
 from receiver.settings import BridgeSettings
 from tests.stores import execute
 

@@ -11,12 +11,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from receiver.cli.generate import EPILOG, generate
+from receiver.cli.simulate import GENERATE_EPILOG, generate
 from receiver.errors import OutputError, SettingsError
 from receiver.simulate.scenarios import SCENARIOS
 
 app = typer.Typer()
-app.command(epilog=EPILOG)(generate)
+app.command(epilog=GENERATE_EPILOG)(generate)
 
 
 def run(*arguments):
@@ -71,6 +71,6 @@ def test_mistakes_are_errors_of_the_package_and_leave_no_file(tmp_path, monkeypa
 
 
 def test_help_needs_none_of_the_heavy_packages():
-    code = "import receiver.cli.generate, sys; print(sorted({'numpy', 'pyarrow', 'zstandard'} & set(sys.modules)))"
+    code = "import receiver.cli.simulate, sys; print(sorted({'numpy', 'pyarrow', 'zstandard'} & set(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"
