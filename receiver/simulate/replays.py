@@ -37,8 +37,9 @@ class ReplayAsked(NamedTuple):
     windows: list[WindowAsked]
     """Every window, once."""
     cell: dict[Pair, int]
-    """The expiries of the windows are cells, which are numbered window by window."""
+    """Each window with each of its expiries -> the number of their cell, by which a `ReplayShare` has its counts."""
     grid: list[Pair]
+    """In order, without 0 and 0."""
     pairs: Sequence[Pair]
     sources: dict[tuple[int, str], int]
     """The sources whose headroom is wanted: (the domain's number, source) -> the source's index in `Facts.sources`."""
