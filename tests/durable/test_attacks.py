@@ -11,7 +11,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.forgetting import retire_sources
 from receiver.durable.transaction import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
-from receiver.store.databases.postgres_rows import TableVacuum
+from receiver.store.databases.postgres import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
 from tests.stores import engine_of, execute

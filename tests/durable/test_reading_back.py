@@ -6,7 +6,7 @@ import pytest
 
 from receiver.durable.cache import DomainCache
 from receiver.message import Receipt
-from receiver.store.databases import postgres_rows
+from receiver.store.databases import postgres
 from tests.durable.opened import UndoError, opened, sizes
 
 SIZES = sizes(400, 500_000)
@@ -64,7 +64,7 @@ def test_read_back_whole_or_bit_by_bit(store_url):
 
 
 def test_an_old_libpq_passes_rows_on_one_by_one(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr(postgres_rows, "_streamed_at_once", lambda: 1)
+    monkeypatch.setattr(postgres, "_streamed_at_once", lambda: 1)
     with closing(opened(fresh_postgres_url, settings=SIZES)) as writer:
         receive(writer, RECEIPTS)
         expected = judged(writer)

@@ -3,8 +3,8 @@
 | file | what is in it |
 |---|---|
 | `database.py` | `Database`: what each kind says of itself and does in its own way; addresses, and what can be wrong |
-| `sqlite.py`, `sqlite_files.py` | SQLite: the object and a domain's rows; how its files are opened, also after a fork |
-| `postgres.py`, `postgres_rows.py` | PostgreSQL: the object; a domain's rows |
+| `sqlite.py` | SQLite: the object, and a domain's rows; how files are opened, also after a fork |
+| `postgres.py` | PostgreSQL: the object, and a domain's rows |
 | `claims.py` | the claims of concurrent receivers, which PostgreSQL alone has |
 
 Here an address leads to its kind and to an engine. And drivers' exceptions become errors of this package, here and nowhere

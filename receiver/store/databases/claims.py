@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from receiver.errors import SettingsError, StoreError
 from receiver.store.codec import text_of, to_bytes
-from receiver.store.databases.postgres_rows import autocommits, has_failed, lock_timeout_ms, types_of
+from receiver.store.databases.postgres import autocommits, has_failed, lock_timeout_ms, types_of
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import (
     CONCURRENT_POLICY,
