@@ -252,22 +252,14 @@ class SqlRows(ABC):
     def join(self, patience_secs: float) -> DomainState:
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """As `OwnLog.rows_after`."""
-        return (self.pages_after if self.is_awaited else self.streamed_after)(seq, last_seq)
-
-    @abstractmethod
-    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """The rows of `rows_after`, by one statement."""
-
     @abstractmethod
     def append(self, rows: Sequence[ReceiptValues]) -> None: ...
 
     @abstractmethod
     def delete(self, seqs: Sequence[int]) -> None: ...
 
-    def pages_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """The rows of `rows_after`, by a statement for each few: a cursor that stays open can't be awaited here."""
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        """As `OwnLog.rows_after`, by a statement for each page: a cursor that stays open can't be awaited here."""
         while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
             yield receipt_rows.read_columns(rows)
             seq = rows[-1][0]

@@ -197,16 +197,16 @@ class PostgresRows(SqlRows):
         self.driver.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
         return state
 
-    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        parameters = (self.domain_id, seq)
-        if last_seq - seq <= ROWS_AT_ONCE:
-            # With a limit, the server plans it once and for all.
-            if rows := self.driver.execute(self.sql.page_after, parameters, binary=True).fetchall():
-                yield receipt_rows.read_columns(rows)
+    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
+        if self.is_awaited or last_seq - seq <= ROWS_AT_ONCE:
+            yield from super().rows_after(seq, last_seq)
             return
+        # By one statement: for pages of a log that has just been written, the server has no good plan.
         with (
             self.driver.cursor(binary=True) as cursor,
-            closing(cursor.stream(self.sql.rows_after, parameters, binary=True, size=_streamed_at_once())) as streamed,
+            closing(
+                cursor.stream(self.sql.rows_after, (self.domain_id, seq), binary=True, size=_streamed_at_once())
+            ) as streamed,
         ):
             # The server goes on reading while we judge what it has sent.
             while rows := list(islice(streamed, ROWS_AT_ONCE)):

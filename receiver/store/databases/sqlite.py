@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -24,7 +24,7 @@ from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, 
 from sqlalchemy.dialects import sqlite
 
 from receiver.errors import SettingsError, StoreCorruptError, StoreError
-from receiver.message import ReceiptColumns, ReceiptValues
+from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
@@ -32,7 +32,6 @@ from receiver.store.databases.database import Database, Fault, refused, shown
 from receiver.store.sql_rows import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
-    ROWS_AT_ONCE,
     SqlRows,
     Statements,
     driver_of,
@@ -297,12 +296,6 @@ class SqliteRows(SqlRows):
         if not self.driver.in_transaction:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
         return self.read(self.sql.lock)
-
-    def streamed_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        del last_seq
-        cursor = self.driver.execute(self.sql.rows_after, (self.domain_id, seq))
-        while rows := cursor.fetchmany(ROWS_AT_ONCE):
-            yield receipt_rows.read_columns(rows)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if len(rows) == 1:  # for which the way by columns takes a tenth longer
