@@ -29,7 +29,6 @@ from receiver.store.connections import KeptConnection
 from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.log import joinable
-from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
 from receiver.store.tables import dedup_keys, sequences
 
 __all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker", "name_bytes"]
@@ -67,8 +66,7 @@ class Maker(Closing):
         kept.check_usable()
         with translated(kept.url):
             joined = joinable(connection, kept.engine.dialect, type(self).__name__)
-            if database_of(joined).autocommits(joined):
-                raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+            database_of(joined).refuse_autocommit(joined)
             return work(joined)
 
 

@@ -25,9 +25,10 @@ from sqlalchemy import Connection, Engine
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch
 from receiver.durable.duplicates import Duplicate
+from receiver.durable.transaction import unknown_outcome
 from receiver.errors import ClosedError, SettingsError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
-from receiver.store.databases import store_error, translated
+from receiver.store.databases import database_of, store_error, translated
 from receiver.store.log import ended, joinable, under_way
 from receiver.store.sql_rows import discard, driver_of
 from receiver.store.tables import ArrivalRow
@@ -69,7 +70,7 @@ class ConcurrentBatch(Batch):
                     self._begin_own()
                 else:
                     self._has(joinable(self._joined, self._engine.dialect, "batch()", may_await=True))
-                    self._claims.refuse_autocommit()
+                    database_of(self._joined).refuse_autocommit(self._joined)
         except BaseException:
             self._counters.fail()
             raise
@@ -164,11 +165,7 @@ class ConcurrentBatch(Batch):
             discard(self._own)
             if not isinstance(error, Exception):
                 raise
-            failure = store_error(error, self._session.address)
-            raise StoreError(
-                f"{failure.message}; it isn't known whether the batch was committed",
-                hint="send it again: what was recorded after all is judged a duplicate",
-            ) from error
+            raise unknown_outcome(store_error(error, self._session.address)) from error
         self._give_back()
 
     @property

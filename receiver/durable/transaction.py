@@ -187,10 +187,6 @@ class Transaction:
 
         Raises StoreError if that stays unknown.
         """
-        unknown = StoreError(
-            f"{failure.message}; it isn't known whether the batch was committed",
-            hint="send it again: what was recorded after all is judged a duplicate",
-        )
         try:
             state_now = until_done(
                 self._state_now,
@@ -199,10 +195,10 @@ class Transaction:
                 patience_secs=self._session.patience_secs,
             )
         except Exception as error:
-            raise unknown from error
+            raise unknown_outcome(failure) from error
         self.log.rollback()
         if state_now not in {state, self._state}:  # others have been here since
-            raise unknown from None
+            raise unknown_outcome(failure) from None
         return state_now == state
 
     def _state_now(self) -> DomainState:
@@ -221,6 +217,14 @@ class Transaction:
     def _leave(self) -> None:
         self._session.give_back()
         release(self._held)
+
+
+def unknown_outcome(failure: StoreError) -> StoreError:
+    """The error for a commit that has failed in this way, and may have been done all the same."""
+    return StoreError(
+        f"{failure.message}; it isn't known whether the batch was committed",
+        hint="send it again: what was recorded after all is judged a duplicate",
+    )
 
 
 _GUARD = threading.Lock()

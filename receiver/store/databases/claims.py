@@ -24,10 +24,9 @@ from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import StoreError
 from receiver.store.codec import text_of, to_bytes
-from receiver.store.databases.postgres import autocommits, has_failed, lock_timeout_ms, types_of
-from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT
+from receiver.store.databases.postgres import has_failed, lock_timeout_ms, types_of
 from receiver.store.tables import (
     CONCURRENT_POLICY,
     ArrivalRow,
@@ -136,11 +135,6 @@ class Claims:
         """`driver` is psycopg's connection, or an `AwaitedDriver`."""
         self._driver = driver
         self._domain_id = domain_id
-
-    def refuse_autocommit(self) -> None:
-        """Raise `SettingsError` if each statement would be committed by itself."""
-        if autocommits(self._driver):
-            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
 
     def check_whole(self) -> None:
         """Raise what the database says if a statement has failed in the transaction under way: its COMMIT would roll it back."""

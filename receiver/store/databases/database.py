@@ -16,7 +16,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.log import OwnLog
-from receiver.store.sql_rows import SqlRows, Vacuum
+from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, SqlRows, Vacuum
 from receiver.store.tables import receipts
 
 if TYPE_CHECKING:
@@ -120,6 +120,11 @@ class Database(ABC):
     @abstractmethod
     def size_bytes(self, connection: Connection, url: URL) -> int:
         """What our tables take."""
+
+    def refuse_autocommit(self, connection: Connection) -> None:
+        """Raise `SettingsError` for a connection of the caller's that has no transaction to join."""
+        if self.autocommits(connection):
+            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:
