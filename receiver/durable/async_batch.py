@@ -58,20 +58,19 @@ class AsyncBatch(ABC):
     ) -> None: ...
 
     @abstractmethod
-    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """What a method of the batch returns that decides."""
+    async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        """What a function returns that may ask the database."""
 
     receive = _awaited(Batch.receive)
     """What was decided is recorded when the batch ends."""
     advance = _awaited(Batch.advance)
 
-    @abstractmethod
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
     ) -> list[Decision]:
         """As `Batch.receive_many`."""
+        return await self._asked(self._batch.receive_many, receipts)
 
-    @abstractmethod
     async def run_sync(
         self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T:
@@ -81,6 +80,7 @@ class AsyncBatch(ABC):
         thread, unless the receiver is concurrent: then, and in a transaction of yours, it is called in the loop, where
         SQLAlchemy awaits what it asks the database. Leave committing and rolling back to the batch.
         """
+        return await self._asked(function, self._batch.connection, *arguments, **named)
 
 
 async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
@@ -160,8 +160,8 @@ class SerialBatch(AsyncBatch):
         if session.counters.unreported:
             await self._tasks.in_thread(session.notify)
 
-    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        return method(*arguments, **named)  # it waits for nothing
+    async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return function(*arguments, **named)  # to decide asks the database nothing
 
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
@@ -215,18 +215,8 @@ class ConcurrentTaskBatch(AsyncBatch):
                 ending.send(None)  # psycopg needs no loop to end a connection
             ending.close()
 
-    async def _asked(self, method: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        return await greenlet_spawn(partial(method, *arguments, **named))
-
-    async def receive_many(
-        self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
-    ) -> list[Decision]:
-        return await greenlet_spawn(self._batch.receive_many, receipts)
-
-    async def run_sync(
-        self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
-    ) -> _T:
-        return await greenlet_spawn(partial(function, self._batch.connection, *arguments, **named))
+    async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return await greenlet_spawn(partial(function, *arguments, **named))
 
 
 async def to_the_end(awaited: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:

@@ -63,26 +63,6 @@ class Headroom(NamedTuple):
     """All of them, by bucket."""
 
 
-class _HeadroomCounter:
-    """Adds up the headroom of duplicates."""
-
-    def __init__(self) -> None:
-        self._least = 1.0
-        self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._shares = HistogramCounter(BOUNDS)
-
-    def add(self, headrooms: Iterable[float | None]) -> None:
-        for headroom in headrooms:
-            if headroom is not None:
-                self._least = min(self._least, headroom)
-                self._recent.append(headroom)
-                self._shares.add(headroom)
-
-    def value(self) -> Headroom:
-        recent = self._recent.copy()
-        return Headroom(self._least if recent else None, min(recent, default=None), self._shares.value())
-
-
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
 """For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
 
@@ -328,7 +308,9 @@ class Counters:
         self._total = Tally()
         self.unreported: deque[Duplicate] = deque()
         """The duplicates of committed batches that nobody was told of yet."""
-        self._headroom = _HeadroomCounter()
+        self._least_headroom = 1.0
+        self._recent_headroom: deque[float] = deque(maxlen=_RECENT)
+        self._headroom = HistogramCounter(BOUNDS)
         self._batch_secs, self._commit_secs = HistogramCounter(_SECS_BOUNDS), HistogramCounter(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
         self._lock = threading.Lock()  # batches of several threads may fail at once
@@ -340,10 +322,17 @@ class Counters:
         self._total.add(tally)
         if tally.events:
             self.unreported += tally.events
-            self._headroom.add(event.headroom for event in tally.events)
+            self._note_headroom(tally.events)
         self._batch_secs.add(tally.batch_secs)
         if tally.commit_secs is not None:
             self._commit_secs.add(tally.commit_secs)
+
+    def _note_headroom(self, duplicates: Iterable[Duplicate]) -> None:
+        for duplicate in duplicates:
+            if duplicate.headroom is not None:
+                self._least_headroom = min(self._least_headroom, duplicate.headroom)
+                self._recent_headroom.append(duplicate.headroom)
+                self._headroom.add(duplicate.headroom)
 
     def roll_back(self) -> None:
         with self._lock:
@@ -359,6 +348,8 @@ class Counters:
 
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
         window, expiry_us = cache.sizes
+        recent = self._recent_headroom.copy()  # which another thread may change
+        least = self._least_headroom if recent else None
         return Status(
             **{name: getattr(self._total, name) for name in _JOINS},
             domain=domain,
@@ -370,7 +361,7 @@ class Counters:
             sources=cache.sources,
             silent_sources=cache.silent_sources,
             retired_sources=cache.retired_sources,
-            headroom=self._headroom.value(),
+            headroom=Headroom(least, min(recent, default=None), self._headroom.value()),
             need=over_last_day(cache.needs, cache.latest_us),
             batches_committed=self._committed,
             batches_rolled_back=self._rolled_back,
