@@ -65,15 +65,13 @@ class Batch:
         self._receive: Callable[..., Decision] = policy.receive
         self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
-        options = self._options
         self._records = self._session.recorder is not None
-        self._observe_only = options.observe_only
-        self._delivers_reused = options.delivers_reused_ids
         self._rejected: list[str] = []
-        self._transactional = policy if options.reject_batches and isinstance(policy, ArtemisIdCache) else None
+        self._transactional = policy if self._options.reject_batches and isinstance(policy, ArtemisIdCache) else None
         if self._transactional is not None:
             self._transactional.begin_transaction()
-        self._lends = self._advances = False
+        self._must_commit = False
+        """Even without receipts: the connection was lent, or the policy's clock moved."""
         self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
@@ -98,7 +96,7 @@ class Batch:
             counters.roll_back()
             self.transaction.abandon()
             raise BatchRejectedError(tuple(self._rejected))
-        elif not (self._rows or self._unchecked or self._lends or self._advances):
+        elif not (self._rows or self._unchecked or self._must_commit):
             self.transaction.abandon()
         else:
             if self._transactional is not None:
@@ -129,7 +127,7 @@ class Batch:
         """
         if not self._is_open:
             raise ClosedError("the batch is over")
-        self._lends = True  # so there may be something to commit, even without receipts
+        self._must_commit = True
         return self.transaction.log.connection
 
     @property
@@ -156,7 +154,7 @@ class Batch:
         if isinstance(min_msg_time_us, int) and min_msg_time_us > LATEST_US:
             raise _bad_time("min_msg_time_us", "microseconds", min_msg_time_us)
         self._policy.advance(min_msg_time_us)
-        self._advances = True
+        self._must_commit = True
 
     def receive(
         self,
@@ -258,7 +256,8 @@ class Batch:
         history = known.extended(first_us, body_digest)
         if body_digest:
             decision = replace(decision, body_differs=body_digest not in known.body_digests)
-        if self._observe_only or (decision.body_differs and self._delivers_reused):
+        options = self._options
+        if options.observe_only or (decision.body_differs and options.delivers_reused_ids):
             decision = replace(decision, delivered_anyway=True)
         if self._transactional is not None and not decision.deliver:
             self._rejected.append(id_)
@@ -266,9 +265,8 @@ class Batch:
         # When the receipt just before came: the second value of its row.
         before_us = self._rows[-1][1] if self._rows else self.transaction.latest_us
         need = need_of(decision, self._sizes[0], before_us - last_us)
-        domain = self._options.domain
         self._tally.note_duplicate(
-            Duplicate(domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
+            Duplicate(options.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
         )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)

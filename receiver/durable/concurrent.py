@@ -75,7 +75,7 @@ class ConcurrentBatch(Batch):
             self._counters.fail()
             raise
         self._is_open = True
-        self._lends = False
+        self._must_commit = False
         self._arrivals: list[int] = []
         return self
 
@@ -173,7 +173,7 @@ class ConcurrentBatch(Batch):
         """As `Batch.connection`."""
         if not self._is_open:
             raise ClosedError("the batch is over")
-        self._lends = True
+        self._must_commit = True
         return self._own
 
     @property
@@ -220,7 +220,7 @@ class ConcurrentBatch(Batch):
             try:
                 return self._claims.claim(rows, session.store_id, session.patience_secs)
             except Exception:
-                has_nothing = self._joined is None and not self._arrivals and not self._lends
+                has_nothing = self._joined is None and not self._arrivals and not self._must_commit
                 if not (has_nothing and (self._own.invalidated or driver_of(self._own).closed)):
                     raise
                 discard(self._own)  # it was lost while it lay idle in the pool, and nothing with it

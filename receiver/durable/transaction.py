@@ -51,7 +51,8 @@ class Transaction:
         """When the domain was asked for."""
         self._joined = None if connection is None else session.log.join(connection, session.patience_secs)
         self.log: DomainLog = self._joined or session.log
-        self._held = Hold(session.lock, lambda: self.log.holder, task or threading.get_ident(), domain=session.store_id)
+        log = self.log
+        self._held = Hold(session.lock, lambda: log.holder, task or threading.get_ident(), domain=session.store_id)
         self._state: DomainState
         """As the transaction found it."""
         self._has_read_on = False
@@ -87,7 +88,8 @@ class Transaction:
                 self._has_read_on = session.cache.follow(log, self._state)
         except BaseException:
             log.rollback()
-            self._leave()
+            session.give_back()
+            release(held)
             raise
 
     def abandon(self, error: BaseException | None = None) -> None:
@@ -209,14 +211,11 @@ class Transaction:
             raise
 
     def _end(self) -> None:
-        self._leave()
-        joined = self._joined
-        if joined is not None:  # the domain stays locked until the caller's transaction ends
-            hold(Hold(self._held.lock, lambda: joined.holder, self._held.owner, is_over=joined.is_over))
-
-    def _leave(self) -> None:
         self._session.give_back()
-        release(self._held)
+        if self._joined is None:
+            release(self._held)
+        else:  # the domain stays locked until the caller's transaction ends
+            self._held.domain, self._held.is_over = None, self._joined.is_over
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:

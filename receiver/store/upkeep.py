@@ -175,26 +175,22 @@ class ParkedRow(NamedTuple):
 
 def parked_rows(address: str) -> list[ParkedRow]:
     """The messages that are parked in a store, in the order in which they were; StoreError where there is no store."""
-    of_message = parked.c
+    of_message = parked.c["unique_message_id", "message_source_id", "destination", "message_id", "received_at_us"]
+    of_parking = parked.c["parked_at_us", "tries"]
     query = (
         select(
-            of_message.parked_id,
+            parked.c.parked_id,
             domains.c.domain_key,
             domains.c.domain_name,
             targets.c.target,
-            of_message.unique_message_id,
-            of_message.message_source_id,
-            of_message.destination,
-            of_message.message_id,
-            of_message.received_at_us,
-            of_message.parked_at_us,
-            of_message.tries,
-            func.length(of_message.body),
-            of_message.error,
+            *of_message,
+            *of_parking,
+            func.length(parked.c.body),
+            parked.c.error,
         )
         .outerjoin_from(parked, targets, targets.c.target_id == of_message.target_id)
         .outerjoin(domains, domains.c.domain_id == targets.c.domain_id)
-        .order_by(of_message.parked_id)
+        .order_by(parked.c.parked_id)
     )
     return list(map(ParkedRow._make, examined_rows(address, query)))
 

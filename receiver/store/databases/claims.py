@@ -34,7 +34,6 @@ from receiver.store.tables import (
     arrival_rows,
     arrivals,
     claims,
-    domain_rows,
     domains,
 )
 
@@ -98,11 +97,6 @@ WITH gone AS (
 DELETE FROM {claims.name} USING gone
 WHERE domain_id = %s AND {claims.name}.unique_message_id = {_key("gone.unique_message_id")} AND NOT gone.is_repeated
 """
-_TAKE = f"""
-DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
-    SELECT arrival FROM {arrivals.name} WHERE domain_id = %s ORDER BY arrival LIMIT %s
-)) RETURNING {", ".join(arrival_rows.columns)}
-"""
 _FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) FOR UPDATE SKIP LOCKED"
 _RELEASE = f"""
 DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) AND NOT EXISTS (
@@ -110,14 +104,7 @@ DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) A
     WHERE domain_id = %s AND {_key(f"{arrivals.name}.unique_message_id")} = {claims.name}.unique_message_id
 ) RETURNING {_ID}
 """
-_OF_ID = (
-    f"SELECT {', '.join(arrival_rows.columns)} FROM {arrivals.name} WHERE domain_id = %s AND unique_message_id = %s"
-)
-_ALL = f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s"
-_ADD = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated) SELECT %s, *, true FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT DO NOTHING"
-_WAITING = f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
-_LOOK = f"SELECT last_writer FROM {domains.name} WHERE domain_id = %s"
-_KEEP_OTHERS_OUT = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
+_ARRIVAL = ", ".join(arrival_rows.columns)
 _IDS_AT_ONCE = 10_000
 
 
@@ -167,12 +154,17 @@ class Claims:
 
     def take(self, at_most: int) -> list[ArrivalRow]:
         """Take committed arrivals away, in order, to be folded in by the transaction under way."""
-        rows = self._driver.execute(_TAKE, (self._domain_id, self._domain_id, at_most)).fetchall()
+        first = f"SELECT arrival FROM {arrivals.name} WHERE domain_id = %s ORDER BY arrival LIMIT %s"
+        taken = (
+            f"DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY({first})) RETURNING {_ARRIVAL}"
+        )
+        rows = self._driver.execute(taken, (self._domain_id, self._domain_id, at_most)).fetchall()
         return sorted(arrival_rows.read_many(rows)) if rows else []
 
     def arrivals_of(self, id_: str) -> list[ArrivalRow]:
         """The receipts of an id that wait to be folded in, as far as they are committed."""
-        rows = self._driver.execute(_OF_ID, (self._domain_id, to_bytes(id_))).fetchall()
+        of_id = f"SELECT {_ARRIVAL} FROM {arrivals.name} WHERE domain_id = %s AND unique_message_id = %s"
+        rows = self._driver.execute(of_id, (self._domain_id, to_bytes(id_))).fetchall()
         return sorted(arrival_rows.read_many(rows)) if rows else []
 
     def release(self, ids: Iterable[str]) -> set[str]:
@@ -184,26 +176,32 @@ class Claims:
         again: set[str] = set()
         for first in range(0, len(left), _IDS_AT_ONCE):
             part = left[first : first + _IDS_AT_ONCE]
-            there = self._among(part)
+            there = self._ids("AND unique_message_id = ANY(%s)", part)
             free = [row[0] for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()]
             released = self._driver.execute(_RELEASE, (self._domain_id, free, self._domain_id)).fetchall()
             again.update(map(text_of, there.difference(row[0] for row in released)))
         return again
 
-    def _among(self, keys: list[bytes]) -> set[bytes]:
-        found = self._driver.execute(f"{_ALL} AND unique_message_id = ANY(%s)", (self._domain_id, keys)).fetchall()
-        return {bytes(row[0]) for row in found}
-
     def all(self) -> set[str]:
         """All claimed ids that are committed."""
-        return {text_of(row[0]) for row in self._driver.execute(_ALL, (self._domain_id,)).fetchall()}
+        return set(map(text_of, self._ids()))
+
+    def _ids(self, and_where: str = "", *values: Any) -> set[bytes]:
+        found = self._driver.execute(
+            f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s {and_where}", (self._domain_id, *values)
+        )
+        return {bytes(row[0]) for row in found.fetchall()}
 
     def add(self, ids: Collection[str]) -> None:
         """Claim ids that the rule remembers."""
         stored = sorted(map(to_bytes, ids))
         keys = list(map(_key_of, stored))
         long_ids = [id_ if id_ != key else None for id_, key in zip(stored, keys, strict=True)]
-        self._driver.execute(_ADD, (self._domain_id, keys, long_ids))
+        self._driver.execute(
+            f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated)"
+            " SELECT %s, *, true FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT DO NOTHING",
+            (self._domain_id, keys, long_ids),
+        )
 
     def drop(self) -> None:
         """Release all claims."""
@@ -216,13 +214,16 @@ class Claims:
 
     def keep_others_out(self) -> None:
         """Wait for the transactions that claim, and keep others from it until the transaction under way ends."""
-        self._driver.execute(_KEEP_OTHERS_OUT, (self._domain_id,)).fetchone()
+        lock = f"SELECT domain_id FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
+        self._driver.execute(lock, (self._domain_id,)).fetchone()
 
     def look(self) -> tuple[int, Waiting] | None:
         """Who last wrote the domain's row, and what waits to be folded in; None if the domain is gone."""
-        row = self._driver.execute(_LOOK, (self._domain_id,)).fetchone()
+        writer = f"SELECT last_writer FROM {domains.name} WHERE domain_id = %s"
+        row = self._driver.execute(writer, (self._domain_id,)).fetchone()
         return None if row is None else (row[0], self.waiting())
 
     def waiting(self) -> Waiting:
         """What waits to be folded in, as far as it is committed."""
-        return Waiting(*self._driver.execute(_WAITING, (self._domain_id,)).fetchone())
+        counted = f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
+        return Waiting(*self._driver.execute(counted, (self._domain_id,)).fetchone())
