@@ -188,7 +188,7 @@ def parked_rows(address: str) -> list[ParkedRow]:
             func.length(parked.c.body),
             parked.c.error,
         )
-        .outerjoin_from(parked, targets, targets.c.target_id == of_message.target_id)
+        .outerjoin_from(parked, targets, targets.c.target_id == parked.c.target_id)
         .outerjoin(domains, domains.c.domain_id == targets.c.domain_id)
         .order_by(parked.c.parked_id)
     )
