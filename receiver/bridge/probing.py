@@ -12,8 +12,8 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
+from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
 if TYPE_CHECKING:
@@ -225,7 +226,7 @@ class _Run:
         numbers = set(self._send(count))
         held = count // _SHARE_HELD
         acknowledged = max(held // 10, 1)
-        with _consuming(_Life(self._address, self._id, ending, acknowledged, held)) as consumer:
+        with _Consumer(self._address, self._id, ending, acknowledged, held) as consumer:
             before = consumer.receipts
             certain = before if ending is Ending.ACKNOWLEDGING else before[:acknowledged]
             expected = numbers - _numbers(certain)
@@ -348,26 +349,24 @@ def _receipts_of(taken: Sequence[Delivery], run: str) -> list[ProbeReceipt]:
     return receipts
 
 
-class _Life(NamedTuple):
-    """What a consumer is to do."""
+class _Consumer(Closing):
+    """A process that has taken messages, and how it ends: it acknowledges so many, and holds so many then."""
 
-    address: BrokerAddress
-    run: str
-    ending: Ending
-    acknowledged: int
-    """How many messages it acknowledges first."""
-    held: int
-    """How many it takes then."""
-
-
-class _Consumer:
-    """A process that has taken messages, and how it ends."""
-
-    def __init__(self, process: Any, pipe: Connection, life: _Life) -> None:
-        self._process, self._pipe, self._ending = process, pipe, life.ending
+    def __init__(self, address: BrokerAddress, run: str, ending: Ending, acknowledged: int, held: int) -> None:
+        processes = multiprocessing.get_context("spawn")
+        self._ending = ending
+        self._pipe, its = processes.Pipe()
+        consumed = address, run, ending, acknowledged, held, its
+        self._process: Any = processes.Process(target=_consume, args=consumed, name="receiver probe", daemon=True)
+        self._process.start()
+        its.close()
         self.receipts: list[ProbeReceipt] = []
-        while len(self.receipts) < life.acknowledged + life.held:
-            self.receipts += self._heard()
+        try:
+            while len(self.receipts) < acknowledged + held:
+                self.receipts += self._heard()
+        except BaseException:
+            self.close()
+            raise
 
     def _heard(self) -> Any:
         if not self._pipe.poll(_STARTS_SECS):
@@ -395,32 +394,23 @@ class _Consumer:
         self._process.kill()
         self._process.join()
 
-
-@contextmanager
-def _consuming(life: _Life) -> Iterator[_Consumer]:
-    processes = multiprocessing.get_context("spawn")
-    ours, its = processes.Pipe()
-    process = processes.Process(target=_consume, args=(life, its), name="receiver probe", daemon=True)
-    process.start()
-    its.close()
-    try:
-        yield _Consumer(process, ours, life)
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
+    def close(self) -> None:
+        self.kill()
+        self._pipe.close()
 
 
-def _consume(life: _Life, pipe: Connection) -> None:
+def _consume(  # noqa: PLR0917 - the arguments of a process
+    address: BrokerAddress, run: str, ending: Ending, acknowledged: int, held: int, pipe: Connection
+) -> None:
     """The consumer's process: say what it takes, and end on command."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     with suppress(EOFError, OSError):
         try:
-            with source_of(life.address) as source:
-                _take(source, life.run, life.acknowledged, pipe)
-                kept = _take(source, life.run, life.held, pipe, acknowledges=False)
+            with source_of(address) as source:
+                _take(source, run, acknowledged, pipe)
+                kept = _take(source, run, held, pipe, acknowledges=False)
                 pipe.recv()
-                if life.ending is Ending.ACKNOWLEDGING:
+                if ending is Ending.ACKNOWLEDGING:
                     pipe.send("acknowledging")
                     source.acknowledge(kept)
                     pipe.recv()

@@ -261,7 +261,8 @@ def each_that_comes(*messages): ...
     ],
 )
 def test_its_first_parameter_says_that_it_takes_many(function, form):
-    assert PythonTarget("python:desk", function)._form == form
+    target = PythonTarget("python:desk", function)
+    assert (target.takes_many, target.takes_part) == form
 
 
 def many_behind_another(connection, messages): ...

@@ -6,14 +6,14 @@ from __future__ import annotations
 import re
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import NamedTuple, NoReturn, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from receiver.bridge.options import Tls
-from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError, StoreCorruptError
 
 _PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
@@ -162,12 +162,13 @@ class BrokerAddress:
             and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
         )
 
-    def choice(self, name: str, choices: Sequence[str]) -> str:
-        """One of the options, the first of the choices where it isn't given; `SettingsError` for none of them."""
-        given = self.options.get(name, choices[0])
-        if given not in choices:
-            raise SettingsError(f"{self}: {name} is {' or '.join(choices)}")
-        return given
+    @property
+    def begins_late(self) -> bool:
+        """Whether only what comes from now on is wanted (`?start=latest`)."""
+        start = self.options.get("start", "earliest")
+        if start not in {"earliest", "latest"}:
+            raise SettingsError(f"{self}: start is earliest or latest")
+        return start == "latest"
 
     def with_password(self, password: str | None) -> Self:
         """The address with this password, unless None is given or it has one."""
@@ -224,6 +225,15 @@ def _hosts(name: str) -> set[str]:
     except OSError:  # whoever connects there will hear of it
         return set()
     return {"localhost" if ip_address(address).is_loopback else address for address in addresses}
+
+
+def offset_of(position: str) -> tuple[int, str]:
+    """The offset of a position that a store has, and what stands behind it; `StoreCorruptError` for none."""
+    offset, _, rest = position.partition(" ")
+    try:
+        return int(offset), rest
+    except ValueError:
+        raise StoreCorruptError(f"{position!r:.80} isn't an offset", hint="restore a copy") from None
 
 
 def is_broker(text: str) -> bool:
@@ -337,12 +347,9 @@ def _context(files: Tls) -> ssl.SSLContext:
         try:
             context.load_cert_chain(files.cert_file, files.key_file, password=_refuse_to_ask)
         except (OSError, ValueError) as error:
-            raise _unreadable(f"a certificate and its key from {_both(files)}", error) from error
+            key = "" if files.key_file is None else f" and {files.key_file}"
+            raise _unreadable(f"a certificate and its key from {files.cert_file}{key}", error) from error
     return context
-
-
-def _both(files: Tls) -> str:
-    return f"{files.cert_file}" if files.key_file is None else f"{files.cert_file} and {files.key_file}"
 
 
 def _unreadable(what: str, error: Exception) -> SettingsError:

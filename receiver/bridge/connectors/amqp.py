@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -62,7 +63,7 @@ class AmqpSource(AmqpLink):
             self._wake()
             taken = self._read_all(came)
             if self._refused is not None and not taken:
-                raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
+                raise copy(self._refused)
         return taken
 
     def _read_all(self, came: list[bytes]) -> list[Delivery]:
@@ -84,20 +85,14 @@ class AmqpSource(AmqpLink):
         self.begin_acknowledging(deliveries)()
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
-        with self._changed:
-            self._check()
-            return self._begin_to(deliveries[-1].token) if deliveries else _do_nothing
+        return self.begin_acknowledging_to(deliveries[-1].token) if deliveries else lambda: None
 
-    def acknowledge_to(self, token: int) -> None:
-        """Acknowledge a delivery, and with it all before."""
-        self._begin_to(token)()
-
-    def _begin_to(self, token: int) -> Callable[[], None]:
+    def begin_acknowledging_to(self, token: int) -> Callable[[], None]:
+        """Begin to acknowledge a delivery, and with it all before."""
         with self._changed:
-            self._check()
             self._to_accept += token - self._acknowledged
             self._acknowledged = token
-            return partial(self._wait_for, self._begin_asking(1))
+            return partial(self._wait_for, self._ask(1))
 
     def _make_link(self) -> Any:
         address, dialect = self._address, self._dialect
@@ -251,7 +246,7 @@ class AmqpSink(AmqpLink):
             self._check()
             self._check_sizes(outgoing)
             self._outgoing.extend(outgoing)
-            self._ask(len(outgoing))
+            self._wait_for(self._ask(len(outgoing)))
 
     def check(self) -> None:
         with self._changed:
@@ -305,10 +300,6 @@ class AmqpSink(AmqpLink):
         else:
             why = f"it refuses a message: {condition.description or condition.name}"
             self._fail(why, MessageRefusedError, "don't send this message")
-
-
-def _do_nothing() -> None:
-    """What there is to wait for where nothing was asked."""
 
 
 def _capabilities(address: BrokerAddress) -> Any:

@@ -14,6 +14,7 @@ import time
 import uuid
 from abc import abstractmethod
 from contextlib import suppress
+from copy import copy
 from typing import Any
 
 from receiver.bridge.connectors.address import (
@@ -121,8 +122,10 @@ class AmqpLink(Closing):
 
     def _meet(self) -> None:
         """Learn which product the broker is, and open links as that product wants them."""
-        self._product = product_by_amqp(self._connection.remote_properties or {})
-        self._dialect = self._product.amqp
+        product = self._product = product_by_amqp(self._connection.remote_properties or {})
+        self._dialect = product.amqp
+        self.drops_known_ids = product.drops_known_ids
+        self.has_streams = product.amqp.has_streams
         if self._address.vhost is not None:
             self._check_hostname(self._address.vhost)
         self._terminus_address = self._dialect.address(self._address.name, is_topic=self._address.is_topic)
@@ -145,14 +148,6 @@ class AmqpLink(Closing):
         """The error for what the product hasn't."""
         name = "the broker" if self._product is None else self._product.name
         return BrokerRefusedError(f"{self._address}: {name} has no {what}", hint=instead)
-
-    @property
-    def drops_known_ids(self) -> bool:
-        return self._product is not None and self._product.drops_known_ids
-
-    @property
-    def has_streams(self) -> bool:
-        return self._product is not None and self._product.amqp.has_streams
 
     @abstractmethod
     def _make_link(self) -> Any: ...
@@ -179,11 +174,7 @@ class AmqpLink(Closing):
                 self._wake()
         self._thread.join()
 
-    def _ask(self, count: int) -> None:
-        """Wake the thread, and wait until the broker has done so many more things."""
-        self._wait_for(self._begin_asking(count))
-
-    def _begin_asking(self, count: int) -> int:
+    def _ask(self, count: int) -> int:
         """Wake the thread to have the broker do so many more things; how many it has done in all after them."""
         with self._changed:
             self._check()
@@ -202,7 +193,7 @@ class AmqpLink(Closing):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(self._failure.message, hint=self._failure.hint)
+            raise copy(self._failure)  # whoever asks again has a traceback of its own
 
     def _fail(self, why: str, kind: type[BrokerError] = BrokerError, hint: str = "connect again") -> None:
         self._fail_with(kind(f"{self._address}: {why}", hint=hint))
@@ -314,19 +305,16 @@ class AmqpLink(Closing):
 
     def _hint(self, condition: str, *, whole: bool) -> str:
         if self._sasl.outcome != proton.SASL.OK:
-            return self._login_hint()
+            if self._sasl.mech:
+                return "check user and password"
+            if self._address.user is None:
+                return "it refuses anonymous users: name a user"
+            return "it refuses plain passwords: allow PLAIN there, or write amqps://"
         if whole:
             return "check user, password, virtual host (?vhost=NAME), and what this user may do"
         if condition == _NOT_FOUND and self._dialect.make_queue is not None and not self._address.is_topic:
             return f"make the queue first: {self._dialect.make_queue.format(name=self._address.name)}"
         return "check user, password, name, and what this user may do"
-
-    def _login_hint(self) -> str:
-        if self._sasl.mech:
-            return "check user and password"
-        if self._address.user is None:
-            return "it refuses anonymous users: name a user"
-        return "it refuses plain passwords: allow PLAIN there, or write amqps://"
 
     def _look_for_progress(self) -> None:
         """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""

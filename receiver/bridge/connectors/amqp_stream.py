@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from receiver.bridge.connectors import Advance, Delivery, Positions
-from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress
+from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress, offset_of
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
 from receiver.bridge.connectors.amqp_sections import (
@@ -38,7 +38,6 @@ from receiver.errors import (
     MessageRefusedError,
     MessagesLostError,
     SettingsError,
-    StoreCorruptError,
 )
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -77,7 +76,7 @@ class AmqpStreamSource(Closing):
         self.positions_of = address.positions_of
         self._address = address
         self._max_body_bytes = max_body_bytes
-        self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
+        self._begins_late = address.begins_late
         self._given_up = _given_up(address)
         self._kept: str | None = None
         """The position in the store."""
@@ -103,7 +102,7 @@ class AmqpStreamSource(Closing):
         if STREAM_POSITION not in positions.read():
             positions.begin({STREAM_POSITION: str(self._beginning())})
         self._kept = positions.read()[STREAM_POSITION]
-        self._next, self._digest = _parts(self._kept)
+        self._next, self._digest = offset_of(self._kept)
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         until = time.monotonic() + wait_secs
@@ -126,7 +125,7 @@ class AmqpStreamSource(Closing):
         self._kept = _behind(deliveries)
         reader, number, _ = deliveries[-1].token
         if self._reader is not None and self._reader is reader:
-            self._reader.acknowledge_to(number)
+            self._reader.begin_acknowledging_to(number)()
 
     def close(self) -> None:
         self._lose_reader()
@@ -251,7 +250,7 @@ class _Edge(_Reader):
 
     def offset(self) -> int | None:
         """Its offset; None where the stream is empty."""
-        self._ask(1)
+        self._wait_for(self._ask(1))
         return self._offset
 
     def _serve(self) -> None:
@@ -283,7 +282,7 @@ class _Question(AmqpLink):
         super().__init__(address)
 
     def queue_type(self) -> str:
-        self._ask(1)
+        self._wait_for(self._ask(1))
         said: Any = self._answer.body
         if self._answer.subject != _FOUND:
             raise BrokerRefusedError(
@@ -370,15 +369,6 @@ def _digest_of(data: bytes) -> str:
 def _behind(deliveries: Sequence[Delivery]) -> str:
     """The position behind these."""
     return str(deliveries[-1].token[-1])
-
-
-def _parts(stored: str) -> tuple[int, str]:
-    """The offset and the digest of a position."""
-    offset, _, digest = stored.partition(" ")
-    try:
-        return int(offset), digest
-    except ValueError:
-        raise StoreCorruptError(f"{stored!r:.80} isn't an offset", hint="restore a copy") from None
 
 
 def _given_up(address: BrokerAddress) -> int:

@@ -11,12 +11,13 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from itertools import takewhile
 from typing import Any
 
 from receiver.bridge.connectors import Advance, Delivery, Message, Positions, check_durable, too_large
-from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
+from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress, offset_of
 from receiver.bridge.connectors.kafka_client import (
     ENDED,
     Consumer,
@@ -39,7 +40,6 @@ from receiver.errors import (
     MessagesLostError,
     ReceiverError,
     SettingsError,
-    StoreCorruptError,
 )
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -64,7 +64,7 @@ class KafkaSource(Closing):
         self.positions_of = address.positions_of
         self._address = address
         self._max_body_bytes = max_body_bytes
-        self._begins_late = address.choice("start", ("earliest", "latest")) == "latest"
+        self._begins_late = address.begins_late
         self._given_up = _given_up(address)
         self._positions: Positions | None = None
         self._kept: dict[int, str] = {}
@@ -159,7 +159,7 @@ class KafkaSource(Closing):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(self._failure.message, hint=self._failure.hint)
+            raise copy(self._failure)
 
     def _is_of_the_topic(self) -> bool:
         """Whether what has just come is of the topic that the positions are of: it is if that is there after it has come."""
@@ -244,7 +244,7 @@ class KafkaSource(Closing):
         known = {number: stored[str(number)] for number in bounds}
         self._check_unmoved(known)
         wanted = {
-            number: self._past_given_up(number, _offset(known[number]), low) for number, (low, _) in bounds.items()
+            number: self._past_given_up(number, offset_of(known[number])[0], low) for number, (low, _) in bounds.items()
         }
         self._check_there(wanted, bounds)
         self._kept |= known
@@ -312,13 +312,6 @@ class KafkaSource(Closing):
 def _behind(deliveries: Sequence[Delivery]) -> dict[int, int]:
     """By partition, the offset behind the last of these."""
     return {partition: offset + 1 for partition, offset in (delivery.token for delivery in deliveries)}
-
-
-def _offset(stored: str) -> int:
-    try:
-        return int(stored)
-    except ValueError:
-        raise StoreCorruptError(f"{stored!r:.80} isn't an offset", hint="restore a copy") from None
 
 
 def _secs(address: BrokerAddress, name: str, default: float) -> float:

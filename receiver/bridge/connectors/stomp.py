@@ -9,6 +9,7 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from receiver.bridge.connectors import Delivery, Message
 from receiver.bridge.connectors.address import BrokerAddress
@@ -57,14 +58,15 @@ class StompSource(Closing):
             elif isinstance(came, MessageRefusedError):
                 self._refused = came
             elif came is not None and (is_foreign := self.product.stomp.is_foreign) and is_foreign(came.headers):
-                self._refused = self._foreign(came.headers.get("message-id", ""))
+                why = f"message {came.headers.get('message-id', '')} came in by AMQP, and {self.product.name} can't give it by STOMP"
+                self._refused = self._session.named(MessageRefusedError(why, hint="take it by AMQP"))
             elif came is not None:
                 try:
                     taken.append(Delivery(decoded(came, self.product.stomp), came.headers.get("ack", "")))
                 except MessageRefusedError as error:
                     self._refused = self._session.named(error)
         if self._refused is not None and not taken:
-            raise MessageRefusedError(self._refused.message, hint=self._refused.hint)
+            raise copy(self._refused)
         return taken
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
@@ -74,10 +76,6 @@ class StompSource(Closing):
         self._session.check()
         last = deliveries[-1:]  # and with it all before
         return self._session.begin_asking(*(Frame("ACK", {"id": delivery.token}) for delivery in last))
-
-    def _foreign(self, id_: str) -> MessageRefusedError:
-        why = f"message {id_} came in by AMQP, and {self.product.name} can't give it by STOMP"
-        return MessageRefusedError(f"{self._session.address}: {why}", hint="take it by AMQP")
 
     def close(self) -> None:
         # When this is answered, what isn't acknowledged is back in its order, as it may not be yet when the connection

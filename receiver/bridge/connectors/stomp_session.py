@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from itertools import count
 from typing import Any
@@ -84,7 +85,7 @@ class StompSession:
     def check(self) -> None:
         """Raise what the connection has broken by, if it has."""
         if self._broken is not None:
-            raise type(self._broken)(self._broken.message, hint=self._broken.hint)
+            raise copy(self._broken)  # whoever asks again has a traceback of its own
 
     def ask(self, *frames: Frame) -> None:
         """Send these frames, and wait until the broker has given a receipt for each of them.

@@ -98,12 +98,12 @@ def judged(
 
 
 def log_failure(
-    target: str, message: Received, tries: int, max_tries: int, why: str, *, is_final: bool, then: str
+    target: str, message: Received, max_tries: int, why: str, *, is_final: bool, then: str = "parked"
 ) -> bool:
-    """Log a try that failed; whether it was the last, after which the message is `then`, such as parked. After one that is
-    `is_final` no other would go better."""
-    is_last = is_final or tries >= max_tries
-    how = "can't go there" if is_final else f"failed {tries} of {max_tries} times"
+    """Log a try that failed, which `message.tries` counts; whether it was the last, after which the message is `then`. After
+    one that is `is_final` no other would go better."""
+    is_last = is_final or message.tries >= max_tries
+    how = "can't go there" if is_final else f"failed {message.tries} of {max_tries} times"
     what = then if is_last else "tried again"
     level = logging.ERROR if is_last else logging.WARNING
     _LOGGER.log(level, "%s: %r %s, and is %s: %s", target, message.unique_message_id, how, what, why)

@@ -89,8 +89,8 @@ class ControlledFlow(KeepingFlow):
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a try; whether it was the last."""
         self._tries[index] += 1
-        name, tries, most = self._target.name, self._tries[index], self._dispatcher.max_tries
-        is_last = log_failure(name, message, tries, most, why, is_final=is_final, then="parked")
+        tried = message._replace(tries=self._tries[index])
+        is_last = log_failure(self._target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
         if is_last:
             self._given_up[index] = why
         return is_last

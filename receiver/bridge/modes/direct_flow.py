@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from receiver.bridge.connectors import Source
 from receiver.bridge.modes import Figures, judged, log_failure
@@ -17,12 +16,6 @@ from receiver.settings import BridgeSettings
 _LOGGER = logging.getLogger("receiver.bridge")
 
 
-@dataclass(slots=True)
-class _Waiting:
-    message: Received
-    tries: int = 0
-
-
 class DirectFlow:
     """Acknowledged messages wait for the target in memory, and are lost with the process."""
 
@@ -32,7 +25,7 @@ class DirectFlow:
         self._target = target
         self._figures = figures
         self._max_tries = settings.max_tries
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[Received] = []
 
     def prepare(self) -> None:
         """Nothing to do, for nothing is kept that could be waiting."""
@@ -43,35 +36,30 @@ class DirectFlow:
     def before_acknowledging(self, taken: Taken) -> None:
         with self._receiver.batch() as batch:
             judged(batch, taken.messages, taken.refused)
-        self._waiting += map(_Waiting, taken.messages)
+        self._waiting += taken.messages
         self._figures.waiting = len(self._waiting)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         del is_enough  # what isn't handed on by the end is lost
         why = ""
         while self._waiting and not why:
-            outcome = self._target.deliver([waiting.message for waiting in self._waiting], None)
-            self._figures.delivered += len(outcome.delivered)
-            self._figures.failed += len(outcome.failed)
+            messages = self._waiting
+            outcome = self._target.deliver(messages, None)
             done = set(outcome.delivered)
             for index, problem in outcome.failed.items():
-                if self._is_dropped(self._waiting[index], problem, is_final=index in outcome.final):
+                message = messages[index] = messages[index]._replace(tries=messages[index].tries + 1)
+                is_final = index in outcome.final
+                if log_failure(self._target.name, message, self._max_tries, problem, is_final=is_final, then="dropped"):
+                    self._figures.parked += 1
                     done.add(index)
                 else:
                     why = problem
-            self._waiting = [waiting for index, waiting in enumerate(self._waiting) if index not in done]
+            self._waiting = [message for index, message in enumerate(messages) if index not in done]
+            self._figures.delivered += len(outcome.delivered)
+            self._figures.failed += len(outcome.failed)
             self._figures.waiting = len(self._waiting)
         if why:
             raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
-
-    def _is_dropped(self, waiting: _Waiting, why: str, *, is_final: bool) -> bool:
-        """Count a try that failed; whether it was the last."""
-        waiting.tries += 1
-        name, message, tries = self._target.name, waiting.message, waiting.tries
-        if not log_failure(name, message, tries, self._max_tries, why, is_final=is_final, then="dropped"):
-            return False
-        self._figures.parked += 1
-        return True
 
     def tend(self) -> None:
         """Nothing to do, for nothing is kept."""

@@ -179,11 +179,10 @@ class Dispatcher:
 
     def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
         """Deal with a message that was tried once more; whether that was the last try, so that it is parked."""
-        tries = message.tries
-        if log_failure(self.target.name, message, tries, self.max_tries, why, is_final=is_final, then="parked"):
+        if log_failure(self.target.name, message, self.max_tries, why, is_final=is_final):
             lease.park(message, why)
             return True
-        self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(tries)
+        self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(message.tries)
         return False
 
     def _give_back_space(self) -> None:

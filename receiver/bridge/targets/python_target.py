@@ -10,7 +10,7 @@ import sys
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -31,15 +31,6 @@ _MANY = "messages"
 """What the first parameter of a function is called that takes many messages at once."""
 
 
-class _Form(NamedTuple):
-    """What a function takes, by its signature."""
-
-    many: bool = False
-    """A list of messages in place of a message."""
-    connection: bool = False
-    """The connection behind that."""
-
-
 class PythonTarget(Target):
     """Calls `function(message, connection)` if it requires two arguments, else `function(message)`. A function whose first
     parameter is called `messages` gets a list of messages there.
@@ -56,7 +47,8 @@ class PythonTarget(Target):
     def __init__(self, name: str, function: Callable[..., object]) -> None:
         self.name = name
         self._function = function
-        self._form = _form_of(name, function)
+        self.takes_many, self.takes_part = _form_of(name, function)
+        """Whether the function takes a list of messages, and whether it takes the connection."""
         self._is_lost = False
         """Whether the last turn couldn't be taken back."""
         self._process: int
@@ -64,20 +56,10 @@ class PythonTarget(Target):
         self.moves: Callable[[], object] = lambda: None
         """Called before each call of the function."""
 
-    @property
-    def takes_part(self) -> bool:
-        """Whether the function takes the connection."""
-        return self._form.connection
-
-    @property
-    def takes_many(self) -> bool:
-        """Whether the function takes a list of messages."""
-        return self._form.many
-
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self._process = os.getpid()
         connection = lease.connection if lease is not None and self.takes_part else None
-        if connection is None and not self._form.many:  # so nothing is gained by a turn
+        if connection is None and not self.takes_many:  # so nothing is gained by a turn
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
         is_together = len(messages) > 1 and not self._is_lost
         self._is_lost = False
@@ -113,7 +95,7 @@ class PythonTarget(Target):
 
     def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
         """As `_turn`, but what was written stays."""
-        if self._form.many:
+        if self.takes_many:
             return len(messages), self._call(list(messages), connection)
         count, why = 0, None
         until = time.monotonic() + _LONG_SECS
@@ -212,21 +194,20 @@ def _signature(name: str, function: Callable[..., object]) -> inspect.Signature 
         return None
 
 
-def _form_of(name: str, function: Callable[..., object]) -> _Form:
+def _form_of(name: str, function: Callable[..., object]) -> tuple[bool, bool]:
+    """Whether the function takes many messages, and whether it takes the connection."""
     signature = _signature(name, function)
     if signature is None:
-        return _Form()
+        return False, False
     parameters = list(signature.parameters.values())
     takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
     if not (takes_one or takes_two) or (not takes_one and parameters[1].name == _MANY):
         raise SettingsError(
             f"{name} takes neither (message) nor (message, connection), (messages) or (messages, connection): {signature}"
         )
-    return _Form(
-        many=parameters[0].name == _MANY and parameters[0].kind is not parameters[0].VAR_POSITIONAL,
-        # One that could do without it is given it only if it says what for.
-        connection=takes_two and (not takes_one or "connection" in signature.parameters),
-    )
+    takes_many = parameters[0].name == _MANY and parameters[0].kind is not parameters[0].VAR_POSITIONAL
+    # One that could do without the connection is given it only if it says what for.
+    return takes_many, takes_two and (not takes_one or "connection" in signature.parameters)
 
 
 def _binds(signature: inspect.Signature, count: int) -> bool:
