@@ -10,21 +10,17 @@ from itertools import count
 from math import ldexp
 from typing import TypeVar
 
-from receiver.errors import (
-    BrokerError,
-    BrokerRefusedError,
-    MessageRefusedError,
-    MessagesLostError,
-    OutputError,
-    PositionMovedError,
-    StoreCorruptError,
-    StoreError,
-    StoreVersionError,
-)
+from receiver import errors
 
 _T = TypeVar("_T")
-_PASSING = (BrokerError, StoreError, OutputError)
-_LASTING = (MessageRefusedError, MessagesLostError, PositionMovedError, StoreCorruptError, StoreVersionError)
+_PASSING = (errors.BrokerError, errors.StoreError, errors.OutputError)
+_LASTING = (
+    errors.MessageRefusedError,
+    errors.MessagesLostError,
+    errors.PositionMovedError,
+    errors.StoreCorruptError,
+    errors.StoreVersionError,
+)
 _REFUSED_SECS = 60.0
 """A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
 _MOST_DOUBLINGS = 60
@@ -71,7 +67,7 @@ class Retries:
     def is_meant(self, error: Exception) -> bool:
         """Whether it is a refusal, and there was nothing else for so long that waiting won't help."""
         now = time.monotonic()
-        if not isinstance(error, BrokerRefusedError):
+        if not isinstance(error, errors.BrokerRefusedError):
             self._refused_at = None
         elif self._refused_at is None:
             self._refused_at = now

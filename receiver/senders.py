@@ -31,13 +31,13 @@ from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.log import joinable
 from receiver.store.tables import dedup_keys, sequences
 
-__all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker", "name_bytes"]
+__all__ = ["DedupKeyMaker", "Maker", "Pending", "SequenceIdMaker"]
 
 _T = TypeVar("_T")
 _LONGEST_NAME_BYTES = LONGEST_NAME_BYTES // 2  # two make a key
 
 
-def name_bytes(name: str, value: object) -> bytes:
+def _name_bytes(name: str, value: object) -> bytes:
     """A name as it is stored; SettingsError if it is empty, no text or too long."""
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{name} must be text, and not empty, not {value!r:.80}")
@@ -116,7 +116,7 @@ class DedupKeyMaker(Maker):
         return cls(sender, url, store_settings)
 
     def __init__(self, sender: str, url: str, settings: StoreSettings | None) -> None:
-        self._sender = name_bytes("sender", sender)
+        self._sender = _name_bytes("sender", sender)
         self._given: dict[bytes, str] = {}
         """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits."""
         super().__init__(url, settings)
@@ -132,7 +132,7 @@ class DedupKeyMaker(Maker):
         Raises:
             StoreError: The key isn't known to be kept. Ask again.
         """
-        stored = name_bytes("reference", reference)
+        stored = _name_bytes("reference", reference)
 
         def make(connection: Connection) -> str:
             key = {"sender": self._sender, "reference": stored}
@@ -161,7 +161,7 @@ class DedupKeyMaker(Maker):
         Raises:
             StoreError: It isn't known to be forgotten. Confirm again.
         """
-        stored = name_bytes("reference", reference)
+        stored = _name_bytes("reference", reference)
         self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
         self._given.pop(stored, None)
 
@@ -222,7 +222,7 @@ class SequenceIdMaker(Maker):
         return cls(message_source_id, url, store_settings)
 
     def __init__(self, message_source_id: str, url: str, settings: StoreSettings | None) -> None:
-        self._stored_source = name_bytes("message_source_id", message_source_id)
+        self._stored_source = _name_bytes("message_source_id", message_source_id)
         self._source = message_source_id
         self._given = 0
         """The largest number that was given here and committed."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,7 +105,20 @@ def _names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
             yield from _names(value, f"{above}{name}.")
 
 
-def _checked(name: str, value: object, *, least: float, whole: bool = False) -> None:
+def _setting(section: str, name: str, *, least: float | None = None) -> Any:
+    """A field of this setting, which is by default as in `settings.yaml`. `least`: it is a number, and what it is at least."""
+    return field(default_factory=partial(default, section, name), metadata={} if least is None else {"least": least})
+
+
+def _check_numbers(settings: Any) -> None:
+    """Refuse what is no number, or not in the range of its field. A field whose type is int takes whole numbers only."""
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        if "least" in each.metadata and not (value is None and "None" in each.type):
+            _check_number(each.name, value, least=each.metadata["least"], whole=each.type.startswith("int"))
+
+
+def _check_number(name: str, value: object, *, least: float, whole: bool = False) -> None:
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or not least <= value <= _MOST:  # type: ignore[operator]
         kind = "a whole number" if whole else "a number"
@@ -131,7 +144,7 @@ def checked_id_reuse(value: str | None) -> IdReuse:
 
 def expiry_us_of(secs: float) -> int:
     """An expiry in whole microseconds, rounded to the nearest."""
-    _checked("dup_detection_expiry_time_secs", secs, least=0)
+    _check_number("dup_detection_expiry_time_secs", secs, least=0)
     return round(secs * 1_000_000)
 
 
@@ -147,27 +160,21 @@ class ReceiverSettings:
         SettingsError: W and E are both 0, or a value is no number, negative or too large.
     """
 
-    dup_detection_per_source_expiry_window_size: int = field(
-        default_factory=lambda: default("receiver", "dup_detection_per_source_expiry_window_size")
+    dup_detection_per_source_expiry_window_size: int = _setting(
+        "receiver", "dup_detection_per_source_expiry_window_size", least=0
     )
     """W: how many of its newest ids each source keeps; 0: no per-source tier."""
-    dup_detection_expiry_time_secs: float = field(
-        default_factory=lambda: default("receiver", "dup_detection_expiry_time_secs")
-    )
+    dup_detection_expiry_time_secs: float = _setting("receiver", "dup_detection_expiry_time_secs", least=0)
     """E in seconds, to a microsecond: how long an id stays that newer ones pushed out of W; 0: no time tier."""
-    max_sources: int = field(default_factory=lambda: default("receiver", "max_sources"))
+    max_sources: int = _setting("receiver", "max_sources", least=0)
     """When there are more, the sources silent for longest are retired, a tenth at a time; 0: no limit."""
-    retire_sources_after_days: float = field(default_factory=lambda: default("receiver", "retire_sources_after_days"))
+    retire_sources_after_days: float = _setting("receiver", "retire_sources_after_days", least=0)
     """A source is retired once it hasn't sent for longer, by the domain's own time; 0: never."""
 
     def __post_init__(self) -> None:
-        window = self.dup_detection_per_source_expiry_window_size
-        _checked("dup_detection_per_source_expiry_window_size", window, least=0, whole=True)
-        expiry_us = expiry_us_of(self.dup_detection_expiry_time_secs)
-        if window == 0 and expiry_us == 0:
+        _check_numbers(self)
+        if self.sizes == (0, 0):
             raise detects_nothing()
-        _checked("max_sources", self.max_sources, least=0, whole=True)
-        _checked("retire_sources_after_days", self.retire_sources_after_days, least=0)
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -183,14 +190,14 @@ class StoreSettings:
         SettingsError: A value is invalid.
     """
 
-    lock_timeout_secs: float = field(default_factory=lambda: default("store", "lock_timeout_secs"))
+    lock_timeout_secs: float = _setting("store", "lock_timeout_secs", least=0)
     """How long a batch waits for others before it fails with `StoreBusyError`; at most a day."""
-    sqlite_synchronous: str = field(default_factory=lambda: default("store", "sqlite_synchronous"))
+    sqlite_synchronous: str = _setting("store", "sqlite_synchronous")
     """When SQLite syncs its log: `FULL` at each commit, `EXTRA` the folder too. With `NORMAL` a power cut may take back the
     last commits."""
 
     def __post_init__(self) -> None:
-        _checked("lock_timeout_secs", self.lock_timeout_secs, least=0)
+        _check_numbers(self)
         if self.lock_timeout_secs > _LONGEST_WAIT_SECS:
             raise SettingsError(f"lock_timeout_secs must be at most {_LONGEST_WAIT_SECS:,}")
         if self.sqlite_synchronous not in _SYNCHRONOUS:
@@ -210,42 +217,36 @@ class Recording:
     path: StrPath
     """A folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files stand in the folder. Their names begin
     with the file's name, or with `receipts`."""
-    rotate_bytes: int = field(default_factory=lambda: default("recording", "rotate_bytes"), kw_only=True)
+    _: KW_ONLY
+    rotate_bytes: int = _setting("recording", "rotate_bytes", least=1)
     """A file is made when so much waits in the store, before compression. The file is compressed, and smaller."""
-    rotate_secs: float = field(default_factory=lambda: default("recording", "rotate_secs"), kw_only=True)
+    rotate_secs: float = _setting("recording", "rotate_secs", least=_SHORTEST_ROTATION_SECS)
     """A file is made when the oldest receipts have waited so long."""
-    keep_files: int | None = field(default_factory=lambda: default("recording", "keep_files"), kw_only=True)
+    keep_files: int | None = _setting("recording", "keep_files", least=1)
     """How many finished files of this path are kept, whichever process wrote them; None keeps all."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):
             raise SettingsError(f"the path of a recording must be a path, not {self.path!r:.80}")
-        _checked("rotate_bytes", self.rotate_bytes, least=1, whole=True)
-        _checked("rotate_secs", self.rotate_secs, least=_SHORTEST_ROTATION_SECS)
-        if self.keep_files is not None:
-            _checked("keep_files", self.keep_files, least=1, whole=True)
+        _check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateSettings:
     """How a setting is recommended and what an id costs."""
 
-    margin: float = field(default_factory=lambda: default("simulate", "margin"))
+    margin: float = _setting("simulate", "margin", least=1)
     """Recommend so many times what the log needs."""
-    max_missed: int = field(default_factory=lambda: default("simulate", "max_missed"))
+    max_missed: int = _setting("simulate", "max_missed", least=0)
     """The recommended setting may miss N duplicates."""
-    budget_bytes: int = field(default_factory=lambda: default("simulate", "budget_bytes"))
-    memory_bytes_per_id: int = field(default_factory=lambda: default("simulate", "memory_bytes_per_id"))
-    database_bytes_per_id: int = field(default_factory=lambda: default("simulate", "database_bytes_per_id"))
+    budget_bytes: int = _setting("simulate", "budget_bytes", least=1)
+    memory_bytes_per_id: int = _setting("simulate", "memory_bytes_per_id", least=1)
+    database_bytes_per_id: int = _setting("simulate", "database_bytes_per_id", least=1)
 
     def __post_init__(self) -> None:
-        _checked("margin", self.margin, least=1)
+        _check_numbers(self)
         if self.margin > _LARGEST_MARGIN:
             raise SettingsError(f"margin must be at most {_LARGEST_MARGIN}, not {self.margin!r}")
-        _checked("max_missed", self.max_missed, least=0, whole=True)
-        _checked("budget_bytes", self.budget_bytes, least=1, whole=True)
-        _checked("memory_bytes_per_id", self.memory_bytes_per_id, least=1, whole=True)
-        _checked("database_bytes_per_id", self.database_bytes_per_id, least=1, whole=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +260,7 @@ class CompareSettings:
         if not isinstance(self.memory_bytes_per_id, dict):
             raise SettingsError(f"memory_bytes_per_id must name policies, not {self.memory_bytes_per_id!r:.80}")
         for policy, size_bytes in self.memory_bytes_per_id.items():
-            _checked(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)
+            _check_number(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)
 
     def memory_bytes(self, policy: str, ids: int) -> int:
         """How much memory the policy of this name takes for so many ids."""
@@ -276,29 +277,24 @@ class BridgeSettings:
         SettingsError: A value is invalid.
     """
 
-    max_batch_size: int = field(default_factory=lambda: default("bridge", "max_batch_size"))
+    max_batch_size: int = _setting("bridge", "max_batch_size", least=1)
     """The most messages in a batch."""
-    max_batch_interval_millis: int = field(default_factory=lambda: default("bridge", "max_batch_interval_millis"))
+    max_batch_interval_millis: int = _setting("bridge", "max_batch_interval_millis", least=0)
     """A batch ends so long after its first message."""
-    max_body_bytes: int = field(default_factory=lambda: default("bridge", "max_body_bytes"))
+    max_body_bytes: int = _setting("bridge", "max_body_bytes", least=0)
     """Stop at a message with a larger body.
 
     It stays with the broker.
     """
-    max_tries: int = field(default_factory=lambda: default("bridge", "max_tries"))
+    max_tries: int = _setting("bridge", "max_tries", least=1)
     """Park a message that has failed so often.
 
     What counts is how often it failed by itself.
     """
-    status_secs: float = field(default_factory=lambda: default("bridge", "status_secs"))
+    status_secs: float = _setting("bridge", "status_secs", least=0)
     """Log the status line every S seconds; 0: never."""
-    stuck_after_secs: float = field(default_factory=lambda: default("bridge", "stuck_after_secs"))
+    stuck_after_secs: float = _setting("bridge", "stuck_after_secs", least=0)
     """/livez fails after S seconds without progress; 0: never."""
 
     def __post_init__(self) -> None:
-        _checked("max_batch_size", self.max_batch_size, least=1, whole=True)
-        _checked("max_batch_interval_millis", self.max_batch_interval_millis, least=0, whole=True)
-        _checked("max_body_bytes", self.max_body_bytes, least=0, whole=True)
-        _checked("max_tries", self.max_tries, least=1, whole=True)
-        _checked("status_secs", self.status_secs, least=0)
-        _checked("stuck_after_secs", self.stuck_after_secs, least=0)
+        _check_numbers(self)
