@@ -25,8 +25,16 @@ from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
 from receiver.steps.arrow_rows import Row
 from receiver.steps.plan import splits_a_queue
-from receiver.steps.read import Reading, pieces_of, read_unit, units_of
-from receiver.steps.reports import carry_us_of, names_of, reports_of, status_lines_of
+from receiver.steps.read import (
+    Reading,
+    carry_us_of,
+    names_of,
+    pieces_of,
+    read_unit,
+    reports_of,
+    status_lines_of,
+    units_of,
+)
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:

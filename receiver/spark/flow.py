@@ -7,6 +7,7 @@ a step holds of one key. There is no sort: a key has a partition to itself inste
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
 from receiver.errors import ReceiverError
-from receiver.steps.arrow_rows import LEAD, Row, batches_of, failure_of, rows_of, schema_of
+from receiver.steps.arrow_rows import LEAD, Row, batches_of, rows_of, schema_of
 from receiver.steps.schemas import Failure
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _with_failure(work: _Map, rows: Iterator[Any]) -> Iterator[Row]:
             pass
     except ReceiverError as error:
         # Raised, it would come out as Java's exception about text, after as many attempts as Spark gives a task.
-        yield Row(0, failure_of(error))
+        yield Row(0, Failure(pickle.dumps(error)))
 
 
 OnProgress = Callable[[str, int, int], None]

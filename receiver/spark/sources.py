@@ -31,8 +31,7 @@ from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
 from receiver.steps.arrow_rows import Row, runs
-from receiver.steps.read import Reading, pieces_of, reading, renumbered, units_of
-from receiver.steps.reports import reports_of
+from receiver.steps.read import Reading, pieces_of, reading, reports_of, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
@@ -278,7 +277,11 @@ def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> R
     ]
     numbers = {report.unit: number for number, report in enumerate(reports)}
     checked = reports_of([replace(report, unit=numbers[report.unit]) for report in reports], units, key)
-    return Read(replace(pieces.only(Piece), arriving=renumbered(numbers)), units, checked)
+    return Read(replace(pieces.only(Piece), arriving=_renumbered(numbers)), units, checked)
+
+
+def _renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
+    return lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
 
 
 def _read(receipts: Ordered, how: Reading, on_progress: OnProgress | None) -> tuple[SparkFlow, list[UnitReport]]:

@@ -32,7 +32,7 @@ from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
 from receiver.message import Tier, Verdict
 from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.flow import SparkFlow
-from receiver.steps.plan import keys_us
+from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from receiver.spark.sources import Read
     from receiver.steps.arrow_rows import Row
     from receiver.steps.log import ChunkedLog
-    from receiver.steps.schemas import CutPlan
 
 _ROWS_PER_PART = 1_000_000
 _RECEIPT = "number bigint, key_us bigint, domain string, unique_message_id string, message_source_id string"

@@ -6,6 +6,7 @@ structs for each kind of value that the step gives, null in the rows of other ki
 
 from __future__ import annotations
 
+import pickle
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from receiver import errors
 from receiver.simulate.numbering import distinct
 from receiver.steps.schemas import Failure
 
@@ -197,7 +197,7 @@ def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Ro
         for name in batch.schema.names[len(LEAD) :]:
             for row, value in _values(batch.column(name), by_name[name]):
                 if isinstance(value, Failure):
-                    raise _raised(value)
+                    raise pickle.loads(value.pickled)  # noqa: S301 - our own task's
                 if blocks[row] == 1:
                     yield Row(keys[row], value)
                     continue
@@ -244,23 +244,6 @@ def _joined(blocks: list[Any]) -> Any:
         else:
             columns[each.name] = [name for cell in cells for name in cell] if isinstance(cells[0], list) else cells[0]
     return kind(**columns)
-
-
-def failure_of(error: errors.ReceiverError) -> Failure:
-    """An error as a value."""
-    location, problem = (
-        (error.location, error.problem) if isinstance(error, errors.LogFormatError) else ("", error.message)
-    )
-    return Failure(type(error).__name__, location, problem, error.hint or "")
-
-
-def _raised(failure: Failure) -> errors.ReceiverError:
-    kind, hint = getattr(errors, failure.error), failure.hint or None
-    if kind is errors.LogFormatError:
-        return errors.LogFormatError(failure.location, failure.problem, hint=hint)
-    error: errors.ReceiverError = kind.__new__(kind)  # a class may ask for other arguments than a message
-    errors.ReceiverError.__init__(error, failure.problem, hint=hint)
-    return error
 
 
 _Name = TypeVar("_Name")

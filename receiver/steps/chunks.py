@@ -1,14 +1,14 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
-In: all `TaskReceipts` and `Links` of a task. Out, for each of its chunks: `ChunkReceipts`, `SourceCounts`, `OutgoingRefs`,
-`IdEnds` and `Elsewhere`. A chunk's begin is a place in the order of the log, so sorting its receipts gives the
+In: all `Piece`s, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`; `SourceCounts` and
+`Elsewhere` for the driver. A chunk's begin is a place in the order of the log, so sorting its receipts gives the
 order of the whole log; and it begins with the clock of the latest receipt before, which is known (`before_us`).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,9 @@ from receiver.simulate.compiled import check_numbered
 from receiver.simulate.figures import Elsewhere
 from receiver.steps.arrow_rows import (
     Row,
+    RowFlow,
     by_chunk,
+    by_kind,
     changes,
     column,
     in_one,
@@ -29,39 +31,68 @@ from receiver.steps.arrow_rows import (
     used,
     values_in,
 )
-from receiver.steps.schemas import (
-    NEVER,
-    ChunkReceipts,
-    CutPlan,
-    IdEnds,
-    Links,
-    OutgoingRefs,
-    SourceCounts,
-    TaskReceipts,
-)
+from receiver.steps.plan import CutPlan, cut_pieces, grouped_by
+from receiver.steps.schemas import NEVER, ChunkReceipts, IdEnds, Links, References, SourceCounts, TaskReceipts
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def assembled(
-    plan: CutPlan, before_us: npt.NDArray[np.int64], source_keys: int
-) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`. `before_us` is, per chunk, the latest time of its domain before it, -1 if none; `source_keys` is
-    how many keys `OutgoingRefs` may have.
+def assemble(
+    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]
+) -> tuple[RowFlow, list[SourceCounts], list[Elsewhere]]:
+    """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets, `SourceCounts` by chunk.
+
+    `before_us` is, per chunk, the latest time of its domain before it, -1 if none.
     """
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
         pieces, links = values_in(rows, TaskReceipts, Links)
         links_of = by_chunk(links)
         for chunk, columns, sources in _chunks(plan, pieces):
-            made = _assembled(chunk, columns, sources, int(before_us[chunk]), links_of.pop(chunk, []))
-            yield Row(task, made.receipts)
-            yield Row(0, _source_counts(made))
-            yield from _id_ends(plan, made)
-            yield from _outgoing_refs(int(plan.chunk_domain[chunk]), made.receipts, source_keys)
+            receipts, linked = _assembled(chunk, columns, sources, int(before_us[chunk]), links_of.pop(chunk, []))
+            yield Row(task, receipts)
+            yield Row(0, _source_counts(receipts, linked))
+            yield from _id_ends(plan, receipts, linked)
+            yield from _references(plan, receipts)
 
-    return work
+    kinds = ChunkReceipts, References, IdEnds, SourceCounts, Elsewhere
+    chunks = _dealt_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
+    kept, counts = chunks.kept("Assembling chunks", SourceCounts, Elsewhere)
+    source_counts, needs = by_kind(counts, SourceCounts, Elsewhere)
+    return kept, sorted(source_counts, key=lambda each: each.chunk), needs
+
+
+def _dealt_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
+    """`TaskReceipts` by task."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for cut in cut_pieces(plan, rows):
+            piece, unit_row = cut.piece, cut.unit_row
+            clock_steps_back = not np.array_equal(cut.key_us, piece.received_at_us)
+            is_unchecked = (piece.id_high | piece.id_low) == 0
+            redelivered = np.zeros(len(unit_row), np.bool_)
+            redelivered[piece.redelivered_row] = True
+            for group in grouped_by(plan.chunk_task[cut.chunk], cut.chunk, np.arange(len(unit_row))):
+                source, sources = used(group.of(piece.source), piece.sources)
+                numbers = group.of(unit_row)
+                receipts = TaskReceipts(
+                    unit=piece.unit,
+                    chunk=group.chunk,
+                    chunk_end=group.chunk_end,
+                    first_row=int(numbers[0]),
+                    unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
+                    received_at_us=group.of(piece.received_at_us),
+                    key_us=group.of(cut.key_us) if clock_steps_back else cut.key_us[:0],
+                    source=source,
+                    sources=sources,
+                    redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
+                    row_id=group.of(piece.row_id),
+                    unchecked_row=np.flatnonzero(group.of(is_unchecked)).astype(np.int32),
+                )
+                yield Row(group.key, receipts)
+
+    return pieces.map(work, TaskReceipts)
 
 
 class _Columns(NamedTuple):
@@ -80,15 +111,6 @@ class _Columns(NamedTuple):
         return _Columns._make(values[rows] if len(values) else values for values in self)
 
 
-class _Assembled(NamedTuple):
-    """A chunk, and `Links.is_again`, `replaces` and `is_last` of each `ChunkReceipts.repeat_row`."""
-
-    receipts: ChunkReceipts
-    is_again: npt.NDArray[np.bool_]
-    replaces: npt.NDArray[np.bool_]
-    is_last: npt.NDArray[np.bool_]
-
-
 def _at(unit: npt.NDArray[np.int32] | int, row: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     at: npt.NDArray[np.int64] = (np.asarray(unit, np.int64) << np.int64(32)) | row
     return at
@@ -101,7 +123,7 @@ def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _C
     pieces.sort(key=lambda piece: (piece.unit, piece.first_row))
     chunk = joined(np.int32, (np.repeat(each.chunk, np.diff(each.chunk_end, prepend=0)) for each in pieces))
     receipts, sources = _joined(plan, pieces)
-    pieces.clear()
+    pieces.clear()  # nothing is held twice
     order = _order(chunk, receipts.key_us)
     if order is not None:
         chunk, receipts = chunk[order], receipts.taken(order)
@@ -150,17 +172,27 @@ def _order(chunk: npt.NDArray[np.int32], key_us: npt.NDArray[np.int64]) -> npt.N
     return by_key[by_chunk_]
 
 
-def _assembled(chunk: int, columns: _Columns, sources: list[str], before_us: int, links: Sequence[Links]) -> _Assembled:
+class _Linked(NamedTuple):
+    """What `Links` say of each `ChunkReceipts.linked_row`."""
+
+    is_duplicate: npt.NDArray[np.bool_]
+    replaces: npt.NDArray[np.bool_]
+    is_last: npt.NDArray[np.bool_]
+
+
+def _assembled(
+    chunk: int, columns: _Columns, sources: list[str], before_us: int, links: Sequence[Links]
+) -> tuple[ChunkReceipts, _Linked]:
     checked = columns if columns.is_checked.all() else columns.taken(columns.is_checked)
     check_numbered(len(checked.source), "receipts in one chunk")
     source, used_sources = used(checked.source, sources)
     received_at_us = np.maximum(np.maximum.accumulate(checked.received_at_us), before_us)
     is_clamped = not np.array_equal(received_at_us, checked.received_at_us)
-    repeat_row = _rows_of(links, checked.at)
-    by_row = np.argsort(repeat_row)
+    linked_row = _rows_of(links, checked.at)
+    by_row = np.argsort(linked_row)
     begins = np.cumsum([0, *(len(each.unit) for each in links)])
     ref_at = joined(np.int64, (begin + each.ref_at for begin, each in zip(begins, links, strict=False)))
-    ref_row, ref_to = repeat_row[ref_at], column(links, "ref_to", np.int32)
+    ref_row, ref_to = linked_row[ref_at], column(links, "ref_to", np.int32)
     by_ref = np.lexsort((ref_to, ref_row))
     receipts = ChunkReceipts(
         chunk=chunk,
@@ -168,7 +200,7 @@ def _assembled(chunk: int, columns: _Columns, sources: list[str], before_us: int
         source=source,
         sources=used_sources,
         number=checked.number,
-        repeat_row=repeat_row[by_row],
+        linked_row=linked_row[by_row],
         label=column(links, "label", np.int64)[by_row],
         next_in=column(links, "next_in", np.int32)[by_row],
         ref_row=ref_row[by_ref],
@@ -177,8 +209,7 @@ def _assembled(chunk: int, columns: _Columns, sources: list[str], before_us: int
         redelivered_row=np.flatnonzero(checked.redelivered).astype(np.int32),
         unchecked_us=columns.received_at_us[~columns.is_checked],
     )
-    flags = (column(links, name, np.bool_)[by_row] for name in ("is_again", "replaces", "is_last"))
-    return _Assembled(receipts, *flags)
+    return receipts, _Linked(*(column(links, name, np.bool_)[by_row] for name in _Linked._fields))
 
 
 def _rows_of(links: Sequence[Links], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
@@ -192,14 +223,30 @@ def _rows_of(links: Sequence[Links], at: npt.NDArray[np.int64]) -> npt.NDArray[n
     return rows.astype(np.int32)
 
 
-def _id_ends(plan: CutPlan, made: _Assembled) -> Iterator[Row]:
+def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
+    def by_source(rows: npt.NDArray[np.int32] | slice) -> npt.NDArray[np.int64]:
+        return np.bincount(receipts.source[rows], minlength=len(receipts.sources)).astype(np.int64)
+
+    every = by_source(slice(None))
+    replaced_here = receipts.linked_row[receipts.next_in == receipts.chunk]
+    return SourceCounts(
+        chunk=receipts.chunk,
+        new_ids=len(receipts.source) - int(np.count_nonzero(linked.is_duplicate)),
+        first_us=int(receipts.received_at_us[0]) if len(receipts.source) else -1,
+        replaced_us=int(receipts.received_at_us[replaced_here[-1]]) if len(replaced_here) else -1,
+        sources=receipts.sources,
+        firsts=every - by_source(receipts.linked_row[linked.replaces]),
+        lasts=every - by_source(receipts.linked_row[receipts.next_in < NEVER]),
+    )
+
+
+def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterator[Row]:
     """`Elsewhere` of the ids of which both ends are here, and `IdEnds` of others."""
-    receipts = made.receipts
-    at = np.flatnonzero(~made.is_again | made.is_last)
-    # All receipts before it that aren't marked as coming again are new.
-    new_before = receipts.repeat_row.astype(np.int64) - (np.cumsum(made.is_again) - made.is_again)
-    label, is_last = receipts.label[at], made.is_last[at]
-    times_us = receipts.received_at_us[receipts.repeat_row[at]]
+    at = np.flatnonzero(~linked.is_duplicate | linked.is_last)
+    # All receipts before it that aren't duplicates are new.
+    new_before = receipts.linked_row.astype(np.int64) - (np.cumsum(linked.is_duplicate) - linked.is_duplicate)
+    label, is_last = receipts.label[at], linked.is_last[at]
+    times_us = receipts.received_at_us[receipts.linked_row[at]]
     needs, alone = first_to_last(label, is_last, new_before[at], times_us)
     yield Row(0, needs)
     for partition, chosen in split_by(label[alone] % plan.partitions):
@@ -224,61 +271,35 @@ def first_to_last(
     return Elsewhere(ring, ttl_us), np.flatnonzero(is_alone)
 
 
-def _source_counts(made: _Assembled) -> SourceCounts:
-    receipts = made.receipts
-    is_dead = receipts.next_in == receipts.chunk
-    dead = receipts.repeat_row[is_dead]
-    replaced = (receipts.next_in < NEVER) & ~is_dead
-    pairs = (receipts.source[receipts.repeat_row[replaced]].astype(np.int64) << 32) | receipts.next_in[replaced]
-    replacing, counts = np.unique(pairs, return_counts=True)
-
-    def by_source(rows: npt.NDArray[np.int32] | slice) -> npt.NDArray[np.int64]:
-        return np.bincount(receipts.source[rows], minlength=len(receipts.sources)).astype(np.int64)
-
-    every = by_source(slice(None))
-    return SourceCounts(
-        chunk=receipts.chunk,
-        new_ids=len(receipts.source) - int(np.count_nonzero(made.is_again)),
-        first_us=int(receipts.received_at_us[0]) if len(receipts.source) else -1,
-        dead_us=int(receipts.received_at_us[dead[-1]]) if len(dead) else -1,
-        sources=receipts.sources,
-        firsts=every - by_source(receipts.repeat_row[made.replaces]),
-        lasts=every - by_source(receipts.repeat_row[receipts.next_in < NEVER]),
-        distinct=every - by_source(dead),
-        replaced_source=(replacing >> 32).astype(np.int32),
-        replaced_in=(replacing & 0xFFFFFFFF).astype(np.int32),
-        replaced_count=counts.astype(np.int64),
-    )
-
-
-def _outgoing_refs(domain: int, receipts: ChunkReceipts, source_keys: int) -> Iterator[Row]:
+def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     if not len(receipts.ref_row):
         return
+    domain = int(plan.chunk_domain[receipts.chunk])
     source = receipts.source[receipts.ref_row]
-    repeat = np.searchsorted(receipts.repeat_row, receipts.ref_row)
+    linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
-    keys = np.array([zlib.crc32(f"{domain}:{name}".encode()) % source_keys for name in receipts.sources], np.int64)
-    for key, chosen in split_by(keys[source]):
+    keys = [zlib.crc32(f"{domain}:{name}".encode()) % plan.partitions for name in receipts.sources]
+    for key, chosen in split_by(np.array(keys, np.int64)[source]):
         row = receipts.ref_row[chosen]
-        refs = OutgoingRefs(
+        references = References(
             domain=domain,
             chunk=receipts.chunk,
             sources=receipts.sources,
             source=source[chosen],
             row=row,
-            label=receipts.label[repeat[chosen]],
+            label=receipts.label[linked[chosen]],
             received_at_us=receipts.received_at_us[row],
             to_chunk=receipts.ref_to[chosen],
-            next_in=receipts.next_in[repeat[chosen]],
+            next_in=receipts.next_in[linked[chosen]],
             lasts_within=lasts_within[row],
         )
-        yield Row(key, refs)
+        yield Row(key, references)
 
 
 def _lasts_within(receipts: ChunkReceipts) -> npt.NDArray[np.int64]:
-    """Per receipt, how many of its source's receipts up to it have ids that the source never sends again."""
+    """Per receipt, how many of its source's receipts up to it, with it, are never replaced."""
     is_last = np.ones(len(receipts.source), np.bool_)
-    is_last[receipts.repeat_row[receipts.next_in < NEVER]] = False
+    is_last[receipts.linked_row[receipts.next_in < NEVER]] = False
     by_source = stable_order(receipts.source)
     lasts = np.cumsum(is_last[by_source])
     starts = np.searchsorted(receipts.source[by_source], np.arange(len(receipts.sources)))

@@ -1,28 +1,108 @@
 """Which receipts repeat an id of their domain, and which receipts of a chunk later chunks refer to.
 
-In: the `Ids` of one partition, which has all receipts of its ids, of all domains and chunks. Out: the `Links` of each
-chunk, and one `IdCounts`. A receipt is a duplicate exactly if its id came before in its domain. All receipts of the id are
-here, so that is seen here, and nowhere else.
+In: all `Piece`s. Out: the `Links` of each chunk; `Latest` and `IdCounts` for the driver. Each piece deals its ids to partitions
+by their digests, so one partition has all receipts of an id, of all domains and chunks. A receipt is a duplicate exactly if its
+id came before in its domain, and is replaced exactly if its source sends the id again. So both are seen here, and nowhere else.
+
+A later chunk that has the id refers to the newest receipt of each source before it. So a receipt is referred to by all later
+chunks with the id, up to the one in which it is replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from receiver.domains import Channel
 from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
-from receiver.steps.arrow_rows import Row, changes, column, in_one, joined, split_by, used, values_in
+from receiver.steps.arrow_rows import Row, RowFlow, by_kind, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
-from receiver.steps.schemas import NEVER, CutPlan, Ids, Latest, Links
+from receiver.steps.plan import CutPiece, CutPlan, cut_pieces, grouped_by
+from receiver.steps.schemas import NEVER, Ids, Latest, Links, channel_of, channels_of, parts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-class _Several(NamedTuple):
+def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, list[Latest], list[IdCounts]]:
+    """`Links`, kept; and what the driver gets."""
+    ids = dealt_ids(pieces, plan)
+    links = ids.grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
+    kept, counts = links.kept("Linking ids", Latest, IdCounts)
+    latest, id_counts = by_kind(counts, Latest, IdCounts)
+    return kept.only(Links), latest, id_counts
+
+
+def dealt_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
+    """`Ids` by partition, and `Latest`, which goes with any."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for cut in cut_pieces(plan, rows):
+            checked = np.flatnonzero(cut.piece.id_high | cut.piece.id_low)
+            yield Row(cut.piece.unit % plan.partitions, _latest(plan, cut, checked))
+            yield from _ids(plan, cut, checked)
+
+    return pieces.map(work, Ids, Latest)
+
+
+def _latest(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Latest:
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    np.maximum.at(latest_us, cut.chunk[checked], cut.piece.received_at_us[checked])
+    chunks = np.flatnonzero(latest_us >= 0)
+    return Latest(chunks.astype(np.int32), latest_us[chunks])
+
+
+def _ids(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Iterator[Row]:
+    piece, chunk = cut.piece, cut.chunk[checked]
+    unit_row, piece_channels = cut.unit_row, channels_of(piece)
+    channel_column = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
+    for group in grouped_by(_partitions(plan, chunk, piece.id_low[checked]), chunk, checked):
+        source, sources = used(group.of(piece.source), piece.sources)
+        channel, channels = used(group.of(channel_column), piece_channels)
+        ids = Ids(
+            unit=piece.unit,
+            chunk=group.chunk,
+            chunk_end=group.chunk_end,
+            unit_row=group.of(unit_row),
+            key_us=group.of(cut.key_us),
+            id_high=group.of(piece.id_high),
+            id_low=group.of(piece.id_low),
+            source=source,
+            sources=sources,
+            digest_hash=group.of(piece.digest_hash),
+            channel=channel,
+            channels=parts_of(channels),
+        )
+        yield Row(group.key, ids)
+
+
+def _partitions(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The partition that each id goes to: equal ids of a domain go to the same one.
+
+    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
+    domains would be torn into as many rows as it has ids.
+    """
+    partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
+    if not plan.is_whole.any():
+        return partitions
+    domain = plan.chunk_domain[chunk]
+    return np.where(plan.is_whole[domain], domain % plan.partitions, partitions).astype(np.int32)
+
+
+def link_partition(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterator[Row]:
+    """`Ids` of all receipts of the partition's ids -> `Links`, one `IdCounts`; `Latest` is passed on."""
+    ids, latest = values_in(rows, Ids, Latest)
+    yield from (Row(0, each) for each in latest)
+    recurring, channels = _recurring(ids)
+    runs = _runs(plan, recurring)
+    yield from _links(plan, partition, runs)
+    yield Row(0, _counts(runs, _cross_domain(runs, channels) if plan.looks_across_domains else {}))
+
+
+class _Recurring(NamedTuple):
     """Receipts whose id comes more than once, in whatever domain: few in most logs, and all that links have to look at."""
 
     id: npt.NDArray[np.int32]
@@ -33,89 +113,75 @@ class _Several(NamedTuple):
     unit_row: npt.NDArray[np.int32]
     source: npt.NDArray[np.int32]
     digest_hash: npt.NDArray[np.uint64]
+    """0 where it is missing."""
+    channel: npt.NDArray[np.int32]
+    """Empty unless the plan looks across domains."""
 
-    def taken(self, rows: npt.NDArray[np.intp]) -> _Several:
-        return _Several._make(values[rows] for values in self)
-
-
-class _Runs(NamedTuple):
-    """`_Several`, ordered by id, domain and receipt. Receipts of one id and domain, a *run*, stand together."""
-
-    receipts: _Several
-    first: npt.NDArray[np.bool_]
-    """Whether its run begins here."""
-    run: npt.NDArray[np.intp]
-    by_source: npt.NDArray[np.intp]
-    """The rows ordered by run, source, and receipt."""
-    same_source: npt.NDArray[np.bool_]
-    """In that order: whether the one before is of the same run and source."""
-    next_in: npt.NDArray[np.int32]
-    """In that order: `Links.next_in`."""
+    def taken(self, rows: npt.NDArray[np.intp]) -> _Recurring:
+        return _Recurring._make(values[rows] if len(values) else values for values in self)
 
 
-def linked(plan: CutPlan) -> Callable[[int, Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.grouped`: all `Ids` of a partition become `Links` and one `IdCounts`; `Latest` is passed on."""
-    return partial(_link, plan)
-
-
-def _link(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterator[Row]:
-    ids, latest = values_in(rows, Ids, Latest)
-    yield from (Row(0, each) for each in latest)
-    at, several = _several(ids)
-    runs = _runs(plan, several)
-    yield from _links(plan, partition, runs)
-    cross_domain = _cross_domain(plan, ids, at, several) if plan.looks_across_domains else {}
-    yield Row(0, _counts(runs, cross_domain))
-
-
-def _several(ids: Sequence[Ids]) -> tuple[list[npt.NDArray[np.intp]], _Several]:
-    """The receipts, and which they are of each `Ids`."""
+def _recurring(ids: Sequence[Ids]) -> tuple[_Recurring, list[Channel]]:
+    """With what the numbers of the channels stand for."""
     number, count = numbered(*(column(ids, half, np.int64) for half in ("id_high", "id_low")))
     comes_again = np.bincount(number, minlength=count) > 1
     ends = np.cumsum([len(each.unit_row) for each in ids]).tolist()
     numbers = [number[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    at = [np.flatnonzero(comes_again[own]) for own in numbers]
-    rows = list(zip(ids, at, strict=True))
-    return at, _Several(
-        id=joined(np.int32, (own[here] for own, here in zip(numbers, at, strict=True))),
-        chunk=joined(
-            np.int32, (each.chunk[np.searchsorted(each.chunk_end, here, side="right")] for each, here in rows)
-        ),
+    rows = [(each, np.flatnonzero(comes_again[own])) for each, own in zip(ids, numbers, strict=True)]
+    chunk = (each.chunk[np.searchsorted(each.chunk_end, here, side="right")] for each, here in rows)
+    digests = (each.digest_hash if len(each.digest_hash) else np.zeros(len(each.unit_row), np.uint64) for each in ids)
+    channel, channels = in_one(
+        used(each.channel[here] if len(each.channel) else each.channel, channels_of(each)) for each, here in rows
+    )
+    recurring = _Recurring(
+        id=joined(np.int32, (own[here] for own, (_, here) in zip(numbers, rows, strict=True))),
+        chunk=joined(np.int32, chunk),
         key_us=joined(np.int64, (each.key_us[here] for each, here in rows)),
         unit=joined(np.int32, (np.full(len(here), each.unit, np.int32) for each, here in rows)),
         unit_row=joined(np.int32, (each.unit_row[here] for each, here in rows)),
         source=in_one(used(each.source[here], each.sources) for each, here in rows)[0],
-        digest_hash=joined(
-            np.uint64,
-            (
-                each.digest_hash[here] if len(each.digest_hash) else np.zeros(len(here), np.uint64)
-                for each, here in rows
-            ),
-        ),
+        digest_hash=joined(np.uint64, (all_[here] for all_, (_, here) in zip(digests, rows, strict=True))),
+        channel=channel,
     )
+    return recurring, channels
 
 
-def _runs(plan: CutPlan, several: _Several) -> _Runs:
-    order = np.lexsort((several.unit_row, several.unit, several.key_us, several.chunk, several.id))
-    receipts = several.taken(order)
+class _Runs(NamedTuple):
+    """`_Recurring`, ordered by id, domain and receipt. Receipts of one id and domain, a *run*, stand together."""
+
+    receipts: _Recurring
+    run: npt.NDArray[np.intp]
+    first: npt.NDArray[np.bool_]
+    """Whether its run begins here."""
+    by_source: npt.NDArray[np.intp]
+    """The rows ordered by run, source, and receipt."""
+    replaces: npt.NDArray[np.bool_]
+    next_in: npt.NDArray[np.int32]
+    """As in `Links`."""
+
+
+def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
+    order = np.lexsort((recurring.unit_row, recurring.unit, recurring.key_us, recurring.chunk, recurring.id))
+    receipts = recurring.taken(order)
+    # Chunks are numbered domain by domain.
     first = changes(receipts.id) | changes(plan.chunk_domain[receipts.chunk])
     run = np.cumsum(first) - 1
     run_and_source = (run << 32) | receipts.source
     by_source = np.argsort(run_and_source, kind="stable")
     same_source = ~changes(run_and_source[by_source])
-    next_in = np.where(np.roll(same_source, -1), np.roll(receipts.chunk[by_source], -1), np.int32(NEVER))
-    return _Runs(receipts, first, run, by_source, same_source, next_in)
+    chunk = receipts.chunk[by_source]
+    replaces, next_in = np.empty(len(chunk), np.bool_), np.empty(len(chunk), np.int32)
+    replaces[by_source] = same_source
+    # What `roll` brings from the other end is never used: the first receipt of all is of no source before.
+    next_in[by_source] = np.where(np.roll(same_source, -1), np.roll(chunk, -1), np.int32(NEVER))
+    return _Runs(receipts, run, first, by_source, replaces, next_in)
 
 
 def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
     receipts = runs.receipts
-    replaces = np.empty(len(receipts.id), np.bool_)
-    replaces[runs.by_source] = runs.same_source
     is_last = np.roll(runs.first, -1)
-    next_in = np.empty(len(receipts.id), np.int32)
-    next_in[runs.by_source] = runs.next_in
     rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1) if len(runs.run) else runs.run
-    ref_row, ref_to = _refs(runs)
+    ref_row, ref_to = _references(runs)
     refs_of = dict(split_by(receipts.chunk[ref_row]))
     for chunk, at in split_by(receipts.chunk[rows]):
         here, refs = rows[at], refs_of.get(chunk, np.empty(0, np.int64))
@@ -124,17 +190,17 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
             unit=receipts.unit[here],
             unit_row=receipts.unit_row[here],
             label=runs.run[here] * plan.partitions + partition,
-            is_again=~runs.first[here],
-            replaces=replaces[here],
+            is_duplicate=~runs.first[here],
+            replaces=runs.replaces[here],
             is_last=is_last[here],
-            next_in=next_in[here],
+            next_in=runs.next_in[here],
             ref_at=np.searchsorted(here, ref_row[refs]).astype(np.int32),
             ref_to=ref_to[refs],
         )
         yield Row(int(plan.chunk_task[chunk]), links)
 
 
-def _refs(runs: _Runs) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _references(runs: _Runs) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     """The receipts that later chunks refer to, once for each such chunk; and those chunks."""
     # A stop is rows of one chunk that follow each other. Where a run ends and the next begins in that chunk, they share it.
     receipts, by_source = runs.receipts, runs.by_source
@@ -143,8 +209,9 @@ def _refs(runs: _Runs) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
     stop_number = np.cumsum(stops) - 1
     last_stop = stop_number[np.roll(runs.first, -1)]
     stop = stop_number[by_source]
-    # All stops after its own refer to it, up to the one where its source sends the id again: maybe its own already.
-    refs = np.where(runs.next_in < NEVER, np.roll(stop, -1), last_stop[runs.run[by_source]]) - stop
+    # All stops after its own refer to it, up to the one where it is replaced: maybe its own already.
+    is_replaced = runs.next_in[by_source] < NEVER
+    refs = np.where(is_replaced, np.roll(stop, -1), last_stop[runs.run[by_source]]) - stop
     each = np.repeat(np.arange(len(refs)), refs)
     return by_source[each], stop_chunk[stop[each] + _counted_up(refs)]
 
@@ -156,26 +223,21 @@ def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
 
 
 def _counts(runs: _Runs, cross_domain: dict[tuple[str, str], int]) -> IdCounts:
-    is_again, source = ~runs.first[1:], runs.receipts.source
+    is_duplicate, source = ~runs.first[1:], runs.receipts.source
     now, before = runs.receipts.digest_hash[1:], runs.receipts.digest_hash[:-1]
-    reused = is_again & (now != before) & (now != 0) & (before != 0)
-    from_other_sources = is_again & (source[1:] != source[:-1])
+    reused = is_duplicate & (now != before) & (now != 0) & (before != 0)
+    from_other_sources = is_duplicate & (source[1:] != source[:-1])
     return IdCounts.of(int(np.count_nonzero(reused)), int(np.count_nonzero(from_other_sources)), cross_domain)
 
 
-def _cross_domain(
-    plan: CutPlan, ids: Sequence[Ids], at: Sequence[npt.NDArray[np.intp]], several: _Several
-) -> dict[tuple[str, str], int]:
+def _cross_domain(runs: _Runs, channels: Sequence[Channel]) -> dict[tuple[str, str], int]:
     """Repeats that the domain KEY hides: ids of one queue that are new in several domains."""
-    rows = list(zip(ids, at, strict=True))
-    destination, destinations = in_one(used(each.channel[here], each.destinations) for each, here in rows)
-    connection, connections = in_one(used(each.channel[here], each.connections) for each, here in rows)
-    queue = queues_of(destinations)[destination]
-    order = np.lexsort((several.unit_row, several.unit, several.key_us))
-    domain = plan.chunk_domain[several.chunk[order]]
-    _, first = np.unique((several.id[order].astype(np.int64) << 32) | domain, return_index=True)
-    new = np.zeros(len(order), np.bool_)
-    new[order[first]] = True
-    in_several = np.bincount(several.id[new]) > 1
-    order = order[in_several[several.id[order]] & (queue[order] >= 0)]
-    return cross_domain_counts(queue[order], several.id[order], new[order], connection[order], connections)
+    receipts = runs.receipts
+    queue = queues_of(channel.destination for channel in channels)[receipts.channel]
+    in_several = np.bincount(receipts.id[runs.first]) > 1
+    rows = np.flatnonzero(in_several[receipts.id] & (queue >= 0))
+    order = rows[np.lexsort((receipts.unit_row[rows], receipts.unit[rows], receipts.key_us[rows]))]
+    connections = [channel.connection_id for channel in channels]
+    return cross_domain_counts(
+        queue[order], receipts.id[order], runs.first[order], receipts.channel[order], connections
+    )

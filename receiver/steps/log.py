@@ -1,6 +1,6 @@
 """All steps in order: read, plan, link, assemble, measure, hand on tails, replay.
 
-A step is a function from rows to rows; the module that has it says what goes in, what comes out, and why it is right.
+A step is a function from rows to rows, in the module of its name, which says what goes in, what comes out, and why it is right.
 Counts come here and are added up. Receipts never do. Five receipts of one source, cut into two chunks (a test reads this):
 
     chunk 0: a at 1 s, b at 2 s
@@ -16,10 +16,9 @@ sends after row 0, less 1 that it had last sent by then and sends next in chunk 
 sent 2 - 0 - 2 = 0 ids. With c, 2 ids are newer than a when that comes again, so a needs W = 3. It needs E = 3 s, from its
 time to the clock at 4 s.
 
-`tails`: for windows up to 2, chunk 0 hands on rows 0 and 1, which are among the newest 3 ids of the source.
-
-`replaying`: behind them, chunk 1 catches b and a with W = 3. With W = 2 it misses a, which c pushes out of the queue, unless
-E is at least 1 s: the clock then stands at 2 s, the time of the b that the newer b replaced.
+`replaying`: for windows up to 2, chunk 0 hands on rows 0 and 1, which are among the newest 3 ids of the source. Behind them,
+chunk 1 catches b and a with W = 3. With W = 2 it misses a, which c pushes out of the queue, unless E is at least 1 s: the
+clock then stands at 2 s, the time of the b that the newer b replaced.
 """
 
 from __future__ import annotations
@@ -27,47 +26,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
 from receiver.simulate.facts import Facts, facts_of
-from receiver.simulate.figures import Elsewhere
 from receiver.simulate.recommend import widest_of
 from receiver.simulate.replays import Replays, Section
-from receiver.simulate.shares import IdCounts, Measures, Share
-from receiver.steps.arrow_rows import RowFlow, by_kind
-from receiver.steps.chunks import assembled
-from receiver.steps.link import linked
-from receiver.steps.measuring import incoming_refs, measure_distances
-from receiver.steps.plan import cut_ids, cut_receipts, latest_before_us, plan_of
-from receiver.steps.replaying import judging, replaying
-from receiver.steps.reports import seen_of
-from receiver.steps.schemas import (
-    Caught,
-    ChunkReceipts,
-    CutPlan,
-    IdEnds,
-    Ids,
-    IncomingRefs,
-    Latest,
-    Links,
-    MeasuredReceipts,
-    OutgoingRefs,
-    Piece,
-    SourceCounts,
-    Tail,
-    TaskReceipts,
-    Unit,
-    UnitReport,
-)
-from receiver.steps.source_totals import source_totals_of
-from receiver.steps.tails import tail_plan, tailing
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from receiver.simulate.shares import Measures
+from receiver.steps.arrow_rows import RowFlow
+from receiver.steps.chunks import assemble
+from receiver.steps.link import link
+from receiver.steps.measuring import SourceTotals, measure
+from receiver.steps.plan import CutPlan, latest_before_us, plan_of
+from receiver.steps.read import seen_of
+from receiver.steps.replaying import behind_tails, judging, replaying, tail_plan
+from receiver.steps.schemas import Caught, Piece, Unit, UnitReport
 
 _LEAST_CHUNK_ROWS = 50_000
 _Counts = TypeVar("_Counts")
@@ -116,19 +90,6 @@ def chunked_log(
     return ChunkedLog(plan, reports, pieces, question=question)
 
 
-def linked_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`Links`, `Latest` and `IdCounts`."""
-    ids = pieces.map(cut_ids(plan), Ids, Latest)
-    return ids.grouped(linked(plan), plan.partitions, Links, Latest, IdCounts)
-
-
-def assembled_chunks(pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]) -> RowFlow:
-    """`ChunkReceipts`, `SourceCounts`, `OutgoingRefs`, `IdEnds` and `Elsewhere`; `before_us` as for `assembled`."""
-    receipts = pieces.map(cut_receipts(plan), TaskReceipts).plus(links.only(Links))
-    kinds = ChunkReceipts, SourceCounts, OutgoingRefs, IdEnds, Elsewhere
-    return receipts.grouped(assembled(plan, before_us, plan.partitions), plan.tasks, *kinds)
-
-
 class ChunkedLog(Replays):
     """A log that can be replayed, whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
@@ -139,45 +100,31 @@ class ChunkedLog(Replays):
         """How it is cut up."""
         self._question = question or Question(plan.key)
         self._pieces = pieces.only(Piece)
-        self._seen = seen_of(reports, domain_key(plan.key))
-        self._measures = Measures.of(self._seen.log, self._question.settings.max_missed)
+        seen = seen_of(reports, domain_key(plan.key))
+        self._measures = Measures.of(seen.log, self._question.settings.max_missed)
 
-        links, counts = linked_ids(self._pieces, plan).kept("Linking ids", Latest, IdCounts)
-        latest, self._id_counts = by_kind(counts, Latest, IdCounts)
+        links, latest, id_counts = link(self._pieces, plan)
         before_us = latest_before_us(plan, latest)
 
-        assembling = assembled_chunks(self._pieces, links, plan, before_us)
-        chunks, counts = assembling.kept("Assembling chunks", SourceCounts, Elsewhere)
-        self._source_counts, self._elsewhere = by_kind(counts, SourceCounts, Elsewhere)
-        self._source_counts.sort(key=lambda each: each.chunk)
+        chunks, self._source_counts, elsewhere = assemble(self._pieces, links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
 
-        self._totals = source_totals_of(plan, self._source_counts)
-        outgoing = chunks.only(OutgoingRefs, IdEnds)
-        refs = outgoing.grouped(incoming_refs(plan, self._totals), plan.partitions, IncomingRefs, Elsewhere)
-        measuring = measure_distances(before_us, self._measures)
-        counted = Share, Elsewhere
-        measured = chunks.only(ChunkReceipts).plus(refs).grouped(measuring, plan.tasks, MeasuredReceipts, *counted)
-        self._measured, counts = measured.kept("Measuring duplicates", *counted)
-        self._shares, over_chunks = by_kind(counts, *counted)
-        self._shares.sort(key=lambda share: share.chunk)
-        self._elsewhere += over_chunks
+        self._totals = SourceTotals.of(plan, self._source_counts)
+        self._measured, shares, over_chunks = measure(chunks, plan, self._totals, before_us, self._measures)
         chunks.forget()
+
+        domain_of = plan.chunk_domain.tolist()
+        self._facts = facts_of(
+            seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks
+        )
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
 
-    @cached_property
+    @property
     def facts(self) -> Facts:
-        return facts_of(
-            self._seen,
-            self._measures,
-            self.plan.chunk_domain.tolist(),
-            self._shares,
-            ids=self._id_counts,
-            elsewhere=self._elsewhere,
-        )
+        return self._facts
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
@@ -214,6 +161,5 @@ class ChunkedLog(Replays):
         return kept
 
     def _with_tails(self, window: int, expiry_us: int) -> RowFlow:
-        measured = self._measured.only(MeasuredReceipts)
         tails = tail_plan(self.plan, self._totals, self._source_counts, window, expiry_us)
-        return measured.plus(measured.map(tailing(self.plan, tails), Tail))
+        return behind_tails(self._measured, self.plan, tails)

@@ -1,15 +1,14 @@
 """How a log is cut up: its domains, the receipts at which their chunks begin, and which chunks share a task.
 
-`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_ids` and `cut_receipts`: in, each
-`Piece`; out, its `Ids` for the partitions of their digests, and its `TaskReceipts` for the tasks of their chunks. A cut is a
-place in the order of the log. So each receipt is in exactly one chunk, however inexact the samples are: they only decide how
-large chunks come out.
+`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_pieces`: in, each `Piece`; out, what
+is made of its receipts with their keys and chunks. A cut is a place in the order of the log. So each receipt is in exactly one
+chunk, however inexact the samples are: they only decide how large chunks come out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -17,9 +16,9 @@ import numpy as np
 from receiver.domains import Channel, DomainKey, domain_key
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
-from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs, used
-from receiver.steps.reports import carry_us_of, names_of
-from receiver.steps.schemas import CutPlan, Ids, Latest, Piece, TaskReceipts, Unit, UnitReport, channel_of, channels_of
+from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
+from receiver.steps.read import carry_us_of, names_of
+from receiver.steps.schemas import Latest, Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -27,22 +26,64 @@ if TYPE_CHECKING:
 _BEFORE_EVERYTHING = -1
 
 
-class _Samples(NamedTuple):
-    """Some receipts of one domain, in order, by which it may be cut."""
+@dataclass(frozen=True, slots=True)
+class CutPlan:
+    """How the log is cut up. The order of receipts is that of (key, unit, row in unit): a receipt's key is the largest
+    time of its file up to it.
+    """
+
+    key: str
+    """The domain KEY."""
+    domains: list[str]
+    """Ordered by name."""
+    carry_us: npt.NDArray[np.int64]
+    """Per unit, the largest time of its file before it, -1 if none."""
+    chunk_domain: npt.NDArray[np.int32]
+    """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
+    chunk_task: npt.NDArray[np.int32]
+    """Chunk -> the number of the task that works on it."""
+    cut_key_us: npt.NDArray[np.int64]
+    """Chunk -> the receipt at which it begins, in three columns; a domain's first chunk begins before everything."""
+    cut_unit: npt.NDArray[np.int32]
+    cut_row: npt.NDArray[np.int64]
+    partitions: int
+    """Among how many partitions the ids are dealt."""
+    unit_number: npt.NDArray[np.int64]
+    """Unit -> the number of its first receipt in the order of reading."""
+    keeps_rows: bool
+    """Whether verdicts are asked for, so that each receipt keeps its number."""
+    is_whole: npt.NDArray[np.bool_]
+    """Per domain, whether it is so small that all of its ids go to one partition."""
+    looks_across_domains: bool
+    """Whether ids of one queue may hide in several domains."""
+
+    @property
+    def chunks(self) -> int:
+        return len(self.chunk_domain)
+
+    @property
+    def tasks(self) -> int:
+        return int(self.chunk_task.max(initial=-1)) + 1
+
+    @property
+    def first_chunk(self) -> npt.NDArray[np.int32]:
+        """Chunk -> the first chunk of its domain."""
+        return np.searchsorted(self.chunk_domain, self.chunk_domain).astype(np.int32)
+
+    def of_domain(self, domain: int) -> range:
+        """The chunks of a domain."""
+        first, last = np.searchsorted(self.chunk_domain, [domain, domain + 1])
+        return range(int(first), int(last))
+
+
+class _Places(NamedTuple):
+    """Some receipts of one domain, in order: samples of all, or those at which its chunks begin."""
 
     key_us: npt.NDArray[np.int64]
     unit: npt.NDArray[np.int32]
     row: npt.NDArray[np.int64]
     receipts: npt.NDArray[np.float64]
     """How many, about, each stands for."""
-
-
-class _Chunk(NamedTuple):
-    domain: int
-    key_us: int
-    unit: int
-    row: int
-    receipts: float
 
 
 def plan_of(
@@ -68,11 +109,11 @@ def plan_of(
     domain_of = [np.array([number[name_of[channel]] for channel in each], np.int64) for each in channels]
     carry_us = carry_us_of(reports, units)
     chunks = [
-        chunk
-        for domain, samples in enumerate(_samples(reports, domain_of, carry_us, len(domains)))
-        for chunk in _cut(domain, samples, chunks_per_domain or -(-round(samples.receipts.sum()) // chunk_rows))
+        _chunks_by(samples, chunks_per_domain or -(-round(samples.receipts.sum()) // chunk_rows))
+        for samples in _samples(reports, domain_of, carry_us, len(domains))
     ]
-    chunk_domain = np.array([chunk.domain for chunk in chunks], np.int32)
+    key_us, unit, row, sizes = (np.concatenate(column) for column in zip(*chunks, strict=True))
+    chunk_domain = np.repeat(np.arange(len(domains), dtype=np.int32), [len(own.row) for own in chunks])
     receipts = sum(report.receipts for report in reports)
     looks_across_domains = splits_a_queue(name_of)
     return CutPlan(
@@ -80,10 +121,10 @@ def plan_of(
         domains=domains,
         carry_us=carry_us,
         chunk_domain=chunk_domain,
-        chunk_task=tasks_of([chunk.receipts for chunk in chunks], chunk_rows),
-        cut_key_us=np.array([chunk.key_us for chunk in chunks], np.int64),
-        cut_unit=np.array([chunk.unit for chunk in chunks], np.int32),
-        cut_row=np.array([chunk.row for chunk in chunks], np.int64),
+        chunk_task=_tasks_of(sizes.tolist(), chunk_rows),
+        cut_key_us=key_us,
+        cut_unit=unit,
+        cut_row=row,
         partitions=max(cores, -(-receipts // partition_rows)),
         unit_number=np.cumsum([0, *(report.receipts for report in reports)], dtype=np.int64),
         keeps_rows=keeps_rows,
@@ -102,29 +143,19 @@ def _samples(
     domain_of: Sequence[npt.NDArray[np.int64]],
     carry_us: npt.NDArray[np.int64],
     domains: int,
-) -> Iterable[_Samples]:
-    """The samples of each domain."""
-    domain, key_us, unit, row, receipts = (
-        np.concatenate(column)
-        for column in zip(
-            *(
-                (
-                    of_channel[report.samples_channel],
-                    np.maximum(report.samples_latest_us, carry_us[report.unit]),
-                    np.full(len(report.samples_row), report.unit, np.int32),
-                    report.samples_row,
-                    _receipts_per_sample(report),
-                )
-                for report, of_channel in zip(reports, domain_of, strict=True)
-            ),
-            strict=True,
-        )
-    )
+) -> Iterable[_Places]:
+    """The samples of each domain; `domain_of` has the domain of each report's channels."""
+    pairs = zip(domain_of, reports, strict=True)
+    domain = np.concatenate([of_channel[report.samples_channel] for of_channel, report in pairs])
+    key_us = np.concatenate([np.maximum(report.samples_latest_us, carry_us[report.unit]) for report in reports])
+    unit = np.concatenate([np.full(len(report.samples_row), report.unit, np.int32) for report in reports])
+    row = np.concatenate([report.samples_row for report in reports])
+    receipts = np.concatenate([_receipts_per_sample(report) for report in reports])
     order = np.lexsort((row, unit, key_us, domain))
     ends = np.searchsorted(domain[order], np.arange(domains), side="right").tolist()
     for start, end in zip([0, *ends], ends, strict=False):
         rows = order[start:end]
-        yield _Samples(key_us[rows], unit[rows], row[rows], receipts[rows])
+        yield _Places(key_us[rows], unit[rows], row[rows], receipts[rows])
 
 
 def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
@@ -134,22 +165,18 @@ def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
     return each
 
 
-def _cut(domain: int, samples: _Samples, wanted: int) -> list[_Chunk]:
-    """At most so many chunks of about the same number of receipts; the first begins before everything."""
-    ends = np.cumsum(samples.receipts)
-    before = ends - samples.receipts
-    total = float(ends[-1])
+def _chunks_by(samples: _Places, wanted: int) -> _Places:
+    """At most so many chunks of about the same number of receipts."""
+    before = np.cumsum(samples.receipts) - samples.receipts
+    total = float(samples.receipts.sum())
     near = np.searchsorted(before, total * np.arange(1, wanted) / wanted - 0.5)  # half a receipt, for rounding
-    cuts = np.unique(near[(near > 0) & (near < len(before))])
-    sizes = np.diff(before[cuts], prepend=0, append=total).tolist()
-    first = _Chunk(domain, _BEFORE_EVERYTHING, 0, 0, sizes[0])
-    return [first] + [
-        _Chunk(domain, int(samples.key_us[cut]), int(samples.unit[cut]), int(samples.row[cut]), size)
-        for cut, size in zip(cuts.tolist(), sizes[1:], strict=True)
-    ]
+    begins = np.unique([0, *near[near < len(before)]])
+    key_us = samples.key_us[begins]
+    key_us[0] = _BEFORE_EVERYTHING
+    return _Places(key_us, samples.unit[begins], samples.row[begins], np.diff(before[begins], append=total))
 
 
-def tasks_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
+def _tasks_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
     """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
     task_of = np.zeros(len(sizes), np.int32)
     task, held = 0, 0.0
@@ -176,50 +203,28 @@ def latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np.
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-def cut_ids(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Piece` becomes `Ids`, one for each partition, and `Latest`."""
-    return partial(_cut_pieces, plan, _ids)
+class CutPiece(NamedTuple):
+    """A piece, and where its receipts belong."""
 
-
-def cut_receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Piece` becomes `TaskReceipts`, one for each task."""
-    return partial(_cut_pieces, plan, _task_receipts)
-
-
-class _Cuts(NamedTuple):
-    """Where chunks begin that aren't the first of their domain."""
-
-    chunk: npt.NDArray[np.int64]
+    piece: Piece
     key_us: npt.NDArray[np.int64]
-    unit: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int64]
+    chunk: npt.NDArray[np.int32]
 
-    def positions(self, piece: Piece, key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """How many receipts of a piece come before each."""
-        own = np.clip(self.row - piece.first_row, 0, len(key_us))
-        others = np.where(
-            self.unit > piece.unit,
-            np.searchsorted(key_us, self.key_us, side="right"),
-            np.searchsorted(key_us, self.key_us, side="left"),
-        )
-        return np.where(self.unit == piece.unit, own, others)
+    @property
+    def unit_row(self) -> npt.NDArray[np.int32]:
+        return (self.piece.first_row + np.arange(len(self.chunk))).astype(np.int32)
 
 
-def _chunks_of_pieces(
-    plan: CutPlan,
-) -> Callable[[Piece], tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]]:
-    """Tells of each receipt of a piece its key and its chunk."""
+def cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[CutPiece]:
+    """Each piece with the keys and the chunks of its receipts."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
-    later = np.flatnonzero(plan.cut_key_us >= 0)
-    cuts = _Cuts(later, plan.cut_key_us[later], plan.cut_unit[later], plan.cut_row[later])
-
-    def of_piece(piece: Piece) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    cuts = np.flatnonzero(plan.cut_key_us >= 0)
+    for row in rows:
+        piece = row.value
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
-        return key_us, _chunks(plan, cuts, domains[channel_of(piece)], cuts.positions(piece, key_us))
-
-    return of_piece
+        yield CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_of(piece)], piece, key_us))
 
 
 def keys_us(plan: CutPlan, piece: Piece) -> npt.NDArray[np.int64]:
@@ -230,29 +235,38 @@ def keys_us(plan: CutPlan, piece: Piece) -> npt.NDArray[np.int64]:
 
 
 def _chunks(
-    plan: CutPlan, cuts: _Cuts, domain: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    plan: CutPlan,
+    cuts: npt.NDArray[np.intp],
+    domain: npt.NDArray[np.int64],
+    piece: Piece,
+    key_us: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int32]:
-    """The chunk of each receipt of a piece, by its domain and the cuts that the piece lies behind."""
-    passed = np.bincount(plan.chunk_domain[cuts.chunk[positions == 0]], minlength=len(plan.domains))
+    """The chunk of each receipt of a piece; `cuts` are the chunks that aren't the first of their domain."""
+    before = _receipts_before(plan, cuts, piece, key_us)
+    # Most cuts lie before the whole piece, or behind it. Each of the few within it is looked at by itself.
+    passed = np.bincount(plan.chunk_domain[cuts[before == 0]], minlength=len(plan.domains))
     first = np.searchsorted(plan.chunk_domain, np.arange(len(plan.domains)))
     chunk: npt.NDArray[np.int32] = (first + passed).astype(np.int32)[domain]
-    for within in np.flatnonzero((positions > 0) & (positions < len(domain))).tolist():
-        position = positions[within]
-        chunk[position:] += domain[position:] == plan.chunk_domain[cuts.chunk[within]]
+    for within in np.flatnonzero((before > 0) & (before < len(domain))).tolist():
+        at = before[within]
+        chunk[at:] += domain[at:] == plan.chunk_domain[cuts[within]]
     return chunk
 
 
-_Cutter = Callable[[CutPlan, Piece, "npt.NDArray[np.int64]", "npt.NDArray[np.int32]"], Iterable[Row]]
+def _receipts_before(
+    plan: CutPlan, cuts: npt.NDArray[np.intp], piece: Piece, key_us: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """How many receipts of a piece come before each cut: by key, then unit, then row."""
+    cut_key_us, cut_unit = plan.cut_key_us[cuts], plan.cut_unit[cuts]
+    if_own = np.clip(plan.cut_row[cuts] - piece.first_row, 0, len(key_us))
+    if_later = np.searchsorted(key_us, cut_key_us, side="right")
+    if_earlier = np.searchsorted(key_us, cut_key_us, side="left")
+    before: npt.NDArray[np.int64] = np.where(cut_unit > piece.unit, if_later, if_earlier)
+    return np.where(cut_unit == piece.unit, if_own, before)
 
 
-def _cut_pieces(plan: CutPlan, cutter: _Cutter, rows: Iterator[Row]) -> Iterator[Row]:
-    of_piece = _chunks_of_pieces(plan)
-    for row in rows:
-        yield from cutter(plan, row.value, *of_piece(row.value))
-
-
-class _Group(NamedTuple):
-    """The receipts of a piece that go to one task: as they stand, but that those of one chunk stand together."""
+class Group(NamedTuple):
+    """The receipts of a piece that go to one task or partition: as they stand, but that those of one chunk stand together."""
 
     key: int
     chunk: npt.NDArray[np.int32]
@@ -264,8 +278,10 @@ class _Group(NamedTuple):
         return column[self.rows] if len(column) else column
 
 
-def _groups(key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]) -> Iterator[_Group]:
-    """`key` and `chunk` are those of `rows`."""
+def grouped_by(
+    key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
+) -> Iterator[Group]:
+    """The receipts at `rows` by their `key`, which says where they go."""
     chunks, at = distinct(chunk)
     keys, to = distinct(key)
     order = order_unless_sorted(to.astype(np.int64) * len(chunks) + at)
@@ -273,88 +289,10 @@ def _groups(key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.
         at, to, rows = at[order], to[order], rows[order]
     for first, end in runs(changes(to)):
         begins = np.flatnonzero(changes(at[first:end]))
-        in_row = rows[end - 1] - rows[first] == end - 1 - first and order is None
-        yield _Group(
+        follow_each_other = rows[end - 1] - rows[first] == end - 1 - first and order is None
+        yield Group(
             int(keys[to[first]]),
             chunks[at[first:end][begins]].astype(np.int32),
             np.append(begins[1:], end - first),
-            slice(int(rows[first]), int(rows[end - 1]) + 1) if in_row else rows[first:end],
-        )
-
-
-def _ids(plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> Iterator[Row]:
-    rows = np.flatnonzero(piece.id_high | piece.id_low)
-    latest_us = np.full(plan.chunks, -1, np.int64)
-    np.maximum.at(latest_us, chunk[rows], piece.received_at_us[rows])
-    chunks = np.flatnonzero(latest_us >= 0)
-    yield Row(piece.unit % plan.partitions, Latest(chunks.astype(np.int32), latest_us[chunks]))
-    partition = _partitions(plan, chunk[rows], piece.id_low[rows])
-    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
-    channels_of_rows = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
-    for group in _groups(partition, chunk[rows], rows):
-        source, sources = used(group.of(piece.source), piece.sources)
-        channel, channels = used(
-            group.of(channels_of_rows),
-            list(zip(piece.connections, piece.destinations, strict=True)),
-        )
-        yield Row(
-            group.key,
-            Ids(
-                unit=piece.unit,
-                chunk=group.chunk,
-                chunk_end=group.chunk_end,
-                unit_row=group.of(unit_row),
-                key_us=group.of(key_us),
-                id_high=group.of(piece.id_high),
-                id_low=group.of(piece.id_low),
-                source=source,
-                sources=sources,
-                digest_hash=group.of(piece.digest_hash),
-                channel=channel,
-                connections=[connection for connection, _ in channels],
-                destinations=[destination for _, destination in channels],
-            ),
-        )
-
-
-def _partitions(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """The partition that each id goes to: equal ids of a domain go to the same one.
-
-    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
-    domains would be torn into as many rows as it has ids.
-    """
-    partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
-    if not plan.is_whole.any():
-        return partitions
-    domain = plan.chunk_domain[chunk]
-    return np.where(plan.is_whole[domain], domain % plan.partitions, partitions).astype(np.int32)
-
-
-def _task_receipts(
-    plan: CutPlan, piece: Piece, key_us: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
-) -> Iterator[Row]:
-    clock_steps_back = not np.array_equal(key_us, piece.received_at_us)
-    unit_row = (piece.first_row + np.arange(len(chunk))).astype(np.int32)
-    has_id = (piece.id_high | piece.id_low) != 0
-    redelivered = np.zeros(len(chunk), np.bool_)
-    redelivered[piece.redelivered_row] = True
-    for group in _groups(plan.chunk_task[chunk], chunk, np.arange(len(chunk))):
-        source, sources = used(group.of(piece.source), piece.sources)
-        numbers = group.of(unit_row)
-        yield Row(
-            group.key,
-            TaskReceipts(
-                unit=piece.unit,
-                chunk=group.chunk,
-                chunk_end=group.chunk_end,
-                first_row=int(numbers[0]),
-                unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
-                received_at_us=group.of(piece.received_at_us),
-                key_us=group.of(key_us) if clock_steps_back else key_us[:0],
-                source=source,
-                sources=sources,
-                redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
-                row_id=group.of(piece.row_id),
-                unchecked_row=np.flatnonzero(~group.of(has_id)).astype(np.int32),
-            ),
+            slice(int(rows[first]), int(rows[end - 1]) + 1) if follow_each_other else rows[first:end],
         )

@@ -1,38 +1,38 @@
-"""Each unit read: its rows checked by the log's own readers, its ids made digests.
+"""Each unit read, its rows checked by the log's own readers, its ids made digests; and what the units say together.
 
-In: a `Unit`. Out: its `Piece`s in order, and one `UnitReport`, which says what is wrong with the unit instead of failing. So
-`reports` raises the first error in the order of the log, as one process that reads it would.
+`reading`: in, a `Unit`; out, its `Piece`s in order, and one `UnitReport`, which has the error of a unit instead of failing. So
+`reports_of` raises the first error in the order of the log, as one process that reads it would. The other functions here say
+what is known of the log by its reports, before any id is looked at.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.logs import LogBatch, ReadOptions, StatusLine, optional_columns
+from receiver.logs import LogBatch, ReadOptions, StatusLine, no_receipt, optional_columns
 from receiver.logs.columns import TimeUnit
 from receiver.logs.files import LogFile, open_log
 from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.remote import is_url
-from receiver.simulate.numbering import (
-    Channels,
-    Texts,
-    digest_hashes,
-    distinct,
-    longest_delivery_us,
-    plain_text,
-)
+from receiver.logs.rows import two_units
+from receiver.simulate import numbering
+from receiver.simulate.facts import LogSeen
+from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.steps.arrow_rows import Row, stable_order
 from receiver.steps.digests import digests_of
-from receiver.steps.schemas import Piece, Unit, UnitReport, part_lists
+from receiver.steps.schemas import Piece, Unit, UnitReport, channels_of, parts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,163 +51,6 @@ class Reading:
     with_ids: bool = False
     """Whether the texts of ids are kept too."""
     sample_rows: int = SAMPLE_ROWS
-
-
-def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for row in rows:
-            unit = row.value
-            for value in pieces_of(unit.number, read_unit(unit, how.options), how):
-                yield Row(unit.number, value)
-
-    return work
-
-
-def renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
-    """Gives pieces other units: where units are numbered as they are read, their order is known at the end."""
-    return lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
-
-
-def pieces_of(
-    unit: int,
-    batches: Iterator[LogBatch],
-    how: Reading,
-    carry: Callable[[Piece, LogBatch], Any] = lambda piece, _batch: piece,
-) -> Iterator[Any]:
-    """The pieces of a unit in order, then its report. The report says what is wrong with the unit.
-
-    `carry` may make of a piece something that holds more of its batch.
-    """
-    counts = _UnitCounts(unit, how)
-    problem = None
-    try:
-        for batch in batches:
-            piece = counts.add(batch)
-            if piece is not None:
-                yield carry(piece, batch)
-    except LogFormatError as error:
-        problem = error
-    yield counts.report(problem)
-
-
-@dataclass(slots=True)
-class _UnitCounts:
-    """What is known of a unit so far."""
-
-    unit: int
-    how: Reading
-    receipts: int = 0
-    unchecked: int = 0
-    skipped: int = 0
-    redelivered: int = 0
-    max_delivery_us: int = 0
-    first_us: int = -1
-    latest_us: int = -1
-    time_unit: TimeUnit | None = None
-    columns_present: set[str] = field(default_factory=set)
-    status_lines: list[StatusLine] = field(default_factory=list)
-    channels: Channels = field(default_factory=Channels)
-    by_channel: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
-    samples: list[tuple[npt.NDArray[Any], ...]] = field(default_factory=list)
-    sources: set[tuple[str, int]] = field(default_factory=set)
-    """With the channel that each sent to."""
-
-    def add(self, batch: LogBatch) -> Piece | None:
-        """Count a batch, and give its receipts if there are any."""
-        self.skipped += batch.skipped
-        self.status_lines += batch.status_lines
-        self.columns_present |= optional_columns(batch)
-        self.time_unit = batch.time_unit
-        if not len(batch):
-            return None
-        channel = self.channels.column(batch)
-        piece = self._piece(batch, channel)
-        running = np.maximum.accumulate(np.maximum(batch.received_at_us, self.latest_us))
-        self._sample(channel, running)
-        first_us = int(batch.received_at_us.min())
-        self.first_us = first_us if self.first_us < 0 else min(self.first_us, first_us)
-        self.latest_us = int(running[-1])
-        self.receipts += len(batch)
-        self.unchecked += int(np.count_nonzero((piece.id_high == 0) & (piece.id_low == 0)))
-        self.redelivered += len(piece.redelivered_row)
-        self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
-        return piece
-
-    def _piece(self, batch: LogBatch, channel: npt.NDArray[np.int32]) -> Piece:
-        sources = Texts()
-        source = sources.column(batch.message_source_id, len(batch))
-        used, of_used = distinct(channel)
-        channels = [self.channels.names[number] for number in used.tolist()]
-        pairs, _ = distinct(source.astype(np.int64) * len(used) + of_used)
-        self.sources |= {(sources.names[pair // len(used)], int(used[pair % len(used)])) for pair in pairs.tolist()}
-        ids = plain_text(batch.unique_message_id)
-        id_high, id_low = digests_of(ids, self.how.digest_key)
-        return Piece(
-            unit=self.unit,
-            first_row=self.receipts,
-            latest_us=self.latest_us,
-            received_at_us=batch.received_at_us,
-            id_high=id_high,
-            id_low=id_low,
-            unique_message_id=ids if self.how.with_ids else ids[:0],
-            source=source,
-            sources=sources.names,
-            channel=of_used if len(used) > 1 else of_used[:0],
-            **part_lists(channels),
-            redelivered_row=np.flatnonzero(() if batch.jms_redelivered is None else batch.jms_redelivered).astype(
-                np.int32
-            ),
-            digest_hash=np.zeros(0, np.uint64) if batch.body_digest is None else digest_hashes(batch.body_digest),
-            row_id=np.zeros(0, np.int64),
-        )
-
-    def _sample(self, channel: npt.NDArray[np.int32], running: npt.NDArray[np.int64]) -> None:
-        counts = np.bincount(channel, minlength=len(self.channels.names))
-        seen = np.zeros(len(counts), np.int64)
-        seen[: len(self.by_channel)] = self.by_channel
-        order = stable_order(channel)
-        # Of the n-th receipt in this order, the number among all of its channel.
-        number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
-        rows = order[number % self.how.sample_rows == 0]
-        self.samples.append((channel[rows], running[rows], rows + self.receipts))
-        self.by_channel = seen + counts
-
-    def report(self, problem: LogFormatError | None) -> UnitReport:
-        sources = sorted(self.sources)
-        channel, latest_us, row = (np.concatenate(column) for column in zip(_NO_SAMPLE, *self.samples, strict=True))
-        return UnitReport(
-            unit=self.unit,
-            file="",
-            first_row=-1,
-            last_row=-1,
-            receipts=self.receipts,
-            unchecked=self.unchecked,
-            skipped=self.skipped,
-            redelivered=self.redelivered,
-            max_delivery_us=self.max_delivery_us,
-            first_us=self.first_us,
-            last_us=self.latest_us,
-            time_unit=self.time_unit.unit if self.time_unit else "",
-            time_unit_line=self.time_unit.line if self.time_unit else 0,
-            columns_present=sorted(self.columns_present),
-            **part_lists(self.channels.names),
-            receipts_by_channel=self.by_channel,
-            sources=[source for source, _ in sources],
-            sources_channel=np.array([channel for _, channel in sources], np.int32),
-            samples_channel=channel,
-            samples_latest_us=latest_us,
-            samples_row=row,
-            status_at_us=np.array([line.logged_at_us for line in self.status_lines], np.int64),
-            status_values=[json.dumps(line.values) for line in self.status_lines],
-            problem_location=problem.location if problem else "",
-            problem=problem.problem if problem else "",
-            problem_hint=(problem.hint or "") if problem else "",
-        )
-
-
-_NO_SAMPLE = (np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:
@@ -249,3 +92,211 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[LogBatch]:
             yield from read_parquet(source, options, RowGroups(unit.first_group, unit.groups, unit.first_row))
         else:
             yield from reader(source, options)
+
+
+def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
+    """For `RowFlow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            unit = row.value
+            for value in pieces_of(unit.number, read_unit(unit, how.options), how):
+                yield Row(unit.number, value)
+
+    return work
+
+
+def pieces_of(
+    unit: int,
+    batches: Iterator[LogBatch],
+    how: Reading,
+    carry: Callable[[Piece, LogBatch], Any] = lambda piece, _batch: piece,
+) -> Iterator[Any]:
+    """The pieces of a unit in order, then its report, which says what is wrong with the unit.
+
+    `carry` may make of a piece something that holds more of its batch.
+    """
+    reader = _UnitReader(unit, how)
+    problem = None
+    try:
+        for batch in batches:
+            piece = reader.add(batch)
+            if piece is not None:
+                yield carry(piece, batch)
+    except LogFormatError as error:
+        problem = error
+    yield reader.report(problem)
+
+
+class _UnitReader:
+    """Makes pieces of a unit's batches, and counts what is in them."""
+
+    def __init__(self, unit: int, how: Reading) -> None:
+        self._how = how
+        self._report = UnitReport(unit)
+        self._columns: set[str] = set()
+        self._channels = numbering.Channels()
+        self._by_channel = np.zeros(0, np.int64)
+        self._sources: set[tuple[str, int]] = set()
+        """With the channel that each sent to."""
+        self._samples = [(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))]
+
+    def add(self, batch: LogBatch) -> Piece | None:
+        """Count a batch, and give its receipts if there are any."""
+        report = self._report
+        report.skipped += batch.skipped
+        report.status_lines += [json.dumps([line.logged_at_us, line.values]) for line in batch.status_lines]
+        self._columns |= optional_columns(batch)
+        if batch.time_unit is not None:
+            report.time_unit, report.time_unit_line = batch.time_unit
+        if not len(batch):
+            return None
+        channel = self._channels.column(batch)
+        piece = self._piece(batch, channel)
+        running_us = np.maximum.accumulate(np.maximum(batch.received_at_us, report.last_us))
+        self._sample(channel, running_us)
+        first_us = int(batch.received_at_us.min())
+        report.first_us = first_us if report.first_us < 0 else min(report.first_us, first_us)
+        report.last_us = int(running_us[-1])
+        report.receipts += len(batch)
+        report.unchecked += int(np.count_nonzero((piece.id_high == 0) & (piece.id_low == 0)))
+        report.redelivered += len(piece.redelivered_row)
+        report.max_delivery_us = max(report.max_delivery_us, numbering.longest_delivery_us(batch))
+        return piece
+
+    def _piece(self, batch: LogBatch, channel: npt.NDArray[np.int32]) -> Piece:
+        sources = numbering.Texts()
+        source = sources.column(batch.message_source_id, len(batch))
+        used, of_used = numbering.distinct(channel)
+        pairs, _ = numbering.distinct(source.astype(np.int64) * len(used) + of_used)
+        self._sources |= {(sources.names[pair // len(used)], int(used[pair % len(used)])) for pair in pairs.tolist()}
+        ids = numbering.plain_text(batch.unique_message_id)
+        id_high, id_low = digests_of(ids, self._how.digest_key)
+        redelivered = () if batch.jms_redelivered is None else batch.jms_redelivered
+        digests = batch.body_digest
+        return Piece(
+            unit=self._report.unit,
+            first_row=self._report.receipts,
+            latest_us=self._report.last_us,
+            received_at_us=batch.received_at_us,
+            id_high=id_high,
+            id_low=id_low,
+            unique_message_id=ids if self._how.with_ids else ids[:0],
+            source=source,
+            sources=sources.names,
+            channel=of_used if len(used) > 1 else of_used[:0],
+            channels=parts_of(self._channels.names[number] for number in used.tolist()),
+            redelivered_row=np.flatnonzero(redelivered).astype(np.int32),
+            digest_hash=np.zeros(0, np.uint64) if digests is None else numbering.digest_hashes(digests),
+            row_id=np.zeros(0, np.int64),
+        )
+
+    def _sample(self, channel: npt.NDArray[np.int32], running_us: npt.NDArray[np.int64]) -> None:
+        counts = np.bincount(channel, minlength=len(self._channels.names))
+        seen = np.zeros(len(counts), np.int64)
+        seen[: len(self._by_channel)] = self._by_channel
+        order = stable_order(channel)
+        # Of the n-th receipt in this order, the number among all of its channel.
+        number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
+        rows = order[number % self._how.sample_rows == 0]
+        self._samples.append((channel[rows], running_us[rows], rows + self._report.receipts))
+        self._by_channel = seen + counts
+
+    def report(self, problem: LogFormatError | None) -> UnitReport:
+        sources = sorted(self._sources)
+        channel, latest_us, row = (np.concatenate(column) for column in zip(*self._samples, strict=True))
+        return replace(
+            self._report,
+            columns_present=sorted(self._columns),
+            channels=parts_of(self._channels.names),
+            receipts_by_channel=self._by_channel,
+            sources=[source for source, _ in sources],
+            sources_channel=np.array([channel for _, channel in sources], np.int32),
+            samples_channel=channel,
+            samples_latest_us=latest_us,
+            samples_row=row,
+            problem=b"" if problem is None else pickle.dumps(problem),
+        )
+
+
+def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
+    reports = sorted(unordered, key=lambda report: report.unit)
+    first_units: dict[int, TimeUnit] = {}
+    for report, unit in zip(reports, units, strict=True):
+        if report.time_unit:
+            time_unit = TimeUnit(report.time_unit, report.time_unit_line)
+            first = first_units.setdefault(unit.file, time_unit)
+            if first.unit != time_unit.unit:
+                raise two_units(unit.name, first, time_unit)
+        if report.problem:
+            raise pickle.loads(report.problem)  # noqa: S301 - our own task's
+    if not any(report.receipts for report in reports):
+        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
+    numbering.check_columns({column for report in reports for column in report.columns_present}, key)
+    return reports
+
+
+def status_lines_of(reports: Iterable[UnitReport]) -> Iterator[StatusLine]:
+    """The status lines in the units, in the order of reading."""
+    for report in reports:
+        for line in report.status_lines:
+            yield StatusLine(*json.loads(line))
+
+
+def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
+    """The domain of each channel."""
+    channels = {channel for report in reports for channel in channels_of(report)}
+    return {channel: key.name(channel) for channel in channels}
+
+
+def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
+    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
+    carry_us = np.full(len(units), -1, np.int64)
+    for before, unit in pairwise(units):
+        if before.file == unit.file:
+            carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
+    return carry_us
+
+
+def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
+    """What is known of the log before any id is looked at."""
+    domains = _domains(reports, key)
+    present = {column for report in reports for column in report.columns_present}
+    lacking: Counter[str] = Counter()
+    for report in reports:
+        lacking.update(numbering.lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
+    return LogSeen(
+        log=LogFigures(
+            receipts=sum(report.receipts for report in reports),
+            unchecked=sum(report.unchecked for report in reports),
+            skipped=sum(report.skipped for report in reports),
+            duplicates=0,
+            domains=len(domains),
+            sources=sum(domain.sources for domain in domains),
+            first_received_at_us=min(report.first_us for report in reports if report.receipts),
+            last_received_at_us=max(report.last_us for report in reports if report.receipts),
+            clock_clamped=0,
+            redelivered=sum(report.redelivered for report in reports),
+            max_delivery_secs=max(report.max_delivery_us for report in reports) / 1_000_000,
+        ),
+        domains=domains,
+        lacking=dict(lacking),
+        has_digest="body_digest" in present,
+        has_redelivered="jms_redelivered" in present,
+        status_lines=list(status_lines_of(reports)),
+    )
+
+
+def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainFigures]:
+    """The domains, ordered by name."""
+    name_of = names_of(reports, key)
+    sources: dict[str, set[str]] = {name: set() for name in sorted(set(name_of.values()))}
+    receipts: Counter[str] = Counter()
+    for report in reports:
+        names = [name_of[channel] for channel in channels_of(report)]
+        for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
+            sources[names[channel]].add(source)
+        for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
+            receipts[name] += count
+    return [DomainFigures(name, receipts[name], sources=len(of_domain)) for name, of_domain in sources.items()]

@@ -1,44 +1,216 @@
 """Each chunk replayed from its true starting state, by the kernel of the whole log.
 
-In: the `MeasuredReceipts` of a task's chunks, and the `Tail`s that earlier chunks hand to them. Out: what is made of each
-chunk's replay. A tail holds all that a later chunk can still meet or must forget (see `tails`), so the kernel goes on as if
-it had replayed all of the domain before.
+`behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` that they refer to; out, these, and more `EarlierReceipts`, which
+chunks leave to later ones as their *tails*. `replaying` and `judging`: in, all these; out, what is made of each chunk's replay.
+
+What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only their
+receipts that can still change a verdict or a count:
+
+- of each source the newest ids, one more than the largest window. They fill its queue. The last one is outside of every
+  queue, so it moves the clock of the time queue, as it did in truth;
+- the newest receipt that was replaced, as that moves the clock too;
+- what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. What is older was
+  forgotten, unless it is in a queue.
+
+More receipts do no harm: behind the newest of its source, a queue loses an older one at once, as it did in truth. So it is
+enough to know *at least* how many ids a source has sent since a chunk (`_sent_at_least`). A chunk gives so many less than the
+largest window asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from receiver.simulate.compiled import compiled
 from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
-from receiver.steps.arrow_rows import Row, by_chunk, changes, column, in_one, values_in
-from receiver.steps.measuring import dense_ids
-from receiver.steps.schemas import Caught, CutPlan, MeasuredReceipts, Tail
+from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
+from receiver.steps.measuring import SourceTotals, dense_ids
+from receiver.steps.plan import CutPlan
+from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts, SourceCounts
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
-class Started(NamedTuple):
-    """A chunk behind the receipts that make its starting state."""
+def behind_tails(measured: RowFlow, plan: CutPlan, tails: TailPlan) -> RowFlow:
+    """`ChunkReceipts`, and the `EarlierReceipts` that suit windows and expiries up to those of the plan of `tails`."""
 
-    receipts: MeasuredReceipts
-    label: npt.NDArray[np.int64]
-    """Of the receipts before the chunk."""
-    section: Section
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            yield from _tails(plan, tails, row.value)
+
+    return measured.plus(measured.only(ChunkReceipts).map(work, EarlierReceipts))
+
+
+@dataclass(frozen=True, slots=True)
+class TailPlan:
+    """What each chunk must be given."""
+
+    totals: SourceTotals
+    depth: int
+    """How many newest ids of each source."""
+    horizon_us: npt.NDArray[np.int64]
+    """Per chunk, from which time on the time queue's receipts matter when it begins."""
+    replaced_from: npt.NDArray[np.int32]
+    """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
+
+
+def tail_plan(
+    plan: CutPlan, totals: SourceTotals, counts: Sequence[SourceCounts], window: int, expiry_us: int
+) -> TailPlan:
+    """For windows and expiries up to these; `counts` are of all chunks in order."""
+    depth = window + 1
+    first = plan.first_chunk
+    reached = np.full(plan.chunks + 1, -1, np.int32)
+    _note_reached(totals.entry, totals.firsts, totals.lasts, depth, reached)
+    # Chunks are numbered domain by domain, so what earlier domains have reached lies before a domain's first chunk.
+    reached = np.maximum.accumulate(reached)[: plan.chunks]
+    horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
+    replaced_from = first.copy()
+    clock_us = -1
+    for chunk in range(plan.chunks):
+        before = counts[chunk - 1]
+        if chunk == first[chunk]:
+            clock_us = -1
+        elif before.replaced_us >= 0:
+            clock_us = before.replaced_us
+            replaced_from[chunk] = chunk - 1
+        else:
+            replaced_from[chunk] = replaced_from[chunk - 1]
+        if expiry_us:
+            pushed_out_us = counts[reached[chunk]].first_us if reached[chunk] >= first[chunk] else -1
+            least_us = max(clock_us, pushed_out_us)
+            horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
+    return TailPlan(totals, depth, horizon_us, replaced_from)
+
+
+@compiled()
+def _note_reached(
+    entry: npt.NDArray[np.int64],
+    firsts: npt.NDArray[np.int64],
+    lasts: npt.NDArray[np.int64],
+    depth: int,
+    reached: npt.NDArray[np.int32],
+) -> None:
+    """For the chunk behind each entry (see `SourceTotals`), note the newest chunk from which on its series has sent `depth` ids."""
+    begin, at = 0, 0
+    for end in range(len(entry)):
+        if entry[end] >> 32 != entry[begin] >> 32:
+            begin = at = end
+        # From `at` on its ids aren't known to be so many yet.
+        while at <= end:
+            firsts_before = firsts[at - 1] if at > begin else 0
+            lasts_before = lasts[at - 1] if at > begin else 0
+            if max(firsts[end] - firsts_before, lasts[end] - lasts_before) < depth:
+                break
+            at += 1
+        if at > begin:
+            behind = (entry[end] & 0xFFFFFFFF) + 1
+            reached[behind] = max(reached[behind], entry[at - 1] & 0xFFFFFFFF)
+
+
+def _sent_at_least(
+    totals: SourceTotals, series: npt.NDArray[np.int64], from_chunk: int, to_chunk: int
+) -> npt.NDArray[np.int64]:
+    """At least how many ids each of these series has sent from a chunk on, before another one.
+
+    Ids that it sent first, or last, in that time are different ones. Only ids that came before and come after aren't counted.
+    """
+    begin, end = (np.full(len(series), chunk, np.int32) for chunk in (from_chunk, to_chunk))
+    firsts = totals.firsts_before(series, end) - totals.firsts_before(series, begin)
+    lasts = totals.lasts_before(series, end) - totals.lasts_before(series, begin)
+    at_least: npt.NDArray[np.int64] = np.maximum(firsts, lasts)
+    return at_least
+
+
+def _tails(plan: CutPlan, tails: TailPlan, receipts: ChunkReceipts) -> Iterator[Row]:
+    domain = int(plan.chunk_domain[receipts.chunk])
+    later = range(receipts.chunk + 1, plan.of_domain(domain).stop)
+    if not later or not len(receipts.source):
+        return
+    giver = _Giver(domain, tails, receipts)
+    # The id of a receipt that isn't linked comes in no other: it gets a label of its own, a negative one.
+    label = -1 - ((np.int64(receipts.chunk) << np.int64(32)) | np.arange(len(receipts.source)))
+    label[receipts.linked_row] = receipts.label
+    for to_chunk in later:
+        row = giver.rows_for(to_chunk)
+        if len(row):
+            source, sources = used(receipts.source[row], receipts.sources)
+            tail = EarlierReceipts(
+                chunk=to_chunk,
+                from_chunk=np.full(len(row), receipts.chunk, np.int32),
+                row=row.astype(np.int32),
+                label=label[row],
+                received_at_us=receipts.received_at_us[row],
+                source=source,
+                sources=sources,
+                newer_ids=np.zeros(0, np.int64),
+            )
+            yield Row(int(plan.chunk_task[to_chunk]), tail)
+
+
+class _Giver:
+    """One chunk as it looks from later ones: which of its receipts are still the newest of something."""
+
+    def __init__(self, domain: int, tails: TailPlan, receipts: ChunkReceipts) -> None:
+        self._tails, self._receipts = tails, receipts
+        self._replaced_in = np.full(len(receipts.source), NEVER, np.int32)
+        self._replaced_in[receipts.linked_row] = receipts.next_in
+        self._again_in = _again_in(receipts)
+        self._by_source = stable_order(receipts.source)
+        self._series = np.array([tails.totals.series[domain, source] for source in receipts.sources], np.int64)
+
+    def rows_for(self, to_chunk: int) -> npt.NDArray[np.int64]:
+        """The rows that a later chunk must be given."""
+        receipts, tails = self._receipts, self._tails
+        due = tails.depth - _sent_at_least(tails.totals, self._series, receipts.chunk + 1, to_chunk)
+        is_in_time = receipts.received_at_us[-1] >= tails.horizon_us[to_chunk]
+        gives_replaced = receipts.chunk >= tails.replaced_from[to_chunk]
+        if not ((due > 0).any() or is_in_time or gives_replaced):
+            return np.empty(0, np.int64)
+        is_current = self._replaced_in >= to_chunk
+        wanted = (self._again_in >= to_chunk) & (receipts.received_at_us >= tails.horizon_us[to_chunk])
+        wanted[self._newest_of_sources(due, is_current)] = True
+        if gives_replaced:
+            wanted[np.flatnonzero(~is_current)[-1:]] = True
+        return np.flatnonzero(wanted)
+
+    def _newest_of_sources(
+        self, due: npt.NDArray[np.int64], is_current: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.int64]:
+        """The newest of each source's current receipts, as many as are due."""
+        is_wanted = is_current & (due > 0)[self._receipts.source]
+        rows = self._by_source[is_wanted[self._by_source]]
+        source = self._receipts.source[rows]
+        ends = np.searchsorted(source, np.arange(len(due)), side="right")
+        return rows[ends[source] - np.arange(len(rows)) <= due[source]]
+
+
+def _again_in(receipts: ChunkReceipts) -> npt.NDArray[np.int32]:
+    """Per receipt, the chunk in which its id comes next, from any source."""
+    again_in = np.full(len(receipts.source), NEVER, np.int32)
+    np.minimum.at(again_in, receipts.ref_row, receipts.ref_to)
+    by_label = np.argsort(receipts.label, kind="stable")
+    is_last_here = changes(receipts.label[by_label][::-1])[::-1]
+    again_in[receipts.linked_row[by_label[~is_last_here]]] = receipts.chunk
+    return again_in
 
 
 def replaying(
     plan: CutPlan, measures: Measures, work: Callable[[Section], Iterable[Any]]
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.each_key`: `MeasuredReceipts`, `Tail` -> what `work` makes of each chunk."""
+    """For `RowFlow.each_key`: `ChunkReceipts`, `EarlierReceipts` -> what `work` makes of each chunk."""
 
     def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        for chunk in started(rows, plan, measures):
-            yield from (Row(0, value) for value in work(chunk.section))
+        for _, section in _sections(rows, plan, measures):
+            yield from (Row(0, value) for value in work(section))
 
     return of_task
 
@@ -46,10 +218,10 @@ def replaying(
 def judging(
     plan: CutPlan, measures: Measures, window: int, expiry_us: int
 ) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `MeasuredReceipts`, `Tail` -> `Caught`; the plan keeps rows."""
+    """For `RowFlow.grouped`: `ChunkReceipts`, `EarlierReceipts` -> `Caught`; the plan keeps rows."""
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        for receipts, _, section in started(rows, plan, measures):
+        for receipts, section in _sections(rows, plan, measures):
             (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
             caught = is_caught(counts.needs_us, expiry_us)
             number = receipts.number[section.duplicates[caught] - section.counted_from]
@@ -58,47 +230,53 @@ def judging(
     return work
 
 
-def started(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterator[Started]:
-    """Each chunk of a task behind its tails, as replays begin with it."""
-    chunks, tails = values_in(rows, MeasuredReceipts, Tail)
-    tails_of = by_chunk(tails)
+def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterator[tuple[ChunkReceipts, Section]]:
+    """Each chunk of a task behind its starting state."""
+    chunks, earlier = values_in(rows, ChunkReceipts, EarlierReceipts)
+    earlier_of = by_chunk(earlier)
     while chunks:
         receipts = chunks.pop()
-        yield _behind(receipts, tails_of.pop(receipts.chunk, []), int(plan.chunk_domain[receipts.chunk]), measures)
+        start = starting_state(receipts, earlier_of.pop(receipts.chunk, []))
+        yield receipts, section_of(plan, measures, receipts, start)
 
 
-def _behind(receipts: MeasuredReceipts, tails: list[Tail], domain: int, measures: Measures) -> Started:
-    tail_source, sources = in_one(((tail.source, tail.sources) for tail in tails), first=receipts.sources)
-    from_chunk = [np.full(len(tail.row), tail.from_chunk, np.int32) for tail in tails]
-    chunk = np.concatenate([receipts.earlier_chunk, *from_chunk])
-    row = np.concatenate([receipts.earlier_row, column(tails, "row", np.int32)])
-    # A receipt that the chunk refers to may be in a tail too.
-    position = (chunk.astype(np.int64) << 32) | row
+class StartingState(NamedTuple):
+    """The receipts that a chunk is put behind, in order."""
+
+    label: npt.NDArray[np.int64]
+    received_at_us: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int32]
+    sources: list[str]
+
+
+def starting_state(receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]) -> StartingState:
+    """The receipts that a chunk refers to, and those of its tails: some are both."""
+    source, sources = in_one(((each.source, each.sources) for each in earlier), first=receipts.sources)
+    position = (column(earlier, "from_chunk", np.int32).astype(np.int64) << 32) | column(earlier, "row", np.int32)
     order = np.argsort(position, kind="stable")
     chosen = order[changes(position[order])]
-    label = np.concatenate([receipts.earlier_label, column(tails, "label", np.int64)])[chosen]
-    times_us = np.concatenate([receipts.earlier_received_at_us, column(tails, "received_at_us", np.int64)])[chosen]
-    source = np.concatenate([receipts.earlier_source, tail_source])[chosen]
-    ids, distinct = dense_ids(label, receipts)
+    label, times_us = (column(earlier, name, np.int64)[chosen] for name in ("label", "received_at_us"))
+    return StartingState(label, times_us, source[chosen], sources)
+
+
+def section_of(plan: CutPlan, measures: Measures, receipts: ChunkReceipts, start: StartingState) -> Section:
+    """A chunk behind its starting state."""
+    ids, distinct = dense_ids(start.label, receipts)
     rows = link_rows(
-        np.concatenate([times_us, receipts.received_at_us]),
-        np.concatenate([source, receipts.source]),
+        np.concatenate([start.received_at_us, receipts.received_at_us]),
+        np.concatenate([start.source, receipts.source]),
         ids,
-        sources=len(sources),
+        sources=len(start.sources),
         distinct_ids=distinct,
     )
-    duplicates_us = receipts.received_at_us[rows.earlier[len(chosen) :] >= 0]
-    # Other tasks have the other processors.
-    return Started(
-        receipts,
-        label,
-        Section(
-            domain,
-            rows,
-            len(chosen),
-            sources,
-            receipts.window_needs,
-            measures.in_first_half(duplicates_us),
-            threads=1,
-        ),
+    begin = len(start.label)
+    duplicates_us = receipts.received_at_us[rows.earlier[begin:] >= 0]
+    return Section(
+        int(plan.chunk_domain[receipts.chunk]),
+        rows,
+        begin,
+        start.sources,
+        receipts.window_needs,
+        measures.in_first_half(duplicates_us),
+        threads=1,  # other tasks have the other processors
     )

@@ -1,24 +1,35 @@
-"""What the steps hand to each other: one dataclass per kind of row, whose fields are the columns (see `arrow_rows`).
+"""What the steps hand to each other: one dataclass for each kind of row, whose fields are its columns (see `arrow_rows`).
 
-A *unit* is a file, or a part of one: what one task reads. A *chunk* is a stretch of one domain's receipts in order. Each
-chunk has a *task*, a number that it may share with other chunks: one task of Spark works on them together. A receipt is
-known by its unit and its row there, until its chunk is put in order; then by its chunk and its row there, which is its
-index among the chunk's receipts with an id. A *reference* leads from a chunk back to a receipt of an earlier one.
+| word | meaning |
+|---|---|
+| unit | a file, or a part of one: what one task reads; receipts are numbered in it, unreadable rows aren't |
+| piece | receipts of a unit that follow each other, as they were read |
+| chunk | a stretch of one domain's receipts, in the order of the log |
+| task | works on the chunks that share its number |
+| partition | has all receipts of its ids |
+| row of a chunk | the index of a receipt with an id among those of its chunk, in order |
+| linked receipt | a receipt whose id comes more than once in its domain |
+| label | a number for the id of linked receipts: those of one id and domain have the same, all others another |
+| earlier receipt | a receipt of an earlier chunk that a chunk has to know: because it refers to it, or by a tail |
+| reference | from a chunk back to the newest receipt of an id and source before it, if the chunk has the id too |
+| tail | the receipts that are still remembered when a chunk begins |
+| replaced | said of a receipt once its source has sent the id again |
 
-An id is a digest of 128 bits under a key that is drawn for each run. It goes to a *partition*, which has all receipts of
-its ids. Other text stays text: each value has its own list of sources, since numbers for the whole log would have to be
-handed out by one task.
+A receipt is known by its unit and its row there, until its chunk is put in order; then by its chunk and its row there.
+Ids are digests (see `digests`). Other text stays text: each value has its own list of sources, since numbers for the whole
+log would have to be handed out by one task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.domains import PARTS, Channel
+from receiver.domains import Channel
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -28,15 +39,19 @@ NEVER = 2**31 - 1
 """A chunk after all others."""
 
 
+def _no_numbers() -> npt.NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
+def _no_indices() -> npt.NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """An error of the package's own, on its way from a task to the driver."""
 
-    error: str
-    """Its class."""
-    location: str
-    problem: str
-    hint: str
+    pickled: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,7 @@ class Piece:
 
     unit: int
     first_row: int
-    """The number of its first receipt in the unit: receipts are counted, unreadable rows aren't."""
+    """The row of its first receipt in the unit."""
     latest_us: int
     """The largest time of the unit before it, -1 at the unit's start."""
     received_at_us: npt.NDArray[np.int64]
@@ -78,10 +93,9 @@ class Piece:
     """Indices of `sources`."""
     sources: list[str]
     channel: npt.NDArray[np.int32]
-    """Indices of the three lists of parts, which run in parallel; empty where they have one entry."""
-    connections: list[str]
-    destinations: list[str]
-    receivers: list[str]
+    """The number of each receipt's channel; empty where there is but one."""
+    channels: list[str]
+    """The parts of each channel, channel by channel (see `channels_of`)."""
     redelivered_row: npt.NDArray[np.int32]
     """Which of these receipts are marked as redelivered."""
     digest_hash: npt.NDArray[np.uint64]
@@ -90,57 +104,54 @@ class Piece:
     """The number of each row in a caller's frame; empty where nobody asks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UnitReport:
-    """What a unit holds, for the plan."""
+    """What a unit holds: filled in as it is read, for the plan."""
 
     unit: int
-    file: str
+    file: str = ""
     """Of units that come from a frame: their file, and the first and last row in it."""
-    first_row: int
-    last_row: int
-    receipts: int
-    unchecked: int
-    skipped: int
-    redelivered: int
-    max_delivery_us: int
-    first_us: int
+    first_row: int = -1
+    last_row: int = -1
+    receipts: int = 0
+    unchecked: int = 0
+    skipped: int = 0
+    redelivered: int = 0
+    max_delivery_us: int = 0
+    first_us: int = -1
     """Smallest and largest time as read; -1 without receipts."""
-    last_us: int
-    time_unit: str
+    last_us: int = -1
+    time_unit: str = ""
     """What its numeric times are in, and the line of the first; empty and 0 without any."""
-    time_unit_line: int
-    columns_present: list[str]
-    connections: list[str]
-    """The channels, as three parallel lists."""
-    destinations: list[str]
-    receivers: list[str]
-    receipts_by_channel: npt.NDArray[np.int64]
-    sources: list[str]
+    time_unit_line: int = 0
+    columns_present: list[str] = field(default_factory=list)
+    channels: list[str] = field(default_factory=list)
+    """As in `Piece`."""
+    receipts_by_channel: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    sources: list[str] = field(default_factory=list)
     """Once for each channel that it sent to; the next column has the channel."""
-    sources_channel: npt.NDArray[np.int32]
-    samples_channel: npt.NDArray[np.int32]
-    """A sample: one of every so many receipts of each channel. Columns: its channel and its sort key, to which
-    `CutPlan.carry_us` is still to be applied."""
-    samples_latest_us: npt.NDArray[np.int64]
-    samples_row: npt.NDArray[np.int64]
-    status_at_us: npt.NDArray[np.int64]
-    status_values: list[str]
-    """Per status line, its values in JSON."""
-    problem_location: str
-    """Where the log couldn't be read; empty where it could, as are the next two."""
-    problem: str
-    problem_hint: str
+    sources_channel: npt.NDArray[np.int32] = field(default_factory=_no_indices)
+    samples_channel: npt.NDArray[np.int32] = field(default_factory=_no_indices)
+    """A sample: one of every so many receipts of each channel. Columns: its channel; the largest time of the unit up to it;
+    its row.
+    """
+    samples_latest_us: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    samples_row: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    status_lines: list[str] = field(default_factory=list)
+    """In JSON: when each was logged, and its values."""
+    problem: bytes = b""
+    """The pickled `LogFormatError` of the unit; empty where it could be read."""
 
 
-def channels_of(value: Piece | UnitReport) -> list[Channel]:
+def channels_of(value: Piece | UnitReport | Ids) -> list[Channel]:
     """The channels that its numbers stand for."""
-    return [Channel(*parts) for parts in zip(*(getattr(value, name) for name in PARTS.values()), strict=True)]
+    texts, parts = value.channels, len(Channel._fields)
+    return [Channel(*texts[at : at + parts]) for at in range(0, len(texts), parts)]
 
 
-def part_lists(channels: Sequence[Channel]) -> dict[str, list[str]]:
-    """The columns that `channels_of` reads."""
-    return {name: [getattr(channel, part) for channel in channels] for part, name in PARTS.items()}
+def parts_of(channels: Iterable[Channel]) -> list[str]:
+    """The column that `channels_of` reads."""
+    return list(chain.from_iterable(channels))
 
 
 def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
@@ -149,66 +160,16 @@ def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
 
 
 @dataclass(frozen=True, slots=True)
-class CutPlan:
-    """How the log is cut up. The order of receipts is that of (key, unit, row in unit): a receipt's key is the largest
-    time of its file up to it.
-    """
-
-    key: str
-    """The domain KEY."""
-    domains: list[str]
-    """Ordered by name."""
-    carry_us: npt.NDArray[np.int64]
-    """Per unit, the largest time of its file before it, -1 if none."""
-    chunk_domain: npt.NDArray[np.int32]
-    """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
-    chunk_task: npt.NDArray[np.int32]
-    """Chunk -> the number of the task that works on it."""
-    cut_key_us: npt.NDArray[np.int64]
-    """Chunk -> the receipt in the order of the log at which it begins, in three columns; a domain's first chunk begins before everything."""
-    cut_unit: npt.NDArray[np.int32]
-    cut_row: npt.NDArray[np.int64]
-    partitions: int
-    """Among how many partitions the ids are dealt."""
-    unit_number: npt.NDArray[np.int64]
-    """Unit -> the number of its first receipt in the order of reading."""
-    keeps_rows: bool
-    """Whether verdicts are asked for, so that each receipt keeps its number."""
-    is_whole: npt.NDArray[np.bool_]
-    """Per domain, whether it is so small that all of its ids go to one partition."""
-    looks_across_domains: bool
-    """Whether ids of one queue may hide in several domains."""
-
-    @property
-    def chunks(self) -> int:
-        return len(self.chunk_domain)
-
-    @property
-    def tasks(self) -> int:
-        return int(self.chunk_task.max(initial=-1)) + 1
-
-    @property
-    def first_chunk(self) -> npt.NDArray[np.int32]:
-        """Chunk -> the first chunk of its domain."""
-        return np.searchsorted(self.chunk_domain, self.chunk_domain).astype(np.int32)
-
-    def of_domain(self, domain: int) -> range:
-        """The chunks of a domain."""
-        first, last = np.searchsorted(self.chunk_domain, [domain, domain + 1])
-        return range(int(first), int(last))
-
-
-@dataclass(frozen=True, slots=True)
 class Ids:
     """The ids of a piece that go to one partition. Key: the partition."""
 
     unit: int
     chunk: npt.NDArray[np.int32]
-    """Receipts of one chunk stand together, those of `chunk[n]` before row `chunk_end[n]`; in order, but for that."""
+    """Receipts of one chunk stand together, those of `chunk[n]` before index `chunk_end[n]`; in order, but for that."""
     chunk_end: npt.NDArray[np.int64]
     unit_row: npt.NDArray[np.int32]
-    """The row of the receipt in the unit, counted as `Piece.first_row` is."""
     key_us: npt.NDArray[np.int64]
+    """By which receipts are ordered (see `CutPlan`)."""
     id_high: npt.NDArray[np.int64]
     id_low: npt.NDArray[np.int64]
     source: npt.NDArray[np.int32]
@@ -217,8 +178,7 @@ class Ids:
     """Empty where there is none."""
     channel: npt.NDArray[np.int32]
     """Only where the plan looks across domains, else empty."""
-    connections: list[str]
-    destinations: list[str]
+    channels: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,25 +191,22 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Receipts of a chunk whose ids come more than once in their domain. Key: the task."""
+    """The linked receipts of a chunk that one partition has. Key: the task."""
 
     chunk: int
     unit: npt.NDArray[np.int32]
     unit_row: npt.NDArray[np.int32]
     label: npt.NDArray[np.int64]
-    """A number for the id: receipts of one id and domain have the same, all others another."""
-    is_again: npt.NDArray[np.bool_]
+    is_duplicate: npt.NDArray[np.bool_]
     """Whether the id came before in the domain."""
     replaces: npt.NDArray[np.bool_]
     """Whether it came before from the same source."""
     is_last: npt.NDArray[np.bool_]
     """Whether the id never comes again in the domain."""
     next_in: npt.NDArray[np.int32]
-    """The chunk in which the same source sends the id next, or NEVER."""
+    """The chunk in which the receipt is replaced, or NEVER."""
     ref_at: npt.NDArray[np.int32]
-    """Which of these receipts later chunks refer to: for each id and source, its newest receipt in the chunk. It stands here
-    once for each later chunk that has the id, up to the one in which the source sends it again.
-    """
+    """Which of these receipts later chunks refer to: once for each such chunk."""
     ref_to: npt.NDArray[np.int32]
     """The chunk that refers to it."""
 
@@ -260,7 +217,7 @@ class TaskReceipts:
 
     unit: int
     chunk: npt.NDArray[np.int32]
-    """Receipts of one chunk stand together, as in `Ids`, whose `chunk_end` is the next column."""
+    """Receipts of one chunk stand together, as in `Ids`."""
     chunk_end: npt.NDArray[np.int64]
     first_row: int
     """The row of the first receipt in the unit, where all follow each other; else `unit_row` has their rows."""
@@ -273,77 +230,62 @@ class TaskReceipts:
     redelivered_row: npt.NDArray[np.int32]
     """Which of these receipts are marked as redelivered."""
     row_id: npt.NDArray[np.int64]
-    """The number of each row in a caller's frame, as in `Piece`."""
+    """As in `Piece`."""
     unchecked_row: npt.NDArray[np.int32]
     """Which of these receipts have no id."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Receipts:
-    """The receipts with an id of a chunk, in order."""
+class ChunkReceipts:
+    """The receipts with an id of a chunk, in order. Key: the task."""
 
     chunk: int
     received_at_us: npt.NDArray[np.int64]
     """Clamped (rule 2)."""
     source: npt.NDArray[np.int32]
     sources: list[str]
+    """Each sent at least one of these receipts."""
     number: npt.NDArray[np.int64]
     """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
-    repeat_row: npt.NDArray[np.int32]
-    """The receipts that `Links` is about, ascending."""
+    linked_row: npt.NDArray[np.int32]
+    """The linked receipts, ascending; the next two columns are theirs."""
     label: npt.NDArray[np.int64]
     next_in: npt.NDArray[np.int32]
+    """The chunk in which the receipt is replaced, or NEVER."""
     ref_row: npt.NDArray[np.int32]
     """The receipts that later chunks refer to, ascending, then by `ref_to`."""
     ref_to: npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkReceipts(_Receipts):
-    """The receipts with an id of a chunk, in order, and what else is counted of the chunk. Key: the task.
-
-    Each of the `sources` sent at least one of them.
-    """
-
     as_read_us: npt.NDArray[np.int64]
     """Times as read; empty where none was clamped."""
     redelivered_row: npt.NDArray[np.int32]
     """Which of these receipts are marked as redelivered."""
     unchecked_us: npt.NDArray[np.int64]
     """When the chunk's receipts without an id came, as read."""
+    window_needs: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    """Per duplicate, in order of receipt: filled in by `measuring`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceCounts:
-    """What each source sent in a chunk, of which `source_totals` makes sums. To the driver."""
+    """What each source sent in a chunk, of which `SourceTotals` are made. To the driver."""
 
     chunk: int
     new_ids: int
     """Receipts whose id is new in the domain."""
     first_us: int
     """When the first receipt with an id came, -1 without any."""
-    dead_us: int
-    """When the newest receipt came whose id the same source sends again in this chunk, -1 without any."""
+    replaced_us: int
+    """When the newest receipt came that is replaced in this chunk, -1 without any."""
     sources: list[str]
     firsts: npt.NDArray[np.int64]
-    """By source, as are the next two: receipts whose id the source had not sent before."""
+    """By source: receipts whose id the source had not sent before."""
     lasts: npt.NDArray[np.int64]
-    """Receipts whose id the source never sends again, in all of the log."""
-    distinct: npt.NDArray[np.int64]
-    """Different ids in this chunk."""
-    replaced_source: npt.NDArray[np.int32]
-    """Newest receipts of ids in this chunk that the source sends again in later chunks: which source, in which chunk, and how
-    many.
-    """
-    replaced_in: npt.NDArray[np.int32]
-    replaced_count: npt.NDArray[np.int64]
+    """By source: receipts that are never replaced, in all of the log."""
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingRefs:
-    """Receipts of a chunk that later chunks refer to, with what their own chunk knows of them. Key: a hash of domain and
-    source.
-    """
+class References:
+    """Receipts of a chunk that later chunks refer to, once for each such chunk. Key: a hash of domain and source."""
 
     domain: int
     chunk: int
@@ -354,25 +296,28 @@ class OutgoingRefs:
     received_at_us: npt.NDArray[np.int64]
     """Clamped."""
     to_chunk: npt.NDArray[np.int32]
+    """The chunk that refers to it."""
     next_in: npt.NDArray[np.int32]
+    """The chunk in which it is replaced, or NEVER."""
     lasts_within: npt.NDArray[np.int64]
-    """The `SourceCounts.lasts` of its source in the chunk, up to this receipt and with it."""
+    """The `SourceCounts.lasts` of its source in its own chunk, up to this receipt and with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class IncomingRefs:
-    """Receipts of earlier chunks that a chunk refers to. Key: the task."""
+class EarlierReceipts:
+    """Earlier receipts that a chunk has to know. Key: the chunk's task."""
 
     chunk: int
-    label: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
-    sources: list[str]
     from_chunk: npt.NDArray[np.int32]
-    from_row: npt.NDArray[np.int32]
+    row: npt.NDArray[np.int32]
+    """The row in that chunk."""
+    label: npt.NDArray[np.int64]
     received_at_us: npt.NDArray[np.int64]
     """Clamped."""
+    source: npt.NDArray[np.int32]
+    sources: list[str]
     newer_ids: npt.NDArray[np.int64]
-    """How many different ids its source has sent since, up to the chunk's begin."""
+    """How many different ids its source has sent since, up to the chunk's begin; empty in a tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,35 +331,6 @@ class IdEnds:
     """How many receipts before it in the chunk have ids that are new in the domain."""
     received_at_us: npt.NDArray[np.int64]
     """Clamped."""
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredReceipts(_Receipts):
-    """The receipts with an id of a chunk, and the earlier ones that it refers to: what every replay begins with. Key: the
-    task. `sources` are those of the earlier receipts too.
-    """
-
-    earlier_chunk: npt.NDArray[np.int32]
-    """The earlier receipts, in order: `IncomingRefs`."""
-    earlier_row: npt.NDArray[np.int32]
-    earlier_label: npt.NDArray[np.int64]
-    earlier_source: npt.NDArray[np.int32]
-    earlier_received_at_us: npt.NDArray[np.int64]
-    window_needs: npt.NDArray[np.int64]
-    """Per duplicate, in order of receipt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """Receipts that are still remembered when a later chunk begins, under the settings asked for. Key: that chunk's task."""
-
-    chunk: int
-    from_chunk: int
-    row: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
-    sources: list[str]
 
 
 @dataclass(frozen=True, slots=True)

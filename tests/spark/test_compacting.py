@@ -20,8 +20,7 @@ from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.compacted import Manifest, manifest_of
 from receiver.logs.files import find_files
 from receiver.spark.compacting import compact
-from receiver.steps.read import units_of
-from receiver.steps.reports import reports_of
+from receiver.steps.read import reports_of, units_of
 from receiver.steps.schemas import UnitReport
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, read

@@ -15,19 +15,11 @@ from receiver.domains import domain_key
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
 from receiver.steps.arrow_rows import Row as Made
-from receiver.steps.log import assembled_chunks, linked_ids
-from receiver.steps.plan import cut_ids, plan_of
-from receiver.steps.read import Reading, reading, units_of
-from receiver.steps.reports import reports_of
-from receiver.steps.schemas import (
-    ChunkReceipts,
-    CutPlan,
-    Ids,
-    Latest,
-    Piece,
-    Unit,
-    UnitReport,
-)
+from receiver.steps.chunks import assemble as assemble_chunks
+from receiver.steps.link import dealt_ids, link
+from receiver.steps.plan import CutPlan, plan_of
+from receiver.steps.read import Reading, reading, reports_of, units_of
+from receiver.steps.schemas import ChunkReceipts, Piece, Unit, UnitReport
 from tests.logs.reading import FORMATS, Row
 from tests.steps.plain_flow import PlainFlow
 
@@ -63,12 +55,12 @@ class Assembled(NamedTuple):
 
     def ids(self) -> PlainFlow:
         """`Ids` and `Latest`."""
-        return self.pieces.only(Piece).map(cut_ids(self.plan), Ids, Latest)
+        return dealt_ids(self.pieces.only(Piece), self.plan)
 
     def chunks(self) -> list[ChunkReceipts]:
         pieces = self.pieces.only(Piece)
-        before_us = np.full(self.plan.chunks, -1, np.int64)
-        chunks = assembled_chunks(pieces, linked_ids(pieces, self.plan), self.plan, before_us)
+        links, _, _ = link(pieces, self.plan)
+        chunks, _, _ = assemble_chunks(pieces, links, self.plan, np.full(self.plan.chunks, -1, np.int64))
         return [row.value for row in chunks.only(ChunkReceipts).rows]
 
 
@@ -97,8 +89,8 @@ def small_pieces(rows: int):
         patch.setattr("receiver.logs.parquet.BATCH_ROWS", rows)
         patch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", 50 * rows)
         patch.setattr("receiver.logs.source.BLOCK_BYTES", 50 * rows)
-        patch.setattr("receiver.logs.files._PIECE_BYTES", 50 * rows)
-        patch.setattr("receiver.logs.files._HEAD_BYTES", 200)
+        patch.setattr("receiver.logs.source.PIECE_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.source._HEAD_BYTES", 200)
         yield
 
 

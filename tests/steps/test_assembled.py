@@ -14,7 +14,7 @@ from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import split_domains
 from receiver.steps.digests import digests_of
-from receiver.steps.schemas import ChunkReceipts, Ids, Latest
+from receiver.steps.schemas import ChunkReceipts, Ids, Latest, channels_of
 from tests.choosing import cases
 from tests.logs.reading import Row
 
@@ -91,8 +91,8 @@ def test_each_id_goes_to_one_part(log, cutting, key):
             assert (ids.digest_hash[at] != 0) == bool(receipt.body_digest)
             assert ids.key_us[at] == max(row.received_at for row in log[file].rows[: line + 1])
             if made.plan.looks_across_domains:
-                channel = ids.connections[ids.channel[at]], ids.destinations[ids.channel[at]]
-                assert channel == (receipt.connection_id, receipt.destination)
+                channel = channels_of(ids)[ids.channel[at]]
+                assert channel == (receipt.connection_id, receipt.destination, receipt.receiver_id)
             else:
                 assert not len(ids.channel)
     assert sorted(numbers) == sorted(chunk_of)
@@ -120,9 +120,9 @@ def test_reports_name_the_sources_of_each_domain(log, cutting, key):
         made = assemble(paths, cutting, key)
     named = set()
     for report in made.reports:
-        ways = list(zip(report.connections, report.destinations, report.receivers, strict=True))
+        channels = channels_of(report)
         for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
-            named.add((domain_key(key).name(Channel(*ways[channel])), source))
+            named.add((domain_key(key).name(channels[channel]), source))
     assert named == {(domain_of(row, key), row.message_source_id) for file in log for row in file.rows}
 
 

@@ -12,14 +12,13 @@ from cut_logs import US, Cutting, File, cuttings, files, read_units, written
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.domains import domain_key
+from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
-from receiver.steps.read import units_of
-from receiver.steps.reports import reports_of
-from receiver.steps.schemas import Piece, UnitReport, channel_of
+from receiver.steps.read import reports_of, status_lines_of, units_of
+from receiver.steps.schemas import Piece, UnitReport, channel_of, channels_of
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read
 
@@ -43,8 +42,8 @@ def rows_of(piece: Piece) -> list[Row]:
         np.isin(np.arange(len(piece.source)), piece.redelivered_row).tolist(),
         strict=True,
     )
-    parts = list(zip(piece.connections, piece.destinations, piece.receivers, strict=True))
-    return [Row(time, id_, piece.sources[source], *parts[way], flag) for time, id_, source, way, flag in columns]
+    channels = channels_of(piece)
+    return [Row(time, id_, piece.sources[source], *channels[way], flag) for time, id_, source, way, flag in columns]
 
 
 @given(files(), cuttings)
@@ -83,8 +82,7 @@ def test_reports_count_what_the_whole_log_counts(log, cutting):
     assert max(report.last_us for report in reports) == max(row.received_at for row in rows)
     channels = Counter()
     for report in reports:
-        names = zip(report.connections, report.destinations, report.receivers, strict=True)
-        channels.update(dict(zip(names, report.receipts_by_channel.tolist(), strict=True)))
+        channels.update(dict(zip(channels_of(report), report.receipts_by_channel.tolist(), strict=True)))
     assert channels == Counter((row.connection_id, row.destination, row.receiver_id) for row in rows)
 
 
@@ -96,7 +94,7 @@ def test_samples_are_every_so_many_receipts_of_a_channel(log, cutting):
     for report in reports_by_unit(flow):
         seen, latest_us, expected = Counter(), -1, set()
         rows = [row for piece in pieces_of(flow) if piece.unit == report.unit for row in rows_of(piece)]
-        ways = list(zip(report.connections, report.destinations, report.receivers, strict=True))
+        ways = channels_of(report)
         for at, row in enumerate(rows):
             channel = ways.index((row.connection_id, row.destination, row.receiver_id))
             latest_us = max(latest_us, row.received_at)
@@ -162,9 +160,10 @@ def test_errors_are_those_of_a_log_read_whole(tmp_path, content, problem):
 def test_a_unit_with_an_unreadable_row_gives_what_came_before_and_says_so(tmp_path):
     log = tmp_path / "log.csv"
     log.write_bytes(csv_bytes([Row(number, "a") for number in range(9)]) + b"soon,a\n")
-    _, flow = read_units([str(log)], Cutting(piece_rows=1))
+    units, flow = read_units([str(log)], Cutting(piece_rows=1))
     (report,) = reports_by_unit(flow)
-    assert report.problem_location == f"{log}:11"
+    with pytest.raises(LogFormatError, match=r"log\.csv:11: "):
+        reports_of([report], units, domain_key("name:all"))
     assert report.receipts == sum(len(piece.received_at_us) for piece in pieces_of(flow)) > 0
 
 
@@ -183,7 +182,8 @@ def test_mapped_fields_and_missing_columns(tmp_path):
     options = checked_options(ReadOptions(column_map={"uniqueMessageId": "order"}))
     _, flow = read_units([str(log)], Cutting(), options)
     for piece in pieces_of(flow):
-        assert piece.sources == piece.connections == piece.destinations == piece.receivers == [""]
+        assert piece.sources == [""]
+        assert channels_of(piece) == [Channel()]
         assert not len(piece.redelivered_row)
         assert not len(piece.digest_hash)
     assert not any(report.columns_present for report in reports_by_unit(flow))
@@ -197,8 +197,9 @@ def test_status_lines_travel(tmp_path):
     )
     _, flow = read_units([str(log)], Cutting())
     (report,) = reports_by_unit(flow)
-    assert report.status_at_us.tolist() == [1488729384484000]
-    assert '"rRedel": 3.0' in report.status_values[0]
+    (line,) = status_lines_of([report])
+    assert line.logged_at_us == 1488729384484000
+    assert line.values["rRedel"] == 3
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=9), st.integers(1, 20))

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.domains import destination_name
+from receiver.domains import Channel, destination_name
 from receiver.simulate.shares import IdCounts
 from receiver.steps.arrow_rows import Row
 from receiver.steps.digests import digests_of
-from receiver.steps.link import linked
-from receiver.steps.schemas import NEVER, CutPlan, Ids, Latest, Links
+from receiver.steps.link import link_partition
+from receiver.steps.plan import CutPlan
+from receiver.steps.schemas import NEVER, Ids, Latest, Links, parts_of
 from tests.choosing import cases
 
 IDS = ["a", "b", "c", "A", "a\0", " a", "é", "e\u0301", "x" * 300]
@@ -51,7 +52,7 @@ class Log(NamedTuple):
 
 class Linked(NamedTuple):
     repeats: dict[tuple[int, int, int], tuple[bool, bool, bool, int]]
-    """(chunk, unit, row in the unit) -> (is_again, replaces, is_last, next_in)."""
+    """(chunk, unit, row in the unit) -> (is_duplicate, replaces, is_last, next_in)."""
     ids: list[list[tuple[int, int, int]]]
     """Those that have one label, ascending."""
     refs: list[tuple[int, int, int, int]]
@@ -130,8 +131,7 @@ def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: boo
         sources=sources,
         digest_hash=np.array([receipt.digest for receipt in receipts if has_digest], np.uint64),
         channel=np.array([channels.index((receipt.connection, receipt.destination)) for receipt in known], np.int32),
-        connections=[connection for connection, _ in channels] if has_places else [],
-        destinations=[destination for _, destination in channels] if has_places else [],
+        channels=parts_of(Channel(*channel) for channel in channels if has_places),
     )
 
 
@@ -152,7 +152,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
     """What the work on the partitions yields, put together."""
     repeats, by_label, refs, reused, from_others, ways = {}, defaultdict(list), [], 0, 0, Counter()
     for part, rows_ in parts.items():
-        came = list(linked(plan)(part, iter(rows_)))
+        came = list(link_partition(plan, part, iter(rows_)))
         assert [type(row.value) for row in came].count(IdCounts) == 1
         passed_on = [type(row.value) for row in came].count(Latest)
         assert passed_on == sum(row.value is LATEST for row in rows_)
@@ -169,7 +169,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
             elif isinstance(value, Links):
                 assert key == log.chunk_task[value.chunk]
                 where = receipts_of(value)
-                columns = value.is_again, value.replaces, value.is_last, value.next_in
+                columns = value.is_duplicate, value.replaces, value.is_last, value.next_in
                 cells = [column.tolist() for column in columns]
                 assert len(set(where)) == len(where)
                 repeats |= dict(zip(where, zip(*cells, strict=True), strict=True))

@@ -1,21 +1,22 @@
 """What a chunk is given of earlier ones is its true starting state: a detector that sees no more goes on as one that saw all."""
 
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 from cut_logs import Cutting, File, assemble, written
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
+from receiver.steps.arrow_rows import by_chunk
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import dense_ids
-from receiver.steps.replaying import started
-from receiver.steps.schemas import MeasuredReceipts, Tail
-from receiver.steps.tails import tail_plan, tailing
+from receiver.steps.replaying import behind_tails, section_of, starting_state, tail_plan
+from receiver.steps.schemas import ChunkReceipts, EarlierReceipts
 from tests.choosing import cases
+from tests.logs.reading import Row
 
 
 def _told(detector: TwoTierDetector, receipts):
@@ -43,8 +44,13 @@ SETTINGS = st.builds(
 ).filter(lambda each: each.window or each.expiry_us)
 
 
+IN_THE_TIME_QUEUE_ALONE = [(0, "z", "s"), (1, "a", "s"), (10, "b", "s"), (10, "u", "t"), (11, "c", "s"), (11, "d", "s")]
+"""Of three chunks the last begins with W = 1 and E = 5 us, and remembers z: the clock is that of a."""
+
+
 @given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
 @cases(30)
+@example([Row(*row) for row in IN_THE_TIME_QUEUE_ALONE], 3, Setting(1, 5, 0, 0))
 def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks, setting):
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
@@ -52,26 +58,25 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     log = ChunkedLog(made.plan, made.reports, made.pieces)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
     tails = tail_plan(made.plan, log._totals, log._source_counts, window + setting.wider, longest_us)
-    measured = log._measured.only(MeasuredReceipts)
-    behind = measured.plus(measured.map(tailing(made.plan, tails), Tail))
-    by_bundle = defaultdict(list)
-    for row in behind.rows:
-        by_bundle[row.key].append(row)
-    states = [each for held in by_bundle.values() for each in started(iter(held), made.plan, log._measures)]
+    behind = behind_tails(log._measured, made.plan, tails)
+    chunks = {row.value.chunk: row.value for row in behind.only(ChunkReceipts).rows}
+    earlier_of = by_chunk(row.value for row in behind.only(EarlierReceipts).rows)
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
-    for chunk in sorted(states, key=lambda each: each.receipts.chunk):
-        label = dense_ids(chunk.label, chunk.receipts)[0].tolist()
+    for number, chunk in sorted(chunks.items()):
+        start = starting_state(chunk, earlier_of[number])
+        section = section_of(made.plan, log._measures, chunk, start)
+        label = dense_ids(start.label, chunk)[0].tolist()
         given_ = [
-            (str(label[row]), str(chunk.section.rows.source[row]), int(chunk.section.rows.received_at_us[row]))
+            (str(label[row]), str(section.rows.source[row]), int(section.rows.received_at_us[row]))
             for row in range(len(label))
         ]
         fresh = TwoTierDetector(window, expiry_us / 1_000_000)
-        _told(fresh, given_[: chunk.section.counted_from])
-        here = receipts[at : at + len(chunk.receipts.source)]
+        _told(fresh, given_[: section.counted_from])
+        here = receipts[at : at + len(chunk.source)]
         assert fresh.remembered_ids == detector.remembered_ids
-        assert _told(fresh, given_[chunk.section.counted_from :]) == _told(detector, here)
+        assert _told(fresh, given_[section.counted_from :]) == _told(detector, here)
         at += len(here)
     assert at == len(receipts)
 
@@ -99,3 +104,18 @@ def test_combining_is_associative(rows, few):
     for chunk, begin in enumerate(coarse.begins):
         for source in {row.message_source_id for row in rows}:
             assert coarse.before(source, chunk) == fine.before(source, fine.begins.index(begin))
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_chunk_is_given_what_a_queue_holds_and_little_more(passes):
+    """Also where all ids are sent again later, so that none of the first pass was the last of its id."""
+    rows = [Row(number, f"id{number % (200 // passes)}", "s") for number in range(200)]
+    with written([File("csv", rows)]) as paths:
+        made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=10))
+    log = ChunkedLog(made.plan, made.reports, made.pieces)
+    tails = tail_plan(made.plan, log._totals, log._source_counts, window=5, expiry_us=0)
+    behind = behind_tails(log._measured, made.plan, tails).only(EarlierReceipts)
+    tails_of = by_chunk(row.value for row in behind.rows if not len(row.value.newer_ids))
+    for chunk in range(1, 10):
+        of_each_chunk_the_newest_replaced = chunk if passes == 2 else 0
+        assert 6 <= sum(len(tail.row) for tail in tails_of[chunk]) <= 6 + of_each_chunk_the_newest_replaced

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from cut_logs import Cutting, File, assemble, written
 
-from receiver.simulate.figures import Elsewhere
+from receiver.steps import chunks
 from receiver.steps import log as module
-from receiver.steps.log import ChunkedLog, assembled_chunks, linked_ids
-from receiver.steps.measuring import incoming_refs
-from receiver.steps.schemas import IdEnds, IncomingRefs, Links, MeasuredReceipts, OutgoingRefs, Piece, Tail
-from receiver.steps.tails import tail_plan, tailing
+from receiver.steps.link import link
+from receiver.steps.log import ChunkedLog
+from receiver.steps.measuring import earlier_receipts
+from receiver.steps.replaying import behind_tails, tail_plan
+from receiver.steps.schemas import EarlierReceipts, Piece
 from tests.logs.reading import Row
 
 SECOND_US = 1_000_000
@@ -41,7 +42,7 @@ def says(text: str) -> bool:
 
 
 def test_link(made):
-    links = [row.value for row in linked_ids(made.pieces.only(Piece), made.plan).only(Links).rows]
+    links = [row.value for row in link(made.pieces.only(Piece), made.plan)[0].rows]
     refs = [
         (each.chunk, int(each.unit_row[at]), to)
         for each in links
@@ -58,14 +59,10 @@ def test_chunks(log):
 
 
 def test_measuring(made, log):
-    assembled = assembled_chunks(
-        made.pieces.only(Piece), linked_ids(made.pieces.only(Piece), made.plan), made.plan, np.full(2, -1)
-    )
-    refs = assembled.only(OutgoingRefs, IdEnds).grouped(
-        incoming_refs(made.plan, log._totals), made.plan.partitions, IncomingRefs, Elsewhere
-    )
-    (incoming,) = [row.value for row in refs.only(IncomingRefs).rows]
-    newer_ids = dict(zip(incoming.from_row.tolist(), incoming.newer_ids.tolist(), strict=True))
+    pieces = made.pieces.only(Piece)
+    assembled, _, _ = chunks.assemble(pieces, link(pieces, made.plan)[0], made.plan, np.full(2, -1))
+    (earlier,) = [row.value for row in earlier_receipts(assembled, made.plan, log._totals).only(EarlierReceipts).rows]
+    newer_ids = dict(zip(earlier.row.tolist(), earlier.newer_ids.tolist(), strict=True))
     assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
     assert says(f"2 - 0 - 2 = {newer_ids[1]} ids.")
     facts = log.facts
@@ -75,7 +72,8 @@ def test_measuring(made, log):
 
 def test_tails(made, log):
     tails = tail_plan(made.plan, log._totals, log._source_counts, 2, 0)
-    (tail,) = [row.value for row in log._measured.only(MeasuredReceipts).map(tailing(made.plan, tails), Tail).rows]
+    earlier = [row.value for row in behind_tails(log._measured, made.plan, tails).only(EarlierReceipts).rows]
+    (tail,) = [each for each in earlier if not len(each.newer_ids)]
     assert tail.row.tolist() == [0, 1]
     assert says("for windows up to 2, chunk 0 hands on rows 0 and 1")
 
