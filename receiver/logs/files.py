@@ -10,22 +10,16 @@ import io
 import os
 import shutil
 import stat
-import sys
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path, PurePath
 from typing import Protocol
-
-import zstandard
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
-from receiver.logs.correlator import read_correlator
-from receiver.logs.correlator_blocks import LOG_LINE
+from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import (
     JOURNAL_BEGINS,
@@ -38,9 +32,9 @@ from receiver.logs.journal import (
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.options import ReadOptions, spellings
 from receiver.logs.parquet import MAGIC, read_parquet
-from receiver.logs.remote import UrlPath, UrlStream, is_url, local_path, urls_at
+from receiver.logs.remote import UrlPath, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
-from receiver.logs.source import BOM, LogSource
+from receiver.logs.source import BOM, PIECE_BYTES, LogSource, Stream, content_of, opened
 
 
 class LogReader(Protocol):
@@ -49,9 +43,6 @@ class LogReader(Protocol):
     def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[LogBatch]: ...
 
 
-_PIECE_BYTES = 128 << 10
-_HEAD_BYTES = 64 << 10
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -66,12 +57,6 @@ _BEGINNINGS: dict[bytes, LogReader] = {
     STATUS_LINES_BEGIN: read_status_lines,
     JOURNAL_BEGINS: read_journal,
 }
-
-
-class _Stream(Protocol):
-    """An open file, as far as it is used here."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +206,8 @@ def _printable(text: str) -> str:
 def spooled(file: LogFile, path: Path) -> LogFile:
     """The log of a file, copied to `path`."""
     try:
-        with _opened(file) as stream, path.open("wb") as copy:
-            shutil.copyfileobj(stream, copy, _PIECE_BYTES)
+        with opened(file.path, file.url) as stream, path.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, PIECE_BYTES)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be kept in a temporary file: {error.strerror or error}") from error
     return replace(file, path=path, size_bytes=path.stat().st_size)
@@ -237,7 +222,7 @@ def open_log(
     try:
         with ExitStack() as stack:
             try:
-                stream = stack.enter_context(_opened(file))
+                stream = stack.enter_context(opened(file.path, file.url))
             except FileNotFoundError:
                 if file.path is None or not is_journal(file.path):
                     raise
@@ -246,7 +231,7 @@ def open_log(
                     yield LogSource(file.name, iter(())), read_journal
                     return
                 file = replace(file, path=finished)
-                stream = stack.enter_context(_opened(file))
+                stream = stack.enter_context(opened(file.path, file.url))
             yield _source(file, stream, options, on_read)
     except OSError as error:
         raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
@@ -257,111 +242,15 @@ def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSo
     return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
 
 
-@contextmanager
-def _opened(file: LogFile) -> Iterator[_Stream]:
-    if file.url is not None:
-        with closing(UrlStream(file.url)) as remote:
-            yield remote
-        return
-    if file.path is None:
-        # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
-        yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-        return
-    with file.path.open("rb", buffering=0) as stream:
-        yield stream
-
-
 def _source(
-    file: LogFile, stream: _Stream, options: ReadOptions, on_read: Callable[[int], None]
+    file: LogFile, stream: Stream, options: ReadOptions, on_read: Callable[[int], None]
 ) -> tuple[LogSource, LogReader]:
-    head, pieces = _with_head(_read(stream, on_read))
-    if not head:
-        raise LogFormatError(file.name, "the file is empty", hint="even a log without receipts has a header")
-    packed = _compression(head)
-    if packed is not None:
-        head, pieces = _with_head(_decompressed(pieces, packed, file.name))
-        if not head:
-            raise LogFormatError(file.name, "there is nothing in the compressed file")
-    reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
-    if reader is not read_parquet or packed is not None or not file.can_reopen or file.path is None:
-        return LogSource(file.name, pieces), reader
-    left_bytes = max(0, (file.size_bytes or 0) - _PIECE_BYTES)  # one piece was read to know the format
-    return LogSource(file.name, pieces, file.path, lambda share: on_read(int(share * left_bytes))), reader
-
-
-def _read(stream: _Stream, on_read: Callable[[int], None]) -> Iterator[bytes]:
-    while piece := stream.read(_PIECE_BYTES):
-        on_read(len(piece))
-        yield piece
-
-
-def _with_head(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first bytes, and all pieces again from the start."""
-    taken: list[bytes] = []
-    taken_bytes = 0
-    for piece in pieces:
-        taken.append(piece)
-        taken_bytes += len(piece)
-        if taken_bytes >= _HEAD_BYTES:
-            break
-    head = b"".join(taken)
-    return head[:_HEAD_BYTES], chain([head] if head else [], pieces)
-
-
-class _Decompressor(Protocol):
-    """What zlib and zstandard have in common: an object per gzip member or zstd frame."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Compression:
-    name: str
-    new: Callable[[], _Decompressor]
-    padding: bytes
-    """May stand between and after the members."""
-
-
-_COMPRESSIONS = {
-    _GZIP: _Compression("gzip", lambda: zlib.decompressobj(wbits=31), padding=b"\0"),
-    _ZSTD: _Compression(
-        "zstd", lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(), padding=b""
-    ),
-}
-
-
-def _compression(head: bytes) -> _Compression | None:
-    return next((packed for magic, packed in _COMPRESSIONS.items() if head.startswith(magic)), None)
-
-
-def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> Iterator[bytes]:
-    """All members or frames, one after the other; `LogFormatError` where one is broken or ends too soon."""
-    member: _Decompressor | None = None
-    for piece in pieces:
-        left = piece
-        while left:
-            if member is None:
-                left = left.lstrip(packed.padding)
-                if not left:
-                    break
-                member = packed.new()
-            try:
-                out = member.decompress(left)
-            except (zlib.error, zstandard.ZstdError) as error:
-                raise LogFormatError(name, f"broken {packed.name} data: {error}") from error
-            if out:
-                yield out
-            left = member.unused_data if member.eof else b""
-            if member.eof:
-                member = None
-    if member is not None:
-        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it")
+    content = content_of(stream, file.name, on_read)
+    reader = _reader_by_content(content.head, options) or _reader_by_name(file, compressed=content.was_compressed)
+    if reader is not read_parquet or content.was_compressed or not file.can_reopen or file.path is None:
+        return LogSource(file.name, content.pieces), reader
+    left_bytes = max(0, (file.size_bytes or 0) - PIECE_BYTES)  # one piece was read to know the format
+    return LogSource(file.name, content.pieces, file.path, lambda share: on_read(int(share * left_bytes))), reader
 
 
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:

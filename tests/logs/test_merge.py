@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reading import Row, csv_bytes, opened, parquet_bytes, read, rows_of
 
-from receiver.logs import LogBatch, Waiting, merge
+from receiver.logs import LogBatch
+from receiver.logs.batches import Waiting, merge
 
 
 def batch_of(rows, shape):
