@@ -21,7 +21,7 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
-from receiver.bridge.connectors.stomp_frames import Frame
+from receiver.bridge.connectors.stomp_message import Frame
 
 ENDS_MS = 3_600_000 + time.time_ns() // 1_000_000
 BYTES, TEXT = b"\xff\0", "10 \u20ac"

@@ -28,7 +28,7 @@ from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
     value_of,
 )
 from receiver.bridge.connectors.products import StompDialect  # noqa: E402
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader  # noqa: E402
+from receiver.bridge.connectors.stomp_message import Frame, FrameReader  # noqa: E402
 from receiver.bridge.targets import Outcome  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.store.inbox import Inbox  # noqa: E402

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader
+from receiver.bridge.connectors.stomp_message import Frame, FrameReader
 from receiver.errors import BrokerError
 
 MOST_BYTES = 20

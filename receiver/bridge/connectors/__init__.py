@@ -9,7 +9,7 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 | `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
-| `amqp_sections.py`, `stomp_frames.py` | the sections of a message by AMQP; the frames of STOMP |
+| `amqp_sections.py` | the sections of a message by AMQP |
 | `amqp_stream.py` | streams of RabbitMQ |
 | `products.py` | what each broker product does differently |
 """

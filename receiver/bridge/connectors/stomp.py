@@ -14,8 +14,7 @@ from copy import copy
 from receiver.bridge.connectors import Delivery, Message
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
-from receiver.bridge.connectors.stomp_frames import Frame, UnreadableError
-from receiver.bridge.connectors.stomp_message import decoded, encoded_headers, unread
+from receiver.bridge.connectors.stomp_message import Frame, UnreadableError, decoded, encoded_headers, unread
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError

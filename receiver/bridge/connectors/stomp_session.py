@@ -26,7 +26,7 @@ from receiver.bridge.connectors.address import (
     mute,
 )
 from receiver.bridge.connectors.products import Product, product_by_stomp
-from receiver.bridge.connectors.stomp_frames import Frame, FrameReader, UnreadableError
+from receiver.bridge.connectors.stomp_message import Frame, FrameReader, UnreadableError
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
 _VERSION = "1.2"
