@@ -22,24 +22,14 @@ from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
 from receiver.settings import SimulateSettings
-from receiver.store import invariants
+from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes
 from receiver.store.databases import NONSENSE, store_url
 from receiver.store.inbox import waiting_by_row
 from receiver.store.invariants import shown_columns
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import DomainName, OnRows, Snapshot, StoreFinding, snapshot
-from receiver.store.tables import (
-    REVISION,
-    DomainState,
-    arrivals,
-    claims,
-    parked,
-    positions,
-    receipt_rows,
-    receipts,
-    targets,
-)
+from receiver.store.tables import DomainState
 
 _ROWS_AT_ONCE = 10_000
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
@@ -118,7 +108,7 @@ def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
         invariants.audit_messages(store, states)
         invariants.audit_positions(store, states)
         invariants.audit_recorded(store, _receipts_unpacked())
-        return StoreFigures(REVISION, store.size_bytes, domains, store.findings())
+        return StoreFigures(tables.REVISION, store.size_bytes, domains, store.findings())
 
 
 def _receipts_unpacked() -> Callable[[bytes], int] | None:
@@ -137,7 +127,7 @@ def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> 
     """
     with snapshot(store_url(address), advance) as store:
         domains = _domains(store, with_ids=with_ids)
-        return StoreFigures(REVISION, store.size_bytes, domains, store.findings())
+        return StoreFigures(tables.REVISION, store.size_bytes, domains, store.findings())
 
 
 def _domains(store: Snapshot, *, with_ids: bool) -> tuple[StoredDomain, ...]:
@@ -189,15 +179,17 @@ def _check_needs(store: Snapshot, state: DomainState) -> None:
 def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDomain:
     figures = StoredDomain(state)
     of_domain = partial(_one_of_domain, store, state)
-    of_targets = select(targets.c.target_id).where(targets.c.domain_id == state.domain_id)
+    of_targets = select(tables.targets.c.target_id).where(tables.targets.c.domain_id == state.domain_id)
     with store.readable():
         rows = waiting_by_row()
         wait = select(func.sum(rows.c.messages)).where(rows.c.target_id.in_(of_targets))
         figures.inbox = int(store.connection.scalar(wait) or 0)
-        are_parked = select(func.count()).select_from(parked).where(parked.c.target_id.in_(of_targets))
+        are_parked = select(func.count()).select_from(tables.parked).where(tables.parked.c.target_id.in_(of_targets))
         figures.parked = store.connection.scalar(are_parked)
     with store.readable():
-        figures.unfolded_receipts, oldest_us = of_domain(arrivals, func.count(), func.min(arrivals.c.received_at_us))
+        figures.unfolded_receipts, oldest_us = of_domain(
+            tables.arrivals, func.count(), func.min(tables.arrivals.c.received_at_us)
+        )
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
     with store.readable():
         figures.positions = _positions(store, state)
@@ -205,7 +197,7 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         if with_ids:
             _read_rows(store, figures)
         else:
-            (figures.rows,) = of_domain(receipts, func.count())
+            (figures.rows,) = of_domain(tables.receipts, func.count())
     return figures
 
 
@@ -215,7 +207,7 @@ def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: Col
 
 
 def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
-    stored = store.rows(positions, PositionRow._fields, "source, name", domain_id=state.domain_id)
+    stored = store.rows(tables.positions, PositionRow._fields, "source, name", domain_id=state.domain_id)
     return tuple(PositionRow(*map(printable, values)) for values in stored if all(isinstance(v, bytes) for v in values))
 
 
@@ -243,8 +235,8 @@ def _read_rows(store: Snapshot, figures: StoredDomain) -> None:
 
 def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
     """Check that what the rule remembers is claimed. More may be claimed, until it is folded in and released."""
-    ids = select(func.coalesce(claims.c.long_id, claims.c.unique_message_id))
-    of_domain = store.connection.scalars(ids.where(claims.c.domain_id == state.domain_id))
+    ids = select(func.coalesce(tables.claims.c.long_id, tables.claims.c.unique_message_id))
+    of_domain = store.connection.scalars(ids.where(tables.claims.c.domain_id == state.domain_id))
     claimed, name = set(map(bytes, of_domain)), DomainName.of(state)
     if not state.is_concurrent:
         for id_ in sorted(claimed):
@@ -270,9 +262,9 @@ def _rebuilt(store: Snapshot, state: DomainState) -> _Rebuilt:
     """Rebuild what a domain remembers from its rows, which are known to be sound."""
     policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
     hour_ago_us = state.latest_us - HOUR_US
-    raws = store.rows(receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
+    raws = store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
     while part := list(islice(raws, _ROWS_AT_ONCE)):
-        rows = list(receipt_rows.read_many(part))
+        rows = list(tables.receipt_rows.read_many(part))
         if isinstance(policy, TwoTierDetector):
             _check_retired(store, state, rows, policy)
         policy.replay(rows, None)

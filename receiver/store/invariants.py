@@ -18,28 +18,14 @@ from sqlalchemy import Table, select
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.message import ReceiptRow
+from receiver.store import tables
 from receiver.store.codec import fields_of_kind, loaded, text_of, value_types
 from receiver.store.databases import NONSENSE
 from receiver.store.messages import FIELDS, FlatMessage, flat
 from receiver.store.packed import numbers_of, pack, unpack
 from receiver.store.recorded import numbers_in_cut
 from receiver.store.snapshot import DomainName, RawRow, Snapshot
-from receiver.store.tables import (
-    OF_ARRIVALS,
-    DomainState,
-    PackedRow,
-    domain_rows,
-    domains,
-    joined,
-    message_rows,
-    parked,
-    positions,
-    receipts,
-    recorded,
-    targets,
-    unpacked,
-    waiting,
-)
+from receiver.store.tables import DomainState
 
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A digest as `unicode_escape` spells it, which is how it is stored."""
@@ -111,7 +97,7 @@ def audited_states(store: Snapshot) -> list[DomainState]:
     """The domains' own rows, checked each by itself; without those that can't even be read."""
     states = []
     with store.readable():
-        for raw in list(store.rows(domains, DomainState._fields, "domain_id")):
+        for raw in list(store.rows(tables.domains, DomainState._fields, "domain_id")):
             state = _state_of(raw, store)
             if state is not None:
                 states.append(state)
@@ -128,7 +114,7 @@ def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
         name = repr(raw.domain_name)
     of_domain = DomainName(str(raw.domain_key), name)
     wrong = [
-        f"{domains.c[field].name} is {value!r:.80}"
+        f"{tables.domains.c[field].name} is {value!r:.80}"
         for field, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
         if not isinstance(value, kind)
     ]
@@ -136,7 +122,7 @@ def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
         store.note("types", of_domain, wrong[0], len(wrong))
         return None
     try:
-        return domain_rows.read(raw)
+        return tables.domain_rows.read(raw)
     except UnicodeDecodeError:
         store.note("name", of_domain, "domain_name isn't UTF-8")
         return None
@@ -156,7 +142,7 @@ def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
         for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 store.note("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
-    for left, state in _of_states(store, states, joined, "domain_id, writer"):
+    for left, state in _of_states(store, states, tables.joined, "domain_id, writer"):
         if not all(isinstance(number, int) for number in left):
             kind = "types"
         elif left.writer < 0 or left.batch < 1 or not 0 <= left.last_seq <= state.last_seq:
@@ -181,7 +167,7 @@ def _of_states(
 def audited_rows(store: Snapshot, state: DomainState) -> int:
     """Check a domain's rows, one by one and against its own row; how many there are."""
     rows = _RowCheck(store, state)
-    for raw in store.rows(receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id):
+    for raw in store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id):
         rows.check(raw)
     rows.check_end()
     return rows.count
@@ -263,7 +249,7 @@ def _are_digests(stored: str) -> bool:
 
 def audit_positions(store: Snapshot, states: Sequence[DomainState]) -> None:
     """Check the positions of these domains' sources."""
-    for raw, state in _of_states(store, states, positions, "domain_id, source, name"):
+    for raw, state in _of_states(store, states, tables.positions, "domain_id, source, name"):
         kind = "positions" if all(map(isinstance, raw, _POSITION_TYPES)) else "types"
         if kind == "types" or not all(stored and is_text(stored) for stored in tuple(raw)[1:]):
             store.note(kind, DomainName.of(state), _shown_values(raw))
@@ -272,7 +258,7 @@ def audit_positions(store: Snapshot, states: Sequence[DomainState]) -> None:
 def audit_recorded(store: Snapshot, receipts_in: Callable[[bytes], int] | None) -> None:
     """Check what waits for recordings. `receipts_in` unpacks a batch; without it, batches aren't unpacked."""
     with store.readable():
-        for raw in store.rows(recorded, recorded.c.keys(), "number", at_once=100):
+        for raw in store.rows(tables.recorded, tables.recorded.c.keys(), "number", at_once=100):
             if not all(map(isinstance, raw, _RECORDED_TYPES)):
                 store.note("types", None, f"recorded batch {raw.number!r:.80}: {_shown_values(raw[:-1])}")
             elif wrong := _wrong_in_recorded(raw, receipts_in):
@@ -297,19 +283,19 @@ def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) 
 def audit_messages(store: Snapshot, states: Sequence[DomainState]) -> None:
     """Check the targets of these domains, and what waits for them or is parked."""
     of_target: dict[Any, DomainState] = {}
-    for raw, state in _of_states(store, states, targets, "target_id"):
+    for raw, state in _of_states(store, states, tables.targets, "target_id"):
         of_target[raw.target_id] = state
         _check_target(store, raw, DomainName.of(state))
     # Of each body only its beginning. A database may give NULL for the beginning of an empty one.
     beginning = {"body": "coalesce(substr(body, 1, 1), body)"}
-    for table in (unpacked, parked):
+    for table in (tables.unpacked, tables.parked):
         with store.readable():
             for raw in store.rows(table, _MESSAGE_COLUMNS, f"target_id, {_SEQUENCE}", instead=beginning):
                 if raw.target_id in of_target:
                     _check_message(store, table, raw, of_target[raw.target_id])
     with store.readable():
         packed = _PackedCheck(store, of_target)
-        for raw in store.rows(waiting, _PACKED_COLUMNS, "target_id, first_sequence", at_once=16):
+        for raw in store.rows(tables.waiting, _PACKED_COLUMNS, "target_id, first_sequence", at_once=16):
             packed.check(raw)
 
 
@@ -330,13 +316,13 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
         store.note("types", domain, f"{which}: {_shown_values(raw)}")
         return
     message = dict(zip(_MESSAGE_COLUMNS, raw, strict=True))
-    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in OF_ARRIVALS]
+    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in tables.OF_ARRIVALS]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
     if raw.sequence >= state.receipts:  # which was never given
         wrong.append("sequence")
     wrong += [name for name in _OBJECTS if not _is_object(message[name])]
     if wrong:
-        said = ", ".join(f"{parked.c[name].name} = {message[name]!r:.80}" for name in wrong)
+        said = ", ".join(f"{tables.parked.c[name].name} = {message[name]!r:.80}" for name in wrong)
         store.note("messages", domain, f"{which}: {said}")
 
 
@@ -354,7 +340,7 @@ class _PackedCheck:
         state = self._of_target.get(raw.target_id)
         if state is None:
             return
-        which = f"in {waiting.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
+        which = f"in {tables.waiting.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
         if not all(map(isinstance, raw, _PACKED_TYPES)):
             self._store.note("types", DomainName.of(state), f"{which}: {_shown_but_packed(raw)}")
         elif wrong := self._wrong(raw, state):
@@ -365,7 +351,9 @@ class _PackedCheck:
         try:
             messages = unpack(raw.runs, raw.packed, raw.tries)
             # As a driver would take them.
-            if not all(all(map(isinstance, message_rows.stored(flat(each)), _UNPACKED_TYPES)) for each in messages):
+            if not all(
+                all(map(isinstance, tables.message_rows.stored(flat(each)), _UNPACKED_TYPES)) for each in messages
+            ):
                 return "a value in it is of another type"
             numbers = numbers_of(raw.runs)
             said = pack(messages)._replace(packed=raw.packed)
@@ -383,7 +371,7 @@ class _PackedCheck:
         if twice:
             return f"the one at {min(twice)} is in another row too"
         self._seen = {number for number in self._seen if number > numbers[0]}.union(numbers)
-        for table in (unpacked, parked):
+        for table in (tables.unpacked, tables.parked):
             between = table.c.sequence.between(numbers[0], numbers[-1])
             there = select(table.c.sequence).where(table.c.target_id == raw.target_id, between)
             both = set(numbers).intersection(self._store.connection.scalars(there))
@@ -404,17 +392,17 @@ def _is_object(stored: str) -> bool:
     return True
 
 
-_SEQUENCE = parked.c.sequence.name
-_MESSAGE_COLUMNS = (*(name for name in unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
-_PACKED_COLUMNS = ("target_id", *PackedRow._fields)
-_STATE_TYPES = value_types(domains, DomainState._fields)
-_ROW_TYPES = value_types(receipts, ReceiptRow._fields)
-_POSITION_TYPES = value_types(positions, positions.c.keys())
-_TARGET_TYPES = value_types(targets, targets.c.keys())
-_RECORDED_TYPES = value_types(recorded, recorded.c.keys())
-_MESSAGE_TYPES = value_types(parked, _MESSAGE_COLUMNS)
-_UNPACKED_TYPES = value_types(parked, FIELDS)
-_PACKED_TYPES = value_types(waiting, _PACKED_COLUMNS)
+_SEQUENCE = tables.parked.c.sequence.name
+_MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
+_PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
+_STATE_TYPES = value_types(tables.domains, DomainState._fields)
+_ROW_TYPES = value_types(tables.receipts, ReceiptRow._fields)
+_POSITION_TYPES = value_types(tables.positions, tables.positions.c.keys())
+_TARGET_TYPES = value_types(tables.targets, tables.targets.c.keys())
+_RECORDED_TYPES = value_types(tables.recorded, tables.recorded.c.keys())
+_MESSAGE_TYPES = value_types(tables.parked, _MESSAGE_COLUMNS)
+_UNPACKED_TYPES = value_types(tables.parked, FIELDS)
+_PACKED_TYPES = value_types(tables.waiting, _PACKED_COLUMNS)
 _MESSAGE_TEXTS = fields_of_kind(FlatMessage, str)
 _MESSAGE_COUNTS = fields_of_kind(FlatMessage, int, is_nullable=False)
 _OBJECTS = fields_of_kind(FlatMessage, Mapping)

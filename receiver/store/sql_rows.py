@@ -19,23 +19,14 @@ from sqlalchemy import Connection
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
+from receiver.store import tables
 from receiver.store.codec import to_bytes
-from receiver.store.tables import (
-    DomainState,
-    RecordedRow,
-    domain_rows,
-    domains,
-    joined,
-    receipt_rows,
-    receipts,
-    recorded,
-    recorded_rows,
-)
+from receiver.store.tables import DomainState, RecordedRow
 
 _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name"}
 _CHANGING = tuple(name for name in DomainState._fields if name not in _IDENTITY)
 _changing_of = attrgetter(*_CHANGING)
-_POLICY_STATE = receipts.c.policy_state.name
+_POLICY_STATE = tables.receipts.c.policy_state.name
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
 """How many rows are read at once: so few that they are gone before the garbage collector comes to look at them, and that an
@@ -111,25 +102,27 @@ class Statements:
     def __init__(self, placeholder: str, *, for_update: str) -> None:
         """`for_update` makes a SELECT lock its rows."""
         p = self.placeholder = placeholder
-        columns = ", ".join(receipt_rows.columns)
-        self.read = f"SELECT {domain_rows.selected} FROM {domains.name} WHERE domain_id = {p}"
+        columns = ", ".join(tables.receipt_rows.columns)
+        self.read = f"SELECT {tables.domain_rows.selected} FROM {tables.domains.name} WHERE domain_id = {p}"
         self.lock = self.read + for_update
-        changes = ", ".join(f"{domains.c[name].name} = {p}" for name in _CHANGING)
+        changes = ", ".join(f"{tables.domains.c[name].name} = {p}" for name in _CHANGING)
         # It touches no row if the domain's last number isn't that of the state before: then the lock was lost on the way.
-        self.save = f"UPDATE {domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
-        self.rows_after = f"SELECT {columns} FROM {receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
-        self.page_after = f"{self.rows_after} LIMIT {ROWS_AT_ONCE}"
-        self.append = (
-            f"INSERT INTO {receipts.name} (domain_id, {columns}) VALUES ({p}{f', {p}' * len(receipt_rows.columns)})"
+        self.save = f"UPDATE {tables.domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
+        self.rows_after = (
+            f"SELECT {columns} FROM {tables.receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         )
-        self.set_state = f"UPDATE {receipts.name} SET {_POLICY_STATE} = {p} WHERE domain_id = {p}"
-        self.forget = f"UPDATE {receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
-        recorded_values = ", ".join([p] * len(recorded_rows.columns))
-        self.recorded = f"INSERT INTO {recorded.name} ({', '.join(recorded_rows.columns)}) VALUES ({recorded_values})"
-        self.last_batch = f"SELECT batch FROM {joined.name} WHERE domain_id = {p} AND writer = {p}"
+        self.page_after = f"{self.rows_after} LIMIT {ROWS_AT_ONCE}"
+        self.append = f"INSERT INTO {tables.receipts.name} (domain_id, {columns}) VALUES ({p}{f', {p}' * len(tables.receipt_rows.columns)})"
+        self.set_state = f"UPDATE {tables.receipts.name} SET {_POLICY_STATE} = {p} WHERE domain_id = {p}"
+        self.forget = f"UPDATE {tables.receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
+        recorded_values = ", ".join([p] * len(tables.recorded_rows.columns))
+        self.recorded = (
+            f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_rows.columns)}) VALUES ({recorded_values})"
+        )
+        self.last_batch = f"SELECT batch FROM {tables.joined.name} WHERE domain_id = {p} AND writer = {p}"
         # The newest number of a receiver replaces the one before: who looks a batch up asks for the last one committed.
         self.number_batch = (
-            f"INSERT INTO {joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            f"INSERT INTO {tables.joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
 
@@ -261,7 +254,7 @@ class SqlRows(ABC):
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         """As `OwnLog.rows_after`, by a statement for each page: a cursor that stays open can't be awaited here."""
         while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
-            yield receipt_rows.read_columns(rows)
+            yield tables.receipt_rows.read_columns(rows)
             seq = rows[-1][0]
 
     def read(self, statement: str) -> DomainState:
@@ -274,7 +267,7 @@ class SqlRows(ABC):
                 "the domain is gone from the database",
                 hint="it was dropped, or the database replaced: open it again, and it begins anew",
             )
-        return domain_rows.read(values)
+        return tables.domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """As `OwnLog.record`."""
@@ -290,7 +283,7 @@ class SqlRows(ABC):
         if changes.rows:
             self.append(changes.rows)
         if changes.recorded is not None:
-            self.cursor.execute(self.sql.recorded, recorded_rows.stored(changes.recorded))
+            self.cursor.execute(self.sql.recorded, tables.recorded_rows.stored(changes.recorded))
 
     def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
         """Save what is new in the domain's state. The statement begins with `with_it`, which takes the `values`."""
@@ -323,5 +316,5 @@ class SqlRows(ABC):
     def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `Statements.append` for each row."""
         if len(rows) == 1:  # for which converting column by column takes twice as long
-            return [(self.domain_id, *receipt_rows.stored(rows[0]))]
-        return [(self.domain_id, *values) for values in receipt_rows.stored_many(rows)]
+            return [(self.domain_id, *tables.receipt_rows.stored(rows[0]))]
+        return [(self.domain_id, *values) for values in tables.receipt_rows.stored_many(rows)]

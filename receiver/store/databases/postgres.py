@@ -20,18 +20,9 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from receiver.errors import MissingExtraError, SettingsError, StoreBusyError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
+from receiver.store import sql_rows
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
-from receiver.store.sql_rows import (
-    IN_AUTOCOMMIT,
-    JOIN_HINT,
-    ROWS_AT_ONCE,
-    Changes,
-    SqlRows,
-    Statements,
-    driver_of,
-    runs_of,
-)
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, receipt_rows, receipts, recorded_rows
 
 if TYPE_CHECKING:
@@ -82,7 +73,7 @@ def _streamed_at_once() -> int:
     """How many rows the driver passes on together; libpq before 17 has them one by one alone."""
     import psycopg
 
-    return ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
+    return sql_rows.ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
 
 
 def lock_timeout_ms(secs: float) -> str:
@@ -144,7 +135,7 @@ _DELETE = (
 )
 
 
-_SQL = Statements("%s", for_update=" FOR NO KEY UPDATE")
+_SQL = sql_rows.Statements("%s", for_update=" FOR NO KEY UPDATE")
 
 
 @lru_cache
@@ -154,7 +145,7 @@ def _appended(rows: int) -> str:
     return f"appended AS ({_SQL.append}{more})"
 
 
-class PostgresRows(SqlRows):
+class PostgresRows(sql_rows.SqlRows):
     sql = _SQL
 
     @property
@@ -189,7 +180,7 @@ class PostgresRows(SqlRows):
 
     def join(self, patience_secs: float) -> DomainState:
         if autocommits(self.driver):
-            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+            raise SettingsError(sql_rows.IN_AUTOCOMMIT, hint=sql_rows.JOIN_HINT)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.driver.execute(before, (lock_timeout_ms(patience_secs),)).fetchone()
         state = self.read(self.sql.lock)
@@ -198,7 +189,7 @@ class PostgresRows(SqlRows):
         return state
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        if self.is_awaited or last_seq - seq <= ROWS_AT_ONCE:
+        if self.is_awaited or last_seq - seq <= sql_rows.ROWS_AT_ONCE:
             yield from super().rows_after(seq, last_seq)
             return
         # By one statement: for pages of a log that has just been written, the server has no good plan.
@@ -209,10 +200,10 @@ class PostgresRows(SqlRows):
             ) as streamed,
         ):
             # The server goes on reading while we judge what it has sent.
-            while rows := list(islice(streamed, ROWS_AT_ONCE)):
+            while rows := list(islice(streamed, sql_rows.ROWS_AT_ONCE)):
                 yield receipt_rows.read_columns(rows)
 
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+    def record(self, state: DomainState, changes: sql_rows.Changes, *, before: DomainState) -> None:
         if len(changes.rows) > _FEW or changes.gone or changes.policy_states or changes.forgotten:
             super().record(state, changes, before=before)
             return
@@ -241,7 +232,7 @@ class PostgresRows(SqlRows):
         return [self.domain_id, *map(list, receipt_rows.stored_columns(rows))]
 
     def delete(self, seqs: Sequence[int]) -> None:
-        firsts, lasts = zip(*runs_of(seqs), strict=True)
+        firsts, lasts = zip(*sql_rows.runs_of(seqs), strict=True)
         self.cursor.execute(_DELETE, (list(firsts), list(lasts), self.domain_id))
 
 
@@ -384,10 +375,10 @@ class Postgres(Database):
         connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
 
     def server_run(self, connection: Connection) -> str:
-        return run_of(connection, driver_of(connection))
+        return run_of(connection, sql_rows.driver_of(connection))
 
     def autocommits(self, connection: Connection) -> bool:
-        return autocommits(driver_of(connection))
+        return autocommits(sql_rows.driver_of(connection))
 
     def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
         return TableVacuum(table, truncates=truncates)
@@ -438,7 +429,7 @@ def _engine(
     def begin_unless_begun(connection: Connection) -> None:
         # A receiver's connection, lent to an application that ended the transaction: what it does next must not be
         # committed statement by statement.
-        if autocommits(driver_of(connection)):
+        if autocommits(sql_rows.driver_of(connection)):
             connection.exec_driver_sql(f"BEGIN ISOLATION LEVEL {isolation_level}")
 
     return engine
