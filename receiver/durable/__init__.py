@@ -10,7 +10,7 @@
 | `session.py` | what the batches of one receiver share: the log, what is known of it in memory, what became of earlier batches; closing |
 | `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
 | `cache.py` | the detector in step with the log |
-| `retirement.py` | when sources are retired, and what their rows say then |
+| `retirement.py` | when sources are retired |
 | `status.py` | what batches and receivers count |
 | `duplicates.py` | duplicates, reported; the W and E that they needed |
 | `forgetting.py` | by hand: the commands `receiver retire`, `receiver lookup` and `receiver forget` |

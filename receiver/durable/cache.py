@@ -11,13 +11,13 @@ takes over or an older copy is restored. So memory is kept only if the log is sh
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
-from receiver.detector import TwoTierDetector
+from receiver.detector import RETIRED, TwoTierDetector
 from receiver.durable.duplicates import Duplicate, NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.durable.retirement import Retirement, longer_silent_than
 from receiver.errors import StoreCorruptError
@@ -27,6 +27,7 @@ from receiver.policies.names import policy_of_kind
 from receiver.settings import ReceiverSettings
 from receiver.store.databases import NONSENSE
 from receiver.store.log import DomainLog
+from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
 
 _MOST_DIGESTS = 16
@@ -272,8 +273,29 @@ class DomainCache:
         self._deletable += self._outdated
         self._outdated.clear()
 
-    def take_deletable(
-        self, rows: Sequence[ReceiptValues], *, all_of_them: bool = False
+    def changes(
+        self,
+        rows: Sequence[ReceiptValues] = (),
+        retired: Collection[str | None] = (),
+        *,
+        deletes_all: bool = False,
+    ) -> Changes:
+        """What a batch of these rows, in which these sources were retired, changes in the log.
+
+        `deletes_all`: nothing that is to be deleted waits any longer.
+        """
+        rows, gone = self._take_deletable(rows, all_of_them=deletes_all)
+        if not retired:
+            return Changes(gone, rows=rows)
+        # All rows of a retired source say so, those of the batch as well. Once it sends again, rows alone wouldn't show
+        # which queue each stood in.
+        sources = {source or None for source in retired}
+        named = map(ReceiptRow._make, rows)
+        rows = [row._replace(policy_state=RETIRED) if row.message_source_id in sources else row for row in named]
+        return Changes(gone, [PolicyStates(RETIRED, list(sources))], rows=rows)
+
+    def _take_deletable(
+        self, rows: Sequence[ReceiptValues], *, all_of_them: bool
     ) -> tuple[Sequence[ReceiptValues], list[int]]:
         """The rows of a batch that are worth appending, and the numbers of earlier rows to delete now.
 

@@ -10,7 +10,7 @@ from sqlalchemy import URL, select
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
-from receiver.durable.retirement import as_retired, longer_silent_than
+from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
@@ -20,7 +20,6 @@ from receiver.store.databases import claims_of, database_of, read_only, store_ur
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
-from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState, domains
 from receiver.store.upkeep import examined_rows
 
@@ -111,10 +110,10 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
             f"{state.domain_name!r:.80} goes by {policy}, which keeps no single ids, so it can't forget one",
             hint="name another domain (--domain), or have the message sent with a new id",
         )
-    _, gone = cache.take_deletable((), all_of_them=True)
-    left = {row.seq for row in _rows_of(log, state, unique_message_id)}.difference(gone)
+    changes = cache.changes(deletes_all=True)
+    left = {row.seq for row in _rows_of(log, state, unique_message_id)}.difference(changes.gone)
     after = state._replace(last_writer=new_number(), clock_us=policy.clock_us, generation=state.generation + 1)
-    log.record(after, Changes(gone, forgotten=sorted(left)), before=state)
+    log.record(after, changes._replace(forgotten=sorted(left)), before=state)
     cache.drop()
     return True
 
@@ -146,12 +145,10 @@ def _retire_in(
     before = detector.remembered_ids
     cache.retire(due)
     if due:
-        _, gone = cache.take_deletable((), all_of_them=True)
-        _, policy_states = as_retired((), list(due))
         after = state._replace(
             last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)
         )
-        log.record(after, Changes(gone, policy_states), before=state)
+        log.record(after, cache.changes(retired=due, deletes_all=True), before=state)
     return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
 

@@ -1,4 +1,4 @@
-"""When sources are retired, and what their rows say from then on.
+"""When sources are retired.
 
 A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
 ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
@@ -13,10 +13,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
 
-from receiver.detector import RETIRED, TwoTierDetector
-from receiver.message import ReceiptRow, ReceiptValues
+from receiver.detector import TwoTierDetector
 from receiver.settings import ReceiverSettings
-from receiver.store.sql_rows import PolicyStates
 
 DAY_US = 86_400_000_000
 _LOOKS_PER_TIME_ALLOWED = 30
@@ -70,15 +68,3 @@ def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | Non
 def _silent_since(since_us: int, by_silence: Sequence[tuple[int, str | None]]) -> int:
     """How many sources have sent nothing since then."""
     return bisect_left(by_silence, since_us, key=itemgetter(0))
-
-
-def as_retired(
-    rows: Sequence[ReceiptValues], sources: Sequence[str | None]
-) -> tuple[Sequence[ReceiptValues], list[PolicyStates]]:
-    """A batch's rows as they are appended once these sources are retired, and the policy states of rows from before."""
-    if not sources:
-        return rows, []
-    retired = {source or None for source in sources}
-    named = map(ReceiptRow._make, rows)
-    rows = [row._replace(policy_state=RETIRED) if row.message_source_id in retired else row for row in named]
-    return rows, [PolicyStates(RETIRED, list(retired))]

@@ -27,7 +27,7 @@ from receiver.store.connections import Guarded
 from receiver.store.databases import claims_of, database_of, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog
-from receiver.store.sql_rows import BatchNumber, Changes
+from receiver.store.sql_rows import BatchNumber
 from receiver.store.tables import DomainState, RecordedRow
 
 if TYPE_CHECKING:
@@ -285,8 +285,7 @@ class DomainSession(Guarded):
         state = self.own(self.log.begin())
         self.settle(self.log)
         self.cache.follow(self.log, state)
-        _, gone = self.cache.take_deletable((), all_of_them=True)
-        self.log.record(state, Changes(gone), before=state)
+        self.log.record(state, self.cache.changes(deletes_all=True), before=state)
         if self._numbered:
             self.log.forget_batches(state, self._writer)
         self.log.commit()

@@ -23,7 +23,6 @@ from sqlalchemy import Connection
 
 from receiver.durable.cache import corrupt_if_nonsense
 from receiver.durable.opening import new_number
-from receiver.durable.retirement import as_retired
 from receiver.durable.status import Tally
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
@@ -112,7 +111,7 @@ class Transaction:
         number = None if self._joined is None else session.new_batch_number()
         try:
             session.check_usable()  # it may have been forked off inside the batch
-            rows, state, changes = self._changes(rows, tally, number)
+            state, changes = self._changes(rows, tally, number)
             with translated(session.address):
                 log.record(state, changes, before=self._state)
         except BaseException as error:
@@ -126,7 +125,7 @@ class Transaction:
             else:
                 self._commit(state, tally)
                 session.count(tally)
-            cache.advance(state, rows)
+            cache.advance(state, changes.rows)
             log.give_back_space()
         except BaseException:
             cache.drop()
@@ -137,8 +136,8 @@ class Transaction:
 
     def _changes(
         self, rows: Sequence[ReceiptValues], tally: Tally, number: BatchNumber | None
-    ) -> tuple[Sequence[ReceiptValues], DomainState, Changes]:
-        """The rows that are worth appending, the domain's new state, and all that is to be recorded."""
+    ) -> tuple[DomainState, Changes]:
+        """The domain's new state, and all else that is to be recorded."""
         cache = self.cache
         with corrupt_if_nonsense(self._state):
             retired = cache.retire_due()
@@ -146,9 +145,7 @@ class Transaction:
         if self._state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
         recorded = self._session.recorded(rows, tally)
-        rows, gone = cache.take_deletable(rows)
-        rows, policy_states = as_retired(rows, retired)
-        return rows, state, Changes(gone, policy_states, rows=rows, batch_number=number, recorded=recorded)
+        return state, cache.changes(rows, retired)._replace(batch_number=number, recorded=recorded)
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy

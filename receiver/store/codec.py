@@ -123,12 +123,6 @@ def record_columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) 
     return columns
 
 
-def selected(table: Table, names: Iterable[str]) -> str:
-    """Columns of a table for a SELECT, each under the name that it has in `receiver.store.tables`."""
-    columns = [table.c[name] for name in names]
-    return ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
-
-
 def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bool | None = None) -> tuple[str, ...]:
     """The names of a record's fields of one type, in their order: all, or those that may be None, or those that may not."""
     of_kind = [field for field in _fields(record) if field.kind is _KINDS[kind]]
@@ -151,7 +145,9 @@ class Codec(Generic[_R]):
         fields = _fields(record)
         names = [field.name for field in fields]
         self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
-        self.selected = selected(table, names)
+        columns = [table.c[name] for name in names]
+        self.selected = ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
+        """The columns for a SELECT, each under the name of its field."""
         # What `_make` of a named tuple does, which no type of ours says that a record has.
         self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
         self._encoders = _converters(fields, attrgetter("encode"), few)
