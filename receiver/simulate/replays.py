@@ -69,7 +69,7 @@ class Section(NamedTuple):
     """The first row of the domain or chunk itself; 0 for a whole domain."""
     sources: Sequence[str]
     """Number of a source in `rows` -> source."""
-    window_needs: npt.NDArray[np.int64]
+    window_needs: Int64s
     """Per duplicate of the section."""
     in_first_half: int
     """How many of the duplicates are in the first half of the log: the first ones."""
@@ -90,20 +90,20 @@ class ReplayShare:
     """What the replay of one section comes to."""
 
     domain: int
-    caught: npt.NDArray[np.int64]
+    caught: Int64s
     """[cell]"""
-    peak_ids: npt.NDArray[np.int64]
-    by_source: npt.NDArray[np.int64]
+    peak_ids: Int64s
+    by_source: Int64s
     """[pair]: duplicates whose id a source's queue still holds."""
-    by_time: npt.NDArray[np.int64]
+    by_time: Int64s
     """[pair]: duplicates whose id only the time queue still holds."""
-    caught_in_first_half: npt.NDArray[np.int64]
+    caught_in_first_half: Int64s
     """[pair]"""
-    least_window: npt.NDArray[np.int64]
+    least_window: Int64s
     """[pair, source], row by row: the least slack in W of each source of `Facts.sources`, in their order, and last of all
     others together; `NONE_CAUGHT` where nothing is caught.
     """
-    least_expiry_us: npt.NDArray[np.int64]
+    least_expiry_us: Int64s
     """[pair, source], row by row: the least slack in microseconds of E."""
 
 
@@ -175,11 +175,11 @@ class PairOutcome:
     caught_in_first_half: int
     peak_ids: int
     """The sum of the domains' peaks."""
-    least_window: npt.NDArray[np.int64]
+    least_window: Int64s
     """The least slack in W of each source of `Facts.sources`, in their order, and last of all others together;
     `NONE_CAUGHT` where nothing is caught.
     """
-    least_expiry_us: npt.NDArray[np.int64]
+    least_expiry_us: Int64s
     """The least slack in microseconds of E, of the same sources."""
 
     @property
@@ -247,7 +247,7 @@ class TopNeeds:
     window: int
     half: int
     """0 for the first half, 1 for the second."""
-    expiry_us: npt.NDArray[np.int64]
+    expiry_us: Int64s
 
 
 def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iterator[TopNeeds]:

@@ -86,20 +86,20 @@ class Share:
     """Duplicates with the flag JMSRedelivered."""
     marked_firsts: int
     """Other receipts with it."""
-    filled_slice: npt.NDArray[np.int64]
+    filled_slice: Int64s
     """The slices of the timeline with a receipt, be it without an id, by the time as read."""
-    receipts_in_slice: npt.NDArray[np.int64]
-    duplicates_in_slice: npt.NDArray[np.int64]
-    window_needs: npt.NDArray[np.int64]
+    receipts_in_slice: Int64s
+    duplicates_in_slice: Int64s
+    window_needs: Int64s
     """The different windows that duplicates need."""
-    in_first_half: npt.NDArray[np.int64]
+    in_first_half: Int64s
     """How many duplicates of the first half of the log need each of these windows."""
-    in_second_half: npt.NDArray[np.int64]
-    top_of_first_half_us: npt.NDArray[np.int64]
+    in_second_half: Int64s
+    top_of_first_half_us: Int64s
     """The largest expiries that duplicates of the first half need without a window: one more than may be missed. With the
     others, so many are enough to tell the need of a log."""
-    top_of_second_half_us: npt.NDArray[np.int64]
-    expiry_steps: npt.NDArray[np.int64]
+    top_of_second_half_us: Int64s
+    expiry_steps: Int64s
     """How many duplicates need an expiry between each of the `STEPS` and the next."""
     bursts: int
     """Bursts of duplicates, as if there were no other chunk."""
@@ -108,20 +108,20 @@ class Share:
     last_duplicate_us: int
     sources: list[str]
     """The sources; the next five columns have a value for each."""
-    receipts: npt.NDArray[np.int64]
+    receipts: Int64s
     """Receipts with an id."""
-    duplicates: npt.NDArray[np.int64]
-    last_us: npt.NDArray[np.int64]
+    duplicates: Int64s
+    last_us: Int64s
     """When its last receipt came, clamped."""
-    window_need: npt.NDArray[np.int64]
+    window_need: Int64s
     """What its duplicates need, each tier alone; 0 without any."""
-    expiry_need_us: npt.NDArray[np.int64]
+    expiry_need_us: Int64s
     most_in_second: int
     """The most receipts of one source in one second of the clock."""
-    edge_source: npt.NDArray[np.int32]
+    edge_source: Int32s
     """The edges: the first and the last second of each source, which may go on in other chunks. This is the edge's source."""
-    edge_second: npt.NDArray[np.int64]
-    in_edge: npt.NDArray[np.int64]
+    edge_second: Int64s
+    in_edge: Int64s
     """The source's receipts in that second."""
 
 
@@ -136,7 +136,7 @@ class IdCounts:
     cross_from: list[str]
     """Cross-domain duplicates by the connection of the receipt before and that of this one: three parallel lists."""
     cross_to: list[str]
-    cross_count: npt.NDArray[np.int64]
+    cross_count: Int64s
 
     @classmethod
     def of(cls, reused: int, from_other_sources: int, cross_domain: dict[tuple[str, str], int]) -> IdCounts:

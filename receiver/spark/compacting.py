@@ -21,6 +21,7 @@ from receiver.errors import OutputError, SettingsError
 from receiver.logs.columns import COLUMNS, ValueKind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
+from receiver.simulate.compiled import Int64s
 from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
 from receiver.steps.arrow_rows import Row
@@ -38,7 +39,6 @@ from receiver.steps.read import (
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from pyspark.sql import DataFrame, SparkSession
 
     from receiver.domains import Channel, DomainKey
@@ -64,16 +64,16 @@ class _UnitReceipts:
     """Receipts of a unit, and the order that they are to stand in."""
 
     unit: int
-    row: npt.NDArray[np.int64]
-    key_us: npt.NDArray[np.int64]
+    row: Int64s
+    key_us: Int64s
     """The largest time of the unit up to the receipt."""
     domain: pa.Array
 
 
 _CELLS: dict[ValueKind, tuple[str, Callable[[], Any]]] = {
-    **dict.fromkeys(ValueKind, ("npt.NDArray[np.int64]", lambda: np.zeros(0, np.int64))),
+    **dict.fromkeys(ValueKind, ("Int64s", lambda: np.zeros(0, np.int64))),
     ValueKind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
-    ValueKind.FLAG: ("npt.NDArray[np.bool_]", lambda: np.zeros(0, np.bool_)),
+    ValueKind.FLAG: ("Flags", lambda: np.zeros(0, np.bool_)),
 }
 """The type of a column's cells as `steps.arrow_rows` knows it, and none of them."""
 
@@ -200,7 +200,7 @@ def _columns(reports: Sequence[UnitReport]) -> list[str]:
 def _check_order(
     reports: Sequence[UnitReport],
     name_of: Mapping[Channel, str],
-    carry_us: npt.NDArray[np.int64],
+    carry_us: Int64s,
     before: Manifest | None,
 ) -> None:
     """The first receipt of each channel of a unit is among its samples."""
@@ -216,7 +216,7 @@ def _check_order(
                 )
 
 
-def _in_order(receipts: DataFrame, domains: list[str], carry_us: npt.NDArray[np.int64], parts: int) -> DataFrame:
+def _in_order(receipts: DataFrame, domains: list[str], carry_us: Int64s, parts: int) -> DataFrame:
     """A row for each receipt, in the order of domain, key, unit and row; partitions have about as many rows each.
 
     `domain` is a number. The key of a receipt is the largest time of its file up to it; its `day` is that of the key.

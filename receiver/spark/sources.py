@@ -29,13 +29,13 @@ from receiver.logs.files import open_content
 from receiver.logs.options import fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
+from receiver.simulate.compiled import Int64s
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
 from receiver.steps.arrow_rows import Row, runs
 from receiver.steps.read import Reading, pieces_of, reading, reports_of, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from receiver.domains import DomainKey
@@ -328,7 +328,7 @@ class _At:
 
     first_row: int = -1
     last_row: int = -1
-    row_id: npt.NDArray[np.int64] | None = None
+    row_id: Int64s | None = None
 
     def with_row_ids(self, piece: Piece, _batch: LogBatch) -> Piece:
         return piece if self.row_id is None else replace(piece, row_id=self.row_id)
@@ -378,5 +378,5 @@ def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At
         yield maker.batch(RawRows(columns, partial(_line, row)))
 
 
-def _line(rows: npt.NDArray[np.int64], index: int) -> int:
+def _line(rows: Int64s, index: int) -> int:
     return int(rows[index]) + 1

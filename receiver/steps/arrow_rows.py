@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.steps.schemas import Failure
 
@@ -30,11 +31,11 @@ _TOGETHER_BYTES = 1 << 20
 LEAD = {"key": pa.int32(), "value": pa.int64(), "block": pa.int32(), "blocks": pa.int32()}
 _SCALARS = {"int": pa.int64(), "str": pa.string(), "bytes": pa.binary()}
 _LISTS = {
-    "npt.NDArray[np.int64]": (pa.int64(), np.int64),
-    "npt.NDArray[np.uint64]": (pa.int64(), np.uint64),  # Spark has no unsigned numbers
-    "npt.NDArray[np.int32]": (pa.int32(), np.int32),
+    "Int64s": (pa.int64(), np.int64),
+    "Int32s": (pa.int32(), np.int32),
+    "Flags": (pa.bool_(), np.bool_),
     "npt.NDArray[np.float64]": (pa.float64(), np.float64),
-    "npt.NDArray[np.bool_]": (pa.bool_(), np.bool_),
+    "npt.NDArray[np.uint64]": (pa.int64(), np.uint64),  # Spark has no unsigned numbers
     "list[str]": (pa.string(), list),
     "pa.Array": (pa.string(), pa.Array),
 }
@@ -276,19 +277,19 @@ def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
     return by_number
 
 
-def changes(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def changes(values: npt.NDArray[Any]) -> Flags:
     """Where a value isn't the one before it; the first never is."""
     is_change = np.ones(len(values), np.bool_)
     is_change[1:] = values[1:] != values[:-1]
     return is_change
 
 
-def runs(begins: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def runs(begins: Flags) -> Iterator[tuple[int, int]]:
     """Where rows that belong together begin and end; they begin where it is said, the first row among them."""
     return pairwise([*np.flatnonzero(begins).tolist(), len(begins)])
 
 
-def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[int, Int64s]]:
     """Each different key, ascending, with the rows that have it, ordered by further columns, then as they stand."""
     order = np.lexsort((*reversed(then), keys))
     ordered = keys[order]
@@ -296,7 +297,7 @@ def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[
         yield int(ordered[begin]), order[begin:end]
 
 
-def stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+def stable_order(values: npt.NDArray[Any]) -> Int64s:
     """The order that sorts them, equal ones as they stand."""
     if (
         len(values) and int(values.max()) - int(values.min()) < 1 << 16
@@ -305,14 +306,12 @@ def stable_order(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.argsort(values, kind="stable")
 
 
-def order_unless_sorted(values: npt.NDArray[Any]) -> npt.NDArray[np.int64] | None:
+def order_unless_sorted(values: npt.NDArray[Any]) -> Int64s | None:
     """The order that sorts values, equal ones as they stand; None where they are in order."""
     return None if np.all(values[1:] >= values[:-1]) else stable_order(values)
 
 
-def in_one(
-    parts: Iterable[tuple[npt.NDArray[np.int32], Sequence[_Name]]], first: Iterable[_Name] = ()
-) -> tuple[npt.NDArray[np.int32], list[_Name]]:
+def in_one(parts: Iterable[tuple[Int32s, Sequence[_Name]]], first: Iterable[_Name] = ()) -> tuple[Int32s, list[_Name]]:
     """Join columns of indices, each with its own list of names, into one column and one list.
 
     The list begins with `first`.
@@ -324,7 +323,7 @@ def in_one(
     return joined(np.int32, columns), list(known)
 
 
-def used(numbers: npt.NDArray[np.int32], names: Sequence[_Name]) -> tuple[npt.NDArray[np.int32], list[_Name]]:
+def used(numbers: Int32s, names: Sequence[_Name]) -> tuple[Int32s, list[_Name]]:
     """Numbers anew for the names that they stand for, which are often few of all, and those names."""
     in_use, index = distinct(numbers)
     return index, [names[number] for number in in_use.tolist()]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.compiled import check_numbered
+from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered
 from receiver.simulate.figures import Elsewhere
 from receiver.steps.arrow_rows import (
     Row,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def assemble(
-    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: npt.NDArray[np.int64]
+    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
 ) -> tuple[RowFlow, list[SourceCounts], list[Elsewhere]]:
     """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets, `SourceCounts` by chunk.
 
@@ -98,21 +98,21 @@ def _dealt_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 class _Columns(NamedTuple):
     """Receipts of several units. A column that isn't there is empty."""
 
-    at: npt.NDArray[np.int64]
+    at: Int64s
     """Unit and row in the unit, of which `_at` makes one number."""
-    key_us: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
-    redelivered: npt.NDArray[np.bool_]
-    number: npt.NDArray[np.int64]
-    is_checked: npt.NDArray[np.bool_]
+    key_us: Int64s
+    received_at_us: Int64s
+    source: Int32s
+    redelivered: Flags
+    number: Int64s
+    is_checked: Flags
 
     def taken(self, rows: npt.NDArray[Any] | slice) -> _Columns:
         return _Columns._make(values[rows] if len(values) else values for values in self)
 
 
-def _at(unit: npt.NDArray[np.int32] | int, row: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    at: npt.NDArray[np.int64] = (np.asarray(unit, np.int64) << np.int64(32)) | row
+def _at(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
+    at: Int64s = (np.asarray(unit, np.int64) << np.int64(32)) | row
     return at
 
 
@@ -155,7 +155,7 @@ def _joined(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns, li
     return receipts, sources
 
 
-def _marks(rows: Sequence[npt.NDArray[np.int32]], sizes: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _marks(rows: Sequence[Int32s], sizes: Sequence[int]) -> Flags:
     """One column of marks for several pieces, given which rows of each are marked."""
     begins = np.cumsum([0, *sizes])
     marks = np.zeros(begins[-1], np.bool_)
@@ -163,7 +163,7 @@ def _marks(rows: Sequence[npt.NDArray[np.int32]], sizes: Sequence[int]) -> npt.N
     return marks
 
 
-def _order(chunk: npt.NDArray[np.int32], key_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
+def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
     """By chunk, then key, then as they stand; None where they stand so."""
     by_key = order_unless_sorted(key_us)
     by_chunk_ = order_unless_sorted(chunk if by_key is None else chunk[by_key])
@@ -175,9 +175,9 @@ def _order(chunk: npt.NDArray[np.int32], key_us: npt.NDArray[np.int64]) -> npt.N
 class _Linked(NamedTuple):
     """What `Links` say of each `ChunkReceipts.linked_row`."""
 
-    is_duplicate: npt.NDArray[np.bool_]
-    replaces: npt.NDArray[np.bool_]
-    is_last: npt.NDArray[np.bool_]
+    is_duplicate: Flags
+    replaces: Flags
+    is_last: Flags
 
 
 def _assembled(
@@ -212,7 +212,7 @@ def _assembled(
     return receipts, _Linked(*(column(links, name, np.bool_)[by_row] for name in _Linked._fields))
 
 
-def _rows_of(links: Sequence[Links], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _rows_of(links: Sequence[Links], at: Int64s) -> Int32s:
     """The row in the chunk of each receipt that links name by unit and row; `at` is that of the chunk's receipts."""
     by_at = order_unless_sorted(at)
     wanted = joined(np.int64, (_at(each.unit, each.unit_row) for each in links))
@@ -224,7 +224,7 @@ def _rows_of(links: Sequence[Links], at: npt.NDArray[np.int64]) -> npt.NDArray[n
 
 
 def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
-    def by_source(rows: npt.NDArray[np.int32] | slice) -> npt.NDArray[np.int64]:
+    def by_source(rows: Int32s | slice) -> Int64s:
         return np.bincount(receipts.source[rows], minlength=len(receipts.sources)).astype(np.int64)
 
     every = by_source(slice(None))
@@ -256,10 +256,10 @@ def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterato
 
 
 def first_to_last(
-    label: npt.NDArray[np.int64],
-    is_last: npt.NDArray[np.bool_],
-    new_before: npt.NDArray[np.int64],
-    received_at_us: npt.NDArray[np.int64],
+    label: Int64s,
+    is_last: Flags,
+    new_before: Int64s,
+    received_at_us: Int64s,
 ) -> tuple[Elsewhere, npt.NDArray[np.intp]]:
     """What ids need of which both ends are here, by the columns of `IdEnds`; and the rows whose ids lack the other end."""
     order = np.lexsort((is_last, label))
@@ -296,7 +296,7 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
         yield Row(key, references)
 
 
-def _lasts_within(receipts: ChunkReceipts) -> npt.NDArray[np.int64]:
+def _lasts_within(receipts: ChunkReceipts) -> Int64s:
     """Per receipt, how many of its source's receipts up to it, with it, are never replaced."""
     is_last = np.ones(len(receipts.source), np.bool_)
     is_last[receipts.linked_row[receipts.next_in < NEVER]] = False

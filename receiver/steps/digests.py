@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import Int32s, Int64s, compiled
 from receiver.simulate.numbering import text_buffers
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def _round(
 
 @compiled()
 def _digest(  # noqa: PLR0917 - compiled functions take no names
-    offsets: npt.NDArray[np.int32],
+    offsets: Int32s,
     data: npt.NDArray[np.uint8],
     key_high: np.uint64,
     key_low: np.uint64,
@@ -85,7 +85,7 @@ def _digest(  # noqa: PLR0917 - compiled functions take no names
         high[row] = v0 ^ v1 ^ v2 ^ v3
 
 
-def digests_of(texts: pa.Array, key: bytes) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
     """The two halves of the digest of each text of a `string` array without nulls; 0 and 0 of the empty text.
 
     `key` has 16 bytes.
@@ -98,11 +98,11 @@ def digests_of(texts: pa.Array, key: bytes) -> tuple[npt.NDArray[np.int64], npt.
 
 @compiled()
 def _number(
-    high: npt.NDArray[np.int64],
-    low: npt.NDArray[np.int64],
-    slots: npt.NDArray[np.int32],
-    first: npt.NDArray[np.int32],
-    numbers: npt.NDArray[np.int32],
+    high: Int64s,
+    low: Int64s,
+    slots: Int32s,
+    first: Int32s,
+    numbers: Int32s,
 ) -> int:
     mask = np.int64(len(slots) - 1)
     count = 0
@@ -122,7 +122,7 @@ def _number(
     return count
 
 
-def numbered(high: npt.NDArray[np.int64], low: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], int]:
+def numbered(high: Int64s, low: Int64s) -> tuple[Int32s, int]:
     """Digests as numbers from 0, in the order of their first coming, and how many there are."""
     slots = np.full(1 << max(4, (2 * len(high)).bit_length()), _FREE, np.int32)
     numbers = np.empty(len(high), np.int32)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import Channel
+from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
 from receiver.steps.arrow_rows import Row, RowFlow, by_kind, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
@@ -79,7 +80,7 @@ def _ids(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Iterato
         yield Row(group.key, ids)
 
 
-def _partitions(plan: CutPlan, chunk: npt.NDArray[np.int32], id_low: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+def _partitions(plan: CutPlan, chunk: Int32s, id_low: Int64s) -> Int32s:
     """The partition that each id goes to: equal ids of a domain go to the same one.
 
     Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
@@ -105,16 +106,16 @@ def link_partition(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterat
 class _Recurring(NamedTuple):
     """Receipts whose id comes more than once, in whatever domain: few in most logs, and all that links have to look at."""
 
-    id: npt.NDArray[np.int32]
+    id: Int32s
     """Numbered in the partition."""
-    chunk: npt.NDArray[np.int32]
-    key_us: npt.NDArray[np.int64]
-    unit: npt.NDArray[np.int32]
-    unit_row: npt.NDArray[np.int32]
-    source: npt.NDArray[np.int32]
+    chunk: Int32s
+    key_us: Int64s
+    unit: Int32s
+    unit_row: Int32s
+    source: Int32s
     digest_hash: npt.NDArray[np.uint64]
     """0 where it is missing."""
-    channel: npt.NDArray[np.int32]
+    channel: Int32s
     """Empty unless the plan looks across domains."""
 
     def taken(self, rows: npt.NDArray[np.intp]) -> _Recurring:
@@ -151,12 +152,12 @@ class _Runs(NamedTuple):
 
     receipts: _Recurring
     run: npt.NDArray[np.intp]
-    first: npt.NDArray[np.bool_]
+    first: Flags
     """Whether its run begins here."""
     by_source: npt.NDArray[np.intp]
     """The rows ordered by run, source, and receipt."""
-    replaces: npt.NDArray[np.bool_]
-    next_in: npt.NDArray[np.int32]
+    replaces: Flags
+    next_in: Int32s
     """As in `Links`."""
 
 
@@ -200,7 +201,7 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
         yield Row(int(plan.chunk_task[chunk]), links)
 
 
-def _references(runs: _Runs) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
+def _references(runs: _Runs) -> tuple[npt.NDArray[np.intp], Int32s]:
     """The receipts that later chunks refer to, once for each such chunk; and those chunks."""
     # A stop is rows of one chunk that follow each other. Where a run ends and the next begins in that chunk, they share it.
     receipts, by_source = runs.receipts, runs.by_source

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import ReuseDistances, link_rows, reuse_distances
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.shares import Counted, Measures, Share, share_of
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 def measure(
-    chunks: RowFlow, plan: CutPlan, totals: SourceTotals, before_us: npt.NDArray[np.int64], measures: Measures
+    chunks: RowFlow, plan: CutPlan, totals: SourceTotals, before_us: Int64s, measures: Measures
 ) -> tuple[RowFlow, list[Share], list[Elsewhere]]:
     """`ChunkReceipts` and `EarlierReceipts`, kept; and what the driver gets, a `Share` of each chunk in order.
 
@@ -91,13 +91,13 @@ class SourceTotals:
 
     series: dict[tuple[int, str], int]
     """(domain, source) -> its number; only domains of several chunks."""
-    entry: npt.NDArray[np.int64]
+    entry: Int64s
     """series << 32 | chunk."""
-    firsts: npt.NDArray[np.int64]
+    firsts: Int64s
     """Ids that the source sent first in this chunk or before."""
-    lasts: npt.NDArray[np.int64]
+    lasts: Int64s
     """Ids that the source sent last in this chunk or before."""
-    new_before: npt.NDArray[np.int64]
+    new_before: Int64s
     """Per chunk of the plan, the receipts of all chunks before it whose ids were new in their domain."""
 
     @classmethod
@@ -120,25 +120,23 @@ class SourceTotals:
         firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
         return cls(series, entry, firsts, lasts, np.cumsum(new_ids) - new_ids)
 
-    def firsts_before(self, series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
         return self._before(self.firsts, series, chunk)
 
-    def lasts_before(self, series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
         return self._before(self.lasts, series, chunk)
 
-    def _before(
-        self, sums: npt.NDArray[np.int64], series: npt.NDArray[np.int64], chunk: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.int64]:
+    def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
         at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
         same = (at >= 0) & (self.entry[at] >> 32 == series)
         return np.where(same, sums[at], 0)
 
 
-def _running(counts: npt.NDArray[np.int64], begins: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
     """Running sums that begin anew at these indices."""
     sums = np.cumsum(counts)
     before = np.concatenate([[0], sums])[begins]
-    running: npt.NDArray[np.int64] = sums - np.repeat(before, np.diff(begins, append=len(sums)))
+    running: Int64s = sums - np.repeat(before, np.diff(begins, append=len(sums)))
     return running
 
 
@@ -157,7 +155,7 @@ def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> Ro
     return chunks.only(References, IdEnds).grouped(work, plan.partitions, EarlierReceipts, Elsewhere)
 
 
-def _series_of(totals: SourceTotals, references: References) -> npt.NDArray[np.int64]:
+def _series_of(totals: SourceTotals, references: References) -> Int64s:
     # Only sources that are referred to are sure to be known here.
     numbers = np.full(len(references.sources), -1, np.int64)
     for source in np.unique(references.source).tolist():
@@ -198,12 +196,12 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
 
 @compiled()
 def _replaced_later(
-    series: npt.NDArray[np.int64],
-    is_first: npt.NDArray[np.bool_],
-    to_chunk: npt.NDArray[np.int32],
-    next_in: npt.NDArray[np.int32],
-    waiting: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int64]:
+    series: Int64s,
+    is_first: Flags,
+    to_chunk: Int32s,
+    next_in: Int32s,
+    waiting: Int64s,
+) -> Int64s:
     """For each reference: how many receipts of its series, up to its own, are replaced in the chunk that refers, or later.
 
     References are ordered by series, then by receipt; each receipt counts once, at its first reference (`is_first`). `waiting`
@@ -255,7 +253,7 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us)
 
 
-def dense_ids(earlier_label: npt.NDArray[np.int64], receipts: ChunkReceipts) -> tuple[npt.NDArray[np.int32], int]:
+def dense_ids(earlier_label: Int64s, receipts: ChunkReceipts) -> tuple[Int32s, int]:
     """Numbers from 0 for the ids of earlier receipts, then of a chunk's; and how many there may be."""
     rows = len(receipts.source)
     labels = np.sort(np.concatenate([earlier_label, receipts.label]))
@@ -267,7 +265,7 @@ def dense_ids(earlier_label: npt.NDArray[np.int64], receipts: ChunkReceipts) -> 
     return ids, rows + len(labels)
 
 
-def _between(source: npt.NDArray[np.int32], newer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _between(source: Int32s, newer_ids: Int64s) -> Int64s:
     """Per earlier receipt, the ids between it and the next one of its source, or the begin of the chunk."""
     order = stable_order(source)
     newer = newer_ids[order]

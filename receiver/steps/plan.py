@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from receiver.domains import Channel, DomainKey, domain_key
+from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
 from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
@@ -36,23 +37,23 @@ class CutPlan:
     """The domain KEY."""
     domains: list[str]
     """Ordered by name."""
-    carry_us: npt.NDArray[np.int64]
+    carry_us: Int64s
     """Per unit, the largest time of its file before it, -1 if none."""
-    chunk_domain: npt.NDArray[np.int32]
+    chunk_domain: Int32s
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
-    chunk_task: npt.NDArray[np.int32]
+    chunk_task: Int32s
     """Chunk -> the number of the task that works on it."""
-    cut_key_us: npt.NDArray[np.int64]
+    cut_key_us: Int64s
     """Chunk -> the receipt at which it begins, in three columns; a domain's first chunk begins before everything."""
-    cut_unit: npt.NDArray[np.int32]
-    cut_row: npt.NDArray[np.int64]
+    cut_unit: Int32s
+    cut_row: Int64s
     partitions: int
     """Among how many partitions the ids are dealt."""
-    unit_number: npt.NDArray[np.int64]
+    unit_number: Int64s
     """Unit -> the number of its first receipt in the order of reading."""
     keeps_rows: bool
     """Whether verdicts are asked for, so that each receipt keeps its number."""
-    is_whole: npt.NDArray[np.bool_]
+    is_whole: Flags
     """Per domain, whether it is so small that all of its ids go to one partition."""
     looks_across_domains: bool
     """Whether ids of one queue may hide in several domains."""
@@ -66,7 +67,7 @@ class CutPlan:
         return int(self.chunk_task.max(initial=-1)) + 1
 
     @property
-    def first_chunk(self) -> npt.NDArray[np.int32]:
+    def first_chunk(self) -> Int32s:
         """Chunk -> the first chunk of its domain."""
         return np.searchsorted(self.chunk_domain, self.chunk_domain).astype(np.int32)
 
@@ -79,9 +80,9 @@ class CutPlan:
 class _Places(NamedTuple):
     """Some receipts of one domain, in order: samples of all, or those at which its chunks begin."""
 
-    key_us: npt.NDArray[np.int64]
-    unit: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int64]
+    key_us: Int64s
+    unit: Int32s
+    row: Int64s
     receipts: npt.NDArray[np.float64]
     """How many, about, each stands for."""
 
@@ -140,8 +141,8 @@ def splits_a_queue(name_of: dict[Channel, str]) -> bool:
 
 def _samples(
     reports: Sequence[UnitReport],
-    domain_of: Sequence[npt.NDArray[np.int64]],
-    carry_us: npt.NDArray[np.int64],
+    domain_of: Sequence[Int64s],
+    carry_us: Int64s,
     domains: int,
 ) -> Iterable[_Places]:
     """The samples of each domain; `domain_of` has the domain of each report's channels."""
@@ -176,7 +177,7 @@ def _chunks_by(samples: _Places, wanted: int) -> _Places:
     return _Places(key_us, samples.unit[begins], samples.row[begins], np.diff(before[begins], append=total))
 
 
-def _tasks_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
+def _tasks_of(sizes: Sequence[float], most: int) -> Int32s:
     """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
     task_of = np.zeros(len(sizes), np.int32)
     task, held = 0, 0.0
@@ -188,7 +189,7 @@ def _tasks_of(sizes: Sequence[float], most: int) -> npt.NDArray[np.int32]:
     return task_of
 
 
-def latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> npt.NDArray[np.int64]:
+def latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
     """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
     latest_us = np.full(plan.chunks, -1, np.int64)
     for each in latest:
@@ -207,11 +208,11 @@ class CutPiece(NamedTuple):
     """A piece, and where its receipts belong."""
 
     piece: Piece
-    key_us: npt.NDArray[np.int64]
-    chunk: npt.NDArray[np.int32]
+    key_us: Int64s
+    chunk: Int32s
 
     @property
-    def unit_row(self) -> npt.NDArray[np.int32]:
+    def unit_row(self) -> Int32s:
         return (self.piece.first_row + np.arange(len(self.chunk))).astype(np.int32)
 
 
@@ -227,41 +228,39 @@ def cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[CutPiece]:
         yield CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_of(piece)], piece, key_us))
 
 
-def keys_us(plan: CutPlan, piece: Piece) -> npt.NDArray[np.int64]:
+def keys_us(plan: CutPlan, piece: Piece) -> Int64s:
     """Of each receipt of a piece, the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
-    keys: npt.NDArray[np.int64] = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
+    keys: Int64s = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
     return keys
 
 
 def _chunks(
     plan: CutPlan,
     cuts: npt.NDArray[np.intp],
-    domain: npt.NDArray[np.int64],
+    domain: Int64s,
     piece: Piece,
-    key_us: npt.NDArray[np.int64],
-) -> npt.NDArray[np.int32]:
+    key_us: Int64s,
+) -> Int32s:
     """The chunk of each receipt of a piece; `cuts` are the chunks that aren't the first of their domain."""
     before = _receipts_before(plan, cuts, piece, key_us)
     # Most cuts lie before the whole piece, or behind it. Each of the few within it is looked at by itself.
     passed = np.bincount(plan.chunk_domain[cuts[before == 0]], minlength=len(plan.domains))
     first = np.searchsorted(plan.chunk_domain, np.arange(len(plan.domains)))
-    chunk: npt.NDArray[np.int32] = (first + passed).astype(np.int32)[domain]
+    chunk: Int32s = (first + passed).astype(np.int32)[domain]
     for within in np.flatnonzero((before > 0) & (before < len(domain))).tolist():
         at = before[within]
         chunk[at:] += domain[at:] == plan.chunk_domain[cuts[within]]
     return chunk
 
 
-def _receipts_before(
-    plan: CutPlan, cuts: npt.NDArray[np.intp], piece: Piece, key_us: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
+def _receipts_before(plan: CutPlan, cuts: npt.NDArray[np.intp], piece: Piece, key_us: Int64s) -> Int64s:
     """How many receipts of a piece come before each cut: by key, then unit, then row."""
     cut_key_us, cut_unit = plan.cut_key_us[cuts], plan.cut_unit[cuts]
     if_own = np.clip(plan.cut_row[cuts] - piece.first_row, 0, len(key_us))
     if_later = np.searchsorted(key_us, cut_key_us, side="right")
     if_earlier = np.searchsorted(key_us, cut_key_us, side="left")
-    before: npt.NDArray[np.int64] = np.where(cut_unit > piece.unit, if_later, if_earlier)
+    before: Int64s = np.where(cut_unit > piece.unit, if_later, if_earlier)
     return np.where(cut_unit == piece.unit, if_own, before)
 
 
@@ -269,18 +268,16 @@ class Group(NamedTuple):
     """The receipts of a piece that go to one task or partition: as they stand, but that those of one chunk stand together."""
 
     key: int
-    chunk: npt.NDArray[np.int32]
-    chunk_end: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int64] | slice
+    chunk: Int32s
+    chunk_end: Int64s
+    rows: Int64s | slice
 
     def of(self, column: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
         """These receipts of a column; none of one that isn't there."""
         return column[self.rows] if len(column) else column
 
 
-def grouped_by(
-    key: npt.NDArray[np.int32], chunk: npt.NDArray[np.int32], rows: npt.NDArray[np.int64]
-) -> Iterator[Group]:
+def grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[Group]:
     """The receipts at `rows` by their `key`, which says where they go."""
     chunks, at = distinct(chunk)
     keys, to = distinct(key)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +28,12 @@ from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
 from receiver.logs.remote import is_url
 from receiver.logs.rows import two_units
 from receiver.simulate import numbering
+from receiver.simulate.compiled import Int32s, Int64s
 from receiver.simulate.facts import LogSeen
 from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.steps.arrow_rows import Row, stable_order
 from receiver.steps.digests import digests_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, channels_of, parts_of
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel shows the plan where it comes in the order: chunks come out about so exact."""
@@ -164,7 +162,7 @@ class _UnitReader:
         report.max_delivery_us = max(report.max_delivery_us, numbering.longest_delivery_us(batch))
         return piece
 
-    def _piece(self, batch: LogBatch, channel: npt.NDArray[np.int32]) -> Piece:
+    def _piece(self, batch: LogBatch, channel: Int32s) -> Piece:
         sources = numbering.Texts()
         source = sources.column(batch.message_source_id, len(batch))
         used, of_used = numbering.distinct(channel)
@@ -191,7 +189,7 @@ class _UnitReader:
             row_id=np.zeros(0, np.int64),
         )
 
-    def _sample(self, channel: npt.NDArray[np.int32], running_us: npt.NDArray[np.int64]) -> None:
+    def _sample(self, channel: Int32s, running_us: Int64s) -> None:
         counts = np.bincount(channel, minlength=len(self._channels.names))
         seen = np.zeros(len(counts), np.int64)
         seen[: len(self._by_channel)] = self._by_channel
@@ -250,7 +248,7 @@ def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str
     return {channel: key.name(channel) for channel in channels}
 
 
-def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> npt.NDArray[np.int64]:
+def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
     """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
     carry_us = np.full(len(units), -1, np.int64)
     for before, unit in pairwise(units):

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.compiled import compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
@@ -34,9 +34,6 @@ from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, i
 from receiver.steps.measuring import SourceTotals, dense_ids
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts, SourceCounts
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, tails: TailPlan) -> RowFlow:
@@ -56,9 +53,9 @@ class TailPlan:
     totals: SourceTotals
     depth: int
     """How many newest ids of each source."""
-    horizon_us: npt.NDArray[np.int64]
+    horizon_us: Int64s
     """Per chunk, from which time on the time queue's receipts matter when it begins."""
-    replaced_from: npt.NDArray[np.int32]
+    replaced_from: Int32s
     """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
 
 
@@ -93,11 +90,11 @@ def tail_plan(
 
 @compiled()
 def _note_reached(
-    entry: npt.NDArray[np.int64],
-    firsts: npt.NDArray[np.int64],
-    lasts: npt.NDArray[np.int64],
+    entry: Int64s,
+    firsts: Int64s,
+    lasts: Int64s,
     depth: int,
-    reached: npt.NDArray[np.int32],
+    reached: Int32s,
 ) -> None:
     """For the chunk behind each entry (see `SourceTotals`), note the newest chunk from which on its series has sent `depth` ids."""
     begin, at = 0, 0
@@ -116,9 +113,7 @@ def _note_reached(
             reached[behind] = max(reached[behind], entry[at - 1] & 0xFFFFFFFF)
 
 
-def _sent_at_least(
-    totals: SourceTotals, series: npt.NDArray[np.int64], from_chunk: int, to_chunk: int
-) -> npt.NDArray[np.int64]:
+def _sent_at_least(totals: SourceTotals, series: Int64s, from_chunk: int, to_chunk: int) -> Int64s:
     """At least how many ids each of these series has sent from a chunk on, before another one.
 
     Ids that it sent first, or last, in that time are different ones. Only ids that came before and come after aren't counted.
@@ -126,7 +121,7 @@ def _sent_at_least(
     begin, end = (np.full(len(series), chunk, np.int32) for chunk in (from_chunk, to_chunk))
     firsts = totals.firsts_before(series, end) - totals.firsts_before(series, begin)
     lasts = totals.lasts_before(series, end) - totals.lasts_before(series, begin)
-    at_least: npt.NDArray[np.int64] = np.maximum(firsts, lasts)
+    at_least: Int64s = np.maximum(firsts, lasts)
     return at_least
 
 
@@ -167,7 +162,7 @@ class _Giver:
         self._by_source = stable_order(receipts.source)
         self._series = np.array([tails.totals.series[domain, source] for source in receipts.sources], np.int64)
 
-    def rows_for(self, to_chunk: int) -> npt.NDArray[np.int64]:
+    def rows_for(self, to_chunk: int) -> Int64s:
         """The rows that a later chunk must be given."""
         receipts, tails = self._receipts, self._tails
         due = tails.depth - _sent_at_least(tails.totals, self._series, receipts.chunk + 1, to_chunk)
@@ -182,9 +177,7 @@ class _Giver:
             wanted[np.flatnonzero(~is_current)[-1:]] = True
         return np.flatnonzero(wanted)
 
-    def _newest_of_sources(
-        self, due: npt.NDArray[np.int64], is_current: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.int64]:
+    def _newest_of_sources(self, due: Int64s, is_current: Flags) -> Int64s:
         """The newest of each source's current receipts, as many as are due."""
         is_wanted = is_current & (due > 0)[self._receipts.source]
         rows = self._by_source[is_wanted[self._by_source]]
@@ -193,7 +186,7 @@ class _Giver:
         return rows[ends[source] - np.arange(len(rows)) <= due[source]]
 
 
-def _again_in(receipts: ChunkReceipts) -> npt.NDArray[np.int32]:
+def _again_in(receipts: ChunkReceipts) -> Int32s:
     """Per receipt, the chunk in which its id comes next, from any source."""
     again_in = np.full(len(receipts.source), NEVER, np.int32)
     np.minimum.at(again_in, receipts.ref_row, receipts.ref_to)
@@ -243,9 +236,9 @@ def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterato
 class StartingState(NamedTuple):
     """The receipts that a chunk is put behind, in order."""
 
-    label: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
+    label: Int64s
+    received_at_us: Int64s
+    source: Int32s
     sources: list[str]
 
 

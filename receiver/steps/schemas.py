@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
+    from receiver.simulate.compiled import Flags, Int32s, Int64s
+
 NEVER = 2**31 - 1
 """A chunk after all others."""
 
 
-def _no_numbers() -> npt.NDArray[np.int64]:
+def _no_numbers() -> Int64s:
     return np.zeros(0, np.int64)
 
 
-def _no_indices() -> npt.NDArray[np.int32]:
+def _no_indices() -> Int32s:
     return np.zeros(0, np.int32)
 
 
@@ -83,24 +85,24 @@ class Piece:
     """The row of its first receipt in the unit."""
     latest_us: int
     """The largest time of the unit before it, -1 at the unit's start."""
-    received_at_us: npt.NDArray[np.int64]
-    id_high: npt.NDArray[np.int64]
+    received_at_us: Int64s
+    id_high: Int64s
     """The digest of the id in two halves; both are 0 where the id is missing."""
-    id_low: npt.NDArray[np.int64]
+    id_low: Int64s
     unique_message_id: pa.Array
     """Only where verdicts are asked for, else empty."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     """Indices of `sources`."""
     sources: list[str]
-    channel: npt.NDArray[np.int32]
+    channel: Int32s
     """The number of each receipt's channel; empty where there is but one."""
     channels: list[str]
     """The parts of each channel, channel by channel (see `channels_of`)."""
-    redelivered_row: npt.NDArray[np.int32]
+    redelivered_row: Int32s
     """Which of these receipts are marked as redelivered."""
     digest_hash: npt.NDArray[np.uint64]
     """0 where the digest is missing."""
-    row_id: npt.NDArray[np.int64]
+    row_id: Int64s
     """The number of each row in a caller's frame; empty where nobody asks."""
 
 
@@ -127,16 +129,16 @@ class UnitReport:
     columns_present: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     """As in `Piece`."""
-    receipts_by_channel: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    receipts_by_channel: Int64s = field(default_factory=_no_numbers)
     sources: list[str] = field(default_factory=list)
     """Once for each channel that it sent to; the next column has the channel."""
-    sources_channel: npt.NDArray[np.int32] = field(default_factory=_no_indices)
-    samples_channel: npt.NDArray[np.int32] = field(default_factory=_no_indices)
+    sources_channel: Int32s = field(default_factory=_no_indices)
+    samples_channel: Int32s = field(default_factory=_no_indices)
     """A sample: one of every so many receipts of each channel. Columns: its channel; the largest time of the unit up to it;
     its row.
     """
-    samples_latest_us: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
-    samples_row: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    samples_latest_us: Int64s = field(default_factory=_no_numbers)
+    samples_row: Int64s = field(default_factory=_no_numbers)
     status_lines: list[str] = field(default_factory=list)
     """In JSON: when each was logged, and its values."""
     problem: bytes = b""
@@ -154,7 +156,7 @@ def parts_of(channels: Iterable[Channel]) -> list[str]:
     return list(chain.from_iterable(channels))
 
 
-def channel_of(piece: Piece) -> npt.NDArray[np.int32]:
+def channel_of(piece: Piece) -> Int32s:
     """The number of each receipt's channel."""
     return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
@@ -164,19 +166,19 @@ class Ids:
     """The ids of a piece that go to one partition. Key: the partition."""
 
     unit: int
-    chunk: npt.NDArray[np.int32]
+    chunk: Int32s
     """Receipts of one chunk stand together, those of `chunk[n]` before index `chunk_end[n]`; in order, but for that."""
-    chunk_end: npt.NDArray[np.int64]
-    unit_row: npt.NDArray[np.int32]
-    key_us: npt.NDArray[np.int64]
+    chunk_end: Int64s
+    unit_row: Int32s
+    key_us: Int64s
     """By which receipts are ordered (see `CutPlan`)."""
-    id_high: npt.NDArray[np.int64]
-    id_low: npt.NDArray[np.int64]
-    source: npt.NDArray[np.int32]
+    id_high: Int64s
+    id_low: Int64s
+    source: Int32s
     sources: list[str]
     digest_hash: npt.NDArray[np.uint64]
     """Empty where there is none."""
-    channel: npt.NDArray[np.int32]
+    channel: Int32s
     """Only where the plan looks across domains, else empty."""
     channels: list[str]
 
@@ -185,8 +187,8 @@ class Ids:
 class Latest:
     """The largest time of a piece's receipts with an id, by chunk. To the driver."""
 
-    chunk: npt.NDArray[np.int32]
-    latest_us: npt.NDArray[np.int64]
+    chunk: Int32s
+    latest_us: Int64s
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,20 +196,20 @@ class Links:
     """The linked receipts of a chunk that one partition has. Key: the task."""
 
     chunk: int
-    unit: npt.NDArray[np.int32]
-    unit_row: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int64]
-    is_duplicate: npt.NDArray[np.bool_]
+    unit: Int32s
+    unit_row: Int32s
+    label: Int64s
+    is_duplicate: Flags
     """Whether the id came before in the domain."""
-    replaces: npt.NDArray[np.bool_]
+    replaces: Flags
     """Whether it came before from the same source."""
-    is_last: npt.NDArray[np.bool_]
+    is_last: Flags
     """Whether the id never comes again in the domain."""
-    next_in: npt.NDArray[np.int32]
+    next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
-    ref_at: npt.NDArray[np.int32]
+    ref_at: Int32s
     """Which of these receipts later chunks refer to: once for each such chunk."""
-    ref_to: npt.NDArray[np.int32]
+    ref_to: Int32s
     """The chunk that refers to it."""
 
 
@@ -216,22 +218,22 @@ class TaskReceipts:
     """The receipts of a piece whose chunks are of one task. Key: the task."""
 
     unit: int
-    chunk: npt.NDArray[np.int32]
+    chunk: Int32s
     """Receipts of one chunk stand together, as in `Ids`."""
-    chunk_end: npt.NDArray[np.int64]
+    chunk_end: Int64s
     first_row: int
     """The row of the first receipt in the unit, where all follow each other; else `unit_row` has their rows."""
-    unit_row: npt.NDArray[np.int32]
-    received_at_us: npt.NDArray[np.int64]
-    key_us: npt.NDArray[np.int64]
+    unit_row: Int32s
+    received_at_us: Int64s
+    key_us: Int64s
     """Empty where it is the time, as it is while a clock doesn't step back."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     sources: list[str]
-    redelivered_row: npt.NDArray[np.int32]
+    redelivered_row: Int32s
     """Which of these receipts are marked as redelivered."""
-    row_id: npt.NDArray[np.int64]
+    row_id: Int64s
     """As in `Piece`."""
-    unchecked_row: npt.NDArray[np.int32]
+    unchecked_row: Int32s
     """Which of these receipts have no id."""
 
 
@@ -240,28 +242,28 @@ class ChunkReceipts:
     """The receipts with an id of a chunk, in order. Key: the task."""
 
     chunk: int
-    received_at_us: npt.NDArray[np.int64]
+    received_at_us: Int64s
     """Clamped (rule 2)."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     sources: list[str]
     """Each sent at least one of these receipts."""
-    number: npt.NDArray[np.int64]
+    number: Int64s
     """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
-    linked_row: npt.NDArray[np.int32]
+    linked_row: Int32s
     """The linked receipts, ascending; the next two columns are theirs."""
-    label: npt.NDArray[np.int64]
-    next_in: npt.NDArray[np.int32]
+    label: Int64s
+    next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
-    ref_row: npt.NDArray[np.int32]
+    ref_row: Int32s
     """The receipts that later chunks refer to, ascending, then by `ref_to`."""
-    ref_to: npt.NDArray[np.int32]
-    as_read_us: npt.NDArray[np.int64]
+    ref_to: Int32s
+    as_read_us: Int64s
     """Times as read; empty where none was clamped."""
-    redelivered_row: npt.NDArray[np.int32]
+    redelivered_row: Int32s
     """Which of these receipts are marked as redelivered."""
-    unchecked_us: npt.NDArray[np.int64]
+    unchecked_us: Int64s
     """When the chunk's receipts without an id came, as read."""
-    window_needs: npt.NDArray[np.int64] = field(default_factory=_no_numbers)
+    window_needs: Int64s = field(default_factory=_no_numbers)
     """Per duplicate, in order of receipt: filled in by `measuring`."""
 
 
@@ -277,9 +279,9 @@ class SourceCounts:
     replaced_us: int
     """When the newest receipt came that is replaced in this chunk, -1 without any."""
     sources: list[str]
-    firsts: npt.NDArray[np.int64]
+    firsts: Int64s
     """By source: receipts whose id the source had not sent before."""
-    lasts: npt.NDArray[np.int64]
+    lasts: Int64s
     """By source: receipts that are never replaced, in all of the log."""
 
 
@@ -290,16 +292,16 @@ class References:
     domain: int
     chunk: int
     sources: list[str]
-    source: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
-    label: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
+    source: Int32s
+    row: Int32s
+    label: Int64s
+    received_at_us: Int64s
     """Clamped."""
-    to_chunk: npt.NDArray[np.int32]
+    to_chunk: Int32s
     """The chunk that refers to it."""
-    next_in: npt.NDArray[np.int32]
+    next_in: Int32s
     """The chunk in which it is replaced, or NEVER."""
-    lasts_within: npt.NDArray[np.int64]
+    lasts_within: Int64s
     """The `SourceCounts.lasts` of its source in its own chunk, up to this receipt and with it."""
 
 
@@ -308,15 +310,15 @@ class EarlierReceipts:
     """Earlier receipts that a chunk has to know. Key: the chunk's task."""
 
     chunk: int
-    from_chunk: npt.NDArray[np.int32]
-    row: npt.NDArray[np.int32]
+    from_chunk: Int32s
+    row: Int32s
     """The row in that chunk."""
-    label: npt.NDArray[np.int64]
-    received_at_us: npt.NDArray[np.int64]
+    label: Int64s
+    received_at_us: Int64s
     """Clamped."""
-    source: npt.NDArray[np.int32]
+    source: Int32s
     sources: list[str]
-    newer_ids: npt.NDArray[np.int64]
+    newer_ids: Int64s
     """How many different ids its source has sent since, up to the chunk's begin; empty in a tail."""
 
 
@@ -325,11 +327,11 @@ class IdEnds:
     """Ids that span chunks: a row for the id's first receipt, and one for its last. Key: the ids' partition."""
 
     chunk: int
-    label: npt.NDArray[np.int64]
-    is_last: npt.NDArray[np.bool_]
-    new_before: npt.NDArray[np.int64]
+    label: Int64s
+    is_last: Flags
+    new_before: Int64s
     """How many receipts before it in the chunk have ids that are new in the domain."""
-    received_at_us: npt.NDArray[np.int64]
+    received_at_us: Int64s
     """Clamped."""
 
 
@@ -337,6 +339,6 @@ class IdEnds:
 class Caught:
     """The numbers of receipts that are duplicates by verdict. Key: the task."""
 
-    number: npt.NDArray[np.int64]
-    by_time: npt.NDArray[np.bool_]
+    number: Int64s
+    by_time: Flags
     """Whether only the time queue held the id."""

@@ -17,6 +17,7 @@ from programs import run_program
 from pyspark.cloudpickle import register_pickle_by_value
 
 from receiver.errors import LogFormatError, SettingsError
+from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.spark.flow import start
 from receiver.steps.arrow_rows import Row
 from tests.choosing import cases
@@ -35,11 +36,11 @@ class Note:
     data: bytes
     texts: list[str]
     words: pa.Array
-    longs: npt.NDArray[np.int64]
+    longs: Int64s
     hashes: npt.NDArray[np.uint64]
-    ints: npt.NDArray[np.int32]
+    ints: Int32s
     doubles: npt.NDArray[np.float64]
-    flags: npt.NDArray[np.bool_]
+    flags: Flags
 
 
 @dataclass(frozen=True)
