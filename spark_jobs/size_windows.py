@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from receiver.cli import run
-from receiver.spark.java import keep_errors_apart
+from receiver.spark.session import keep_errors_apart
 
 __all__ = ["main"]
 

@@ -107,7 +107,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
 
         # Once it is known that there is a Spark.
         from receiver.simulate.analysis import analyse
-        from receiver.spark.verdicts import verdict_rows, verdicts_file
+        from receiver.spark.frames import verdict_rows, verdicts_file
         from receiver.steps.log import chunked_log
 
         write_verdicts = (

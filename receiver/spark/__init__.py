@@ -2,12 +2,12 @@
 
 | file | what is in it |
 |---|---|
-| `frames.py` | `size_windows` and `judge`, from a DataFrame of the caller's |
+| `frames.py` | `size_windows` and `judge`, from a DataFrame of the caller's; the verdict on each receipt of a log, as rows and in files |
 | `sources.py` | logs at paths and URLs, tables and frames, as pieces for the steps |
 | `flow.py` | `SparkFlow`: the rows of steps as those of a DataFrame |
-| `verdicts.py`, `compacting.py` | the verdict on each receipt; a log sorted by domain and day |
-| `session.py`, `java.py` | the session and its Python workers; the Java that it runs in |
-| `failures.py` | what Spark raises, in words that name the remedy |
+| `compacting.py` | a log sorted by domain and day |
+| `session.py` | the session, its Python workers, and how Java starts fast |
+| `failures.py` | what Spark raises, and what its Java lacks, in words that name the remedy |
 """
 
 from __future__ import annotations

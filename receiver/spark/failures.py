@@ -1,14 +1,17 @@
-"""What Spark raises, in words that name the remedy."""
+"""What Spark raises, and what the Java that it runs in lacks, in words that name the remedy."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, NamedTuple
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -17,6 +20,13 @@ from pyspark.sql import SparkSession
 
 from receiver.errors import ReceiverError, SparkError
 
+_LEAST_JAVA = 17
+_MODULE = "jdk.incubator.vector"
+_INSTALL = (
+    f"install Java {_LEAST_JAVA} or newer (Debian, Ubuntu: apt install openjdk-17-jre-headless; macOS: brew install "
+    "openjdk@17; others: https://adoptium.net) and let JAVA_HOME name its folder"
+)
+_ANSWER_SECS = 30
 _LAST_MOMENTS_SECS = 1.0
 _LOOKS = 10
 _MORE_MEMORY = (
@@ -179,3 +189,48 @@ def _causes(text: str) -> list[str]:
         text,
         re.MULTILINE,
     )
+
+
+def check_java() -> None:
+    """Raise `SparkError` unless the Java that Spark's scripts would start is new enough and complete."""
+    java = _java()
+    whole = _run(java, "--add-modules", _MODULE, "-version")
+    if whole.returncode == 0 and _version(whole.stderr) >= _LEAST_JAVA:
+        return
+    plain = _run(java, "-version")
+    version = _version(plain.stderr)
+    if plain.returncode != 0 or version == 0:
+        said = (plain.stderr.strip() or plain.stdout.strip() or "nothing").splitlines()[0]
+        raise SparkError(f"{java} doesn't work as Java: it said {said!r}", hint=_INSTALL)
+    if version < _LEAST_JAVA:
+        raise SparkError(f"Spark needs Java {_LEAST_JAVA} or newer, and {java} is Java {version}", hint=_INSTALL)
+    raise SparkError(f"Spark needs Java's module {_MODULE}, which {java} (Java {version}) lacks", hint=_INSTALL)
+
+
+def _java() -> str:
+    """Looked for as Spark's scripts do."""
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        java = str(Path(home) / "bin" / "java")
+        if shutil.which(java) is None:
+            raise SparkError(f"Spark needs Java, and JAVA_HOME is {home}, where there is no bin/java", hint=_INSTALL)
+        return java
+    on_path = shutil.which("java")
+    if on_path is None:
+        raise SparkError("Spark needs Java, and there is none on the PATH", hint=_INSTALL)
+    return on_path
+
+
+def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(  # noqa: S603 - as Spark's scripts do
+            [java, *arguments], capture_output=True, text=True, errors="replace", check=False, timeout=_ANSWER_SECS
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        raise SparkError(f"{java} can't be run: {failure}", hint=_INSTALL) from failure
+
+
+def _version(printed: str) -> int:
+    """Java's first number: 17 of `openjdk version "17.0.15"`, 8 of `"1.8.0_292"`, 0 where there is none."""
+    number = re.search(r'version "(?:1\.)?(\d+)', printed)
+    return int(number.group(1)) if number else 0

@@ -1,46 +1,64 @@
-"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out.
+"""Sizing on Spark: receipts in, the analysis or the verdicts out.
 
     from receiver.spark import judge, size_windows
 
     analysis = size_windows(spark.read.parquet("s3a://bucket/receipts"), domain="destination")
     analysis.as_dict()["recommendation"]
 
-Both work in the caller's own session and leave its settings as they were. A frame has a log's columns, by our names or by
-those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the order of
-`order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (read from Parquet, and
-neither joined nor grouped since); else in that of their time. Receipts that tie go by their content.
+Both work on a DataFrame, in the caller's own session, and leave its settings as they were. A frame has a log's columns, by
+our names or by those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the
+order of `order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (read from
+Parquet, and neither joined nor grouped since); else in that of their time. Receipts that tie go by their content.
+
+`verdict_rows` and `verdicts_file` are what the command writes of a log that it reads.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark import StorageLevel
-from pyspark.sql.functions import monotonically_increasing_id
+from pyspark.sql import functions as sql
 
 from receiver.domains import domain_key
-from receiver.errors import SettingsError
+from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.options import fields_of
+from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
+from receiver.message import Tier, Verdict
 from receiver.report.json_object import analysis_object
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.analysis import Question, analyse, check_grid, parse_expiries_us, parse_windows
 from receiver.simulate.figures import Analysis
+from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.failures import translated
+from receiver.spark.flow import SparkFlow
 from receiver.spark.session import tuned
-from receiver.spark.sources import Ordered, file_and_row, named, ordered, read_frame
-from receiver.spark.verdicts import tiers, verdict_of
+from receiver.spark.sources import Ordered, Read, file_and_row, named, ordered, read_frame
 from receiver.steps.log import ChunkedLog, chunked_log
+from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.read import Reading
+from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
+    from receiver.steps.arrow_rows import Row
 
+_ROWS_PER_PART = 1_000_000
+_RECEIPT = "number bigint, key_us bigint, domain string, unique_message_id string, message_source_id string"
+_PARTITION_BITS = 33
+"""Above so many bits of a `monotonically_increasing_id` stands the number of the partition."""
 _ROW_ID = "_receiver_row_id"
 _ADDED = ("verdict", "tier")
 
@@ -99,7 +117,7 @@ def size_windows(
         SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
         ReceiverSettings().sizes if current is None else _present(current),
     )
-    with _at_work(frame):
+    with translated(quiet=True), tuned(frame.sparkSession):
         options = _options(column_map)
         log = _log(ordered(frame, options, order_by), options, question)
         analysis = analyse(log, question)
@@ -160,12 +178,12 @@ def judge(
     question = Question(domain, [setting[0]], [setting[1]])
     if taken := [name for name in _ADDED if name in frame.columns]:
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
-    with _at_work(frame):
+    with translated(quiet=True), tuned(frame.sparkSession):
         options = _options(column_map)
         id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
         # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
         file_row = [] if order_by is not None else file_and_row(frame) or []
-        base = frame.select("*", *file_row, monotonically_increasing_id().alias(_ROW_ID))
+        base = frame.select("*", *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
         duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
@@ -178,13 +196,115 @@ def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
     return checked_options(ReadOptions(column_map=dict(column_map or {})))
 
 
-@contextmanager
-def _at_work(frame: DataFrame) -> Iterator[None]:
-    with translated(quiet=True), tuned(frame.sparkSession):
-        yield
-
-
 def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
     key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
     read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
     return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, question=question)
+
+
+def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
+    """`number` and `tier` of each receipt that is a duplicate by verdict, worked out and kept. The log keeps rows."""
+    caught, _ = log.caught(window, expiry_us).kept("Judging receipts")
+    frame = cast("SparkFlow", caught).frame.where(sql.col("Caught").isNotNull())
+    each = frame.select(sql.explode(sql.arrays_zip("Caught.number", "Caught.by_time")).alias("each"))
+    tier = sql.when(sql.col("each.by_time"), sql.lit(Tier.TIME.value)).otherwise(sql.lit(Tier.SOURCE.value))
+    duplicates = each.select(sql.col("each.number").alias("number"), tier.alias("tier"))
+    duplicates = duplicates.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    caught.forget()
+    return duplicates
+
+
+def verdict_of(unique_message_id: Column) -> Column:
+    """The verdict on a receipt beside its `tier`."""
+    unchecked = unique_message_id.isNull() | (unique_message_id.cast("string") == "")
+    return (
+        sql.when(unchecked, sql.lit(Verdict.UNCHECKED.value))
+        .when(sql.col("tier").isNotNull(), sql.lit(Verdict.DUPLICATE.value))
+        .otherwise(sql.lit(Verdict.NEW.value))
+    )
+
+
+def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
+    """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
+    work, pieces = _receipts(log.plan), read.pieces
+    receipts = pieces.to_frame(work, _RECEIPT)
+    judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
+    parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
+    # A receipt's number is its index in the order of reading.
+    order = ["key_us", "number"]
+    rows = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order)
+    rows = rows.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
+    sizes: dict[int, int] = dict(rows.groupBy(sql.spark_partition_id()).count().collect())
+    begins = accumulate((sizes.get(part, 0) for part in range(parts)), initial=0)
+    begin = sql.element_at(sql.array(*map(sql.lit, begins)), sql.spark_partition_id() + 1)
+    in_part = sql.monotonically_increasing_id().bitwiseAND((1 << _PARTITION_BITS) - 1)
+    verdict = verdict_of(sql.col("unique_message_id")).alias("verdict")
+    return rows.select((begin + in_part).alias("row"), "domain", "unique_message_id", "message_source_id", verdict)
+
+
+def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
+    name = domain_key(plan.key).name
+
+    def work(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+        for row in rows:
+            piece = row.value
+            domains = [name(channel) for channel in channels_of(piece)]
+            yield pa.record_batch(
+                {
+                    "number": plan.unit_number[piece.unit] + piece.first_row + np.arange(len(piece.source)),
+                    "key_us": keys_us(plan, piece),
+                    "domain": pa.array(domains, pa.string()).take(pa.array(channel_of(piece))),
+                    "unique_message_id": piece.unique_message_id,
+                    "message_source_id": pa.array(piece.sources, pa.string()).take(pa.array(piece.source)),
+                }
+            )
+
+    return work
+
+
+@contextmanager
+def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
+    """What writes rows to a path: Parquet into a new folder there, or at a URL, by the tasks; else one file.
+
+    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.writer` does.
+    """
+    if "://" in path:
+        yield lambda rows: rows.write.option("compression", "zstd").parquet(path)
+    elif path.endswith("/") or Path(path).is_dir():
+        with appearing(path) as folder:
+
+            def write_parts(rows: DataFrame) -> None:
+                _write_parts(rows, folder)
+
+            yield write_parts
+    else:
+        with open_table(path, VERDICT_SCHEMA) as table, _parts_beside(Path(path)) as folder:
+
+            def write(rows: DataFrame) -> None:
+                for part in _write_parts(rows, folder):
+                    for batch in pq.ParquetFile(part).iter_batches(use_threads=False):
+                        table.write(batch.cast(VERDICT_SCHEMA))
+
+            yield write
+
+
+def _write_parts(rows: DataFrame, folder: Path) -> list[Path]:
+    rows.write.mode("append").option("compression", "zstd").parquet(folder.absolute().as_uri())
+    parts = sorted(folder.glob("part-*.parquet"))
+    if sum(pq.read_metadata(part).num_rows for part in parts) != rows.count():
+        raise OutputError(
+            f"what tasks have written to {folder.parent} isn't there", hint="name a folder that all machines share"
+        )
+    return parts
+
+
+@contextmanager
+def _parts_beside(path: Path) -> Iterator[Path]:
+    """A folder for a while, at a path that tasks see if they see the file's."""
+    folder = path.absolute().parent / f"{UNFINISHED}{path.name}.parts"
+    with naming(path):
+        folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
+import shutil
 import socket
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,7 +21,6 @@ from threading import Thread
 from typing import IO, TYPE_CHECKING
 
 from receiver.errors import MissingExtraError, SettingsError, SparkError
-from receiver.spark.java import archive_options, check_java, give_up_useless_archive, submitted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
@@ -26,6 +28,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STANDARD_ERROR = 2
+# Mapped where it was made for, or Java would have to mend all of it as it starts.
+_FROM_ARCHIVE = (
+    "-Xshare:auto -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0 "
+    "-XX:SharedArchiveFile="
+)
+_SETTLED_SECS = 60
+_RENEWED_SECS = 86_400
+_ARCHIVES = 4
+"""Of as many Javas and Sparks; others go, the longest unused first."""
 _HEAD_BYTES = 1 << 14
 _PROBE_SECS = 5.0
 _PARTITIONS_PER_CORE = 4
@@ -35,12 +46,12 @@ _MASTER = re.compile(
 )
 
 _COMPILE_LEAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""To a JVM that ends before its best compiler has paid for itself."""
+"""For a JVM that ends before its best compiler has paid for itself."""
 _COMPILE_LITTLE = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000 -XX:+UseParallelGC"
 )
-"""To the JVM, in which few loops run long: its best compiler took a quarter of all the processor time otherwise, and a
+"""For any other JVM, in which few loops run long: its best compiler took a quarter of all the processor time otherwise, and a
 collector that works beside them a tenth.
 """
 
@@ -213,6 +224,8 @@ def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) 
             try:
                 _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
             except Exception:
+                from receiver.spark.failures import check_java
+
                 check_java()
                 raise
         said = b"" if printed is None else os.pread(printed.fileno(), _HEAD_BYTES, 0)
@@ -283,6 +296,80 @@ def _stop(context: SparkContext) -> None:
     # Where Java is gone, the step that lost it has reported it.
     with suppress(Exception), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         context.stop()
+
+
+def submitted() -> bool:
+    """Whether spark-submit runs this process, in whose Java Spark is."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def keep_errors_apart() -> None:
+    """Let standard error be that of spark-submit, which would put it into its standard output, among the results."""
+    if submitted():
+        with suppress(OSError):  # a system without /proc, or a socket
+            sys.stderr = Path(f"/proc/{os.getppid()}/fd/{_STANDARD_ERROR}").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
+
+
+def archive_options() -> str:
+    """What makes Java take its classes from an archive in the user's cache, or leave one there at its end.
+
+    Empty where there is no such folder. Java ignores an archive that doesn't fit.
+    """
+    archive = _archive()
+    if archive is None:
+        return ""
+    try:
+        for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
+            # Java writes it after this process has ended, for a few seconds.
+            if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
+                return ""
+            unfinished.replace(archive)  # never written over, for another Java may have mapped what is there
+        if archive.exists():
+            os.utime(archive, (time.time(), archive.stat().st_mtime))
+            _forget_others(archive)
+            return f"{_FROM_ARCHIVE}{archive}"
+    except OSError:  # another process was faster
+        return ""
+    return f"-XX:ArchiveClassesAtExit={archive.with_name(f'{archive.stem}-{os.getpid()}.new')}"
+
+
+def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
+    """Let the next run make the archive anew if Java couldn't use it; once a day at most, for no other may fit either.
+
+    `printed` and `vm_info` (its property `java.vm.info`) are what Java says of it, in one or the other.
+    """
+    _, used, archive = options.partition(_FROM_ARCHIVE)
+    if used and (b"[cds" in printed or "sharing" not in vm_info):
+        with suppress(OSError):
+            if time.time() - Path(archive).stat().st_mtime > _RENEWED_SECS:
+                Path(archive).unlink()
+
+
+def _forget_others(archive: Path) -> None:
+    """Archives that have been unused for longest, and what a Java that was killed has left of one."""
+    archives = sorted(archive.parent.glob("spark-*.jsa"), key=lambda each: each.stat().st_atime, reverse=True)
+    left = [each for each in archive.parent.glob("spark-*.new") if time.time() - each.stat().st_mtime > _RENEWED_SECS]
+    for each in archives[_ARCHIVES:] + left:
+        each.unlink()
+
+
+def _archive() -> Path | None:
+    """One for each Java, Spark, and class path, which Java compares."""
+    from platformdirs import user_cache_path
+
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home) / "bin" / "java") if home else "java")
+    pyspark = find_spec("pyspark")
+    spark = os.environ.get("SPARK_HOME") or (pyspark and pyspark.origin and str(Path(pyspark.origin).parent))
+    try:
+        fitting = [str(Path(java or "").resolve(strict=True)), f"{spark}/jars"]
+        fitting += [str(Path(path).stat().st_mtime_ns) for path in fitting]
+        cache = user_cache_path("reliable-receiver", ensure_exists=True)
+    except (OSError, RuntimeError):
+        return None
+    if not os.access(cache, os.W_OK) or " " in str(cache):  # Spark's scripts cut options at blanks
+        return None
+    return cache / f"spark-{hashlib.sha256(' '.join(fitting).encode()).hexdigest()[:16]}.jsa"
 
 
 def _fork_workers() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from receiver.errors import SparkError
-from receiver.spark.java import check_java
+from receiver.spark.failures import check_java
 from receiver.spark.session import session
 
 if TYPE_CHECKING:

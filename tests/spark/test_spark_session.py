@@ -13,8 +13,8 @@ import pytest
 from programs import run_program
 
 from receiver.errors import SettingsError, SparkError
-from receiver.spark.java import archive_options, check_java
-from receiver.spark.session import session
+from receiver.spark.failures import check_java
+from receiver.spark.session import archive_options, session
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"

@@ -12,9 +12,9 @@ from receiver.logs import ReadOptions, checked_options, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
-from receiver.spark import verdicts
+from receiver.spark import frames
+from receiver.spark.frames import verdict_rows, verdicts_file
 from receiver.spark.sources import read_files
-from receiver.spark.verdicts import verdict_rows, verdicts_file
 from receiver.steps.log import chunked_log
 
 SAMPLE = [str(Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz")]
@@ -27,7 +27,7 @@ PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string
 def rows(spark):
     read = read_files(spark, find_files(SAMPLE), checked_options(ReadOptions()), KEY, with_ids=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts, "_ROWS_PER_PART", 100_000)
+        patch.setattr(frames, "_ROWS_PER_PART", 100_000)
         yield verdict_rows(read, chunked_log(*read, KEY, cores=2, keeps_rows=True), *SETTING)
 
 
@@ -59,7 +59,7 @@ def test_parts_written_by_tasks(rows, expected, tmp_path, to):
 
 def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch):
     """As where each machine writes to a disk of its own: the driver finds nothing."""
-    monkeypatch.setattr(verdicts.Path, "glob", lambda *_: iter(()))
+    monkeypatch.setattr(frames.Path, "glob", lambda *_: iter(()))
     with pytest.raises(OutputError, match="share"), verdicts_file(f"{tmp_path}/verdicts/") as write:
         write(rows)
 
