@@ -273,7 +273,7 @@ def _check_consumers(store: str | None, options: BridgeOptions) -> None:
             "bodies aren't compared before a message is handed on", "leave out --id-reuse deliver"
         )
     try:
-        database_of(store_url(store or _MEMORY)).claims(None, 0)
+        database_of(store_url(store or _MEMORY)).check_concurrent()
     except SettingsError as error:
         raise _unfit_for_consumers(error.message, "--store postgresql://USER@HOST/DATABASE") from error
 

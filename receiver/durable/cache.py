@@ -163,7 +163,7 @@ class DomainCache:
         Returns whether the log had changed since.
         """
         known, known_run = self._state, self._server_run
-        self._server_run = log.server_run
+        self._server_run = log.rows.server_run
         if known == state:  # also in another run of the server: the last writer's random number shows that it goes on
             return False
         self._state = None  # dropped, until all has gone well
@@ -182,7 +182,7 @@ class DomainCache:
     def _has_read_on(self, log: DomainLog, state: DomainState) -> bool:
         """Read what is new in the log, behind the newest row that is recorded here; False, and nothing read, if that
         row isn't there any more, or is another."""
-        with closing(log.rows_after(self.policy.serial - 1, state.last_seq)) as pages:
+        with closing(log.rows.rows_after(self.policy.serial - 1, state.last_seq)) as pages:
             page = next(pages, None)
             # That row shows that the log goes on from here. If others have deleted it, nothing does, and all is read again.
             if page is None or _receipt_of([column[0] for column in page]) != self._newest:
@@ -199,7 +199,7 @@ class DomainCache:
         self._histories, self._history_rows = {}, {}
         self._outdated, self._deletable = [], []
         self._newest = None
-        self._replay(log.rows_after(0, state.last_seq), state)
+        self._replay(log.rows.rows_after(0, state.last_seq), state)
         self._note_forgotten()  # rows that nobody has deleted yet
         self._silent_as_of_us = -_SILENT_LAG_US  # so that `advance` counts them
 

@@ -16,7 +16,8 @@ from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.codec import to_bytes
-from receiver.store.databases import claims_of, database_of, read_only, store_url, translated
+from receiver.store.databases import database_of, read_only, store_url, translated
+from receiver.store.databases.claims import Claims
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
@@ -120,7 +121,7 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
 
 def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
     """Release the claim of an id that was forgotten; `StoreBusyError` while it can't be, and then nothing is forgotten."""
-    claims = claims_of(log.connection, state.domain_id)
+    claims = _claims_in(log, state)
     if claims.arrivals_of(unique_message_id) or claims.release([unique_message_id]):
         raise StoreBusyError(
             f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
@@ -200,6 +201,10 @@ def _cache_of(log: DomainLog, state: DomainState) -> DomainCache:
     return cache
 
 
+def _claims_in(log: DomainLog, state: DomainState) -> Claims:
+    return database_of(log.connection).claims(log.connection, state.domain_id)
+
+
 def _remembers(policy: Policy, unique_message_id: str) -> bool:
     try:
         return unique_message_id in policy
@@ -208,14 +213,14 @@ def _remembers(policy: Policy, unique_message_id: str) -> bool:
 
 
 def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list[ReceiptRow]:
-    rows = (zip(*columns, strict=True) for columns in log.rows_after(0, state.last_seq))
+    rows = (zip(*columns, strict=True) for columns in log.rows.rows_after(0, state.last_seq))
     return [row for page in rows for row in map(ReceiptRow._make, page) if row.unique_message_id == unique_message_id]
 
 
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     state = log.begin_reading()
     known = _of_rows(state, _cache_of(log, state).policy, log, unique_message_id)
-    waiting = claims_of(log.connection, state.domain_id).arrivals_of(unique_message_id) if state.is_concurrent else []
+    waiting = _claims_in(log, state).arrivals_of(unique_message_id) if state.is_concurrent else []
     if not waiting:
         return known
     return known._replace(

@@ -178,7 +178,7 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
     with corrupt_if_nonsense(state):
         rows = [
             ReceiptRow._make(values)
-            for columns in log.rows_after(0, state.last_seq)
+            for columns in log.rows.rows_after(0, state.last_seq)
             for values in zip(*columns, strict=True)
         ]
         before = policy_of(state)

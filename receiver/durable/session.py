@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection
@@ -24,9 +25,9 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded
-from receiver.store.databases import claims_of, database_of, translated
+from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import shown
-from receiver.store.log import DomainLog, JoinedLog
+from receiver.store.log import DomainLog, JoinedLog, KeptLog
 from receiver.store.sql_rows import BatchNumber
 from receiver.store.tables import DomainState, RecordedRow
 
@@ -93,18 +94,23 @@ class DomainSession(Guarded):
 
     def claims_of(self, connection: Connection) -> Claims:
         """The claims of the domain, through a connection of ours or of a caller's."""
-        return claims_of(connection, self.domain_id)
+        return database_of(connection).claims(connection, self.domain_id)
 
     def load(self) -> DomainState:
         """Read the log ahead of the next batch, keeping nobody waiting."""
-        with self._thread_lock:
-            try:
-                with translated(self.address):
-                    state = self.log.begin_reading()
-                    self.cache.follow(self.log, state)
-                    return state
-            finally:
-                self.log.rollback()
+        with self._thread_lock, self._between_batches() as log:
+            state = log.begin_reading()
+            self.cache.follow(log, state)
+            return state
+
+    @contextmanager
+    def _between_batches(self) -> Iterator[KeptLog]:
+        """The log, for a transaction that is rolled back unless it is committed."""
+        try:
+            with translated(self.address):
+                yield self.log
+        finally:
+            self.log.rollback()
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
         """Record what is received from now on."""
@@ -125,20 +131,18 @@ class DomainSession(Guarded):
         """
         from receiver.logs.journal import finish_journals, journals_of
 
-        folder, log = recorder.folder, self.log
+        folder = recorder.folder
         if not journals_of(folder.names):
             return
         try:
-            with translated(self.address), folder.locked(recorder.patience_secs):
+            with self._between_batches() as log, folder.locked(recorder.patience_secs):
                 state = self.own(log.begin())  # which waits for a transaction that a dead process has left open
                 store_id = state.store_id if state.domain_id else None
-                for writer in finish_journals(folder, store_id, log.last_batch):
+                for writer in finish_journals(folder, store_id, log.rows.last_batch):
                     log.forget_batches(state, writer)
                 log.commit()
         except Exception:
             _LOGGER.warning("can't finish what killed processes have recorded: %s", self.address, exc_info=True)
-        finally:
-            log.rollback()
 
     def take(self, owner: Hashable) -> None:
         """Have the domain to ourselves within this process, for a batch of this thread or task."""
@@ -200,7 +204,7 @@ class DomainSession(Guarded):
         """
         if not self._unsettled:
             return
-        last = log.last_batch(self._writer)
+        last = log.rows.last_batch(self._writer)
         # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
         while has_domain and self._unsettled and self._unsettled[-1].number > last:
             self._unsettled.pop()
@@ -224,13 +228,12 @@ class DomainSession(Guarded):
         if not self._unsettled or self.callers_go_on() or not self._acquire_if_free():
             return
         try:
-            with translated(self.address):
-                state = self.log.begin_if_free()
+            with self._between_batches() as log:
+                state = log.begin_if_free()
                 has_domain = state is not None
-                self.own(state or self.log.begin_reading())
-                self.settle(self.log, has_domain=has_domain)
+                self.own(state or log.begin_reading())
+                self.settle(log, has_domain=has_domain)
         finally:
-            self.log.rollback()
             self._thread_lock.release()
 
     def notify(self) -> None:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Hashable
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
@@ -36,7 +35,7 @@ _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
 class MemoryLog:
-    """The log of `memory://`, which ends with the process. Its methods are those of an `OwnLog`."""
+    """The log of `memory://`, which ends with the process. Its methods are those of an `OwnLog` and of its rows."""
 
     def __init__(self, state: DomainState) -> None:
         self.in_use = threading.Lock()
@@ -47,6 +46,10 @@ class MemoryLog:
         return self._state
 
     begin_if_free = begin_reading = begin
+
+    @property
+    def rows(self) -> MemoryLog:
+        return self
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         if seq < last_seq:
@@ -89,31 +92,7 @@ class MemoryLog:
         raise SettingsError("memory:// has no database connection", hint="open a sqlite:/// or postgresql:// store")
 
 
-class _SqlLog(ABC):
-    """A log in a database, through one connection. Errors are its driver's own."""
-
-    @property
-    @abstractmethod
-    def rows(self) -> SqlRows:
-        """The domain's rows, through the connection of the transaction under way."""
-
-    @property
-    def server_run(self) -> Hashable:
-        """Identifies the run of the server that the transaction under way is in: the time from its start, or from its
-        last crash, to its end. Within one run no commit is lost. None where there is no server.
-        """
-        return self.rows.server_run
-
-    def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`."""
-        return self.rows.rows_after(seq, last_seq)
-
-    def last_batch(self, writer: int) -> int:
-        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
-        return self.rows.last_batch(writer)
-
-
-class OwnLog(_SqlLog):
+class OwnLog:
     """One domain's log in transactions of our own, on a connection that is made when it is first needed, and then kept."""
 
     def __init__(self, database: Database, engine: Engine, domain_id: int, vacuum: Vacuum) -> None:
@@ -129,6 +108,7 @@ class OwnLog(_SqlLog):
 
     @property
     def rows(self) -> SqlRows:
+        """The domain's rows, through the connection of the transaction under way."""
         assert self._rows is not None  # noqa: S101 - a transaction is under way
         return self._rows
 
@@ -255,19 +235,15 @@ class OwnLog(_SqlLog):
         self.engine.dispose()
 
 
-class JoinedLog(_SqlLog):
+class JoinedLog:
     """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
     def __init__(self, connection: Connection, rows: SqlRows, vacuum: Vacuum, patience_secs: float) -> None:
         self.connection = self.holder = connection
         self.transaction, self._savepoint = under_way(connection)
-        self._rows = rows
+        self.rows = rows
         self._vacuum = vacuum
         self._patience_secs = patience_secs
-
-    @property
-    def rows(self) -> SqlRows:
-        return self._rows
 
     def is_over(self) -> bool:
         """Whether the caller's transaction has ended."""
@@ -275,17 +251,17 @@ class JoinedLog(_SqlLog):
 
     def begin(self) -> DomainState:
         """Have the domain until the caller's transaction ends, waiting for it."""
-        return self._rows.join(self._patience_secs)
+        return self.rows.join(self._patience_secs)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """As `OwnLog.record`."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
         if is_lost or under_way(connection) != (self.transaction, self._savepoint):
-            raise ended(connection, self._rows.dbapi)
+            raise ended(connection, self.rows.dbapi)
         savepoint = connection.begin_nested()
         try:
-            self._rows.record(state, changes, before=before)
+            self.rows.record(state, changes, before=before)
         except BaseException:
             with suppress(Exception):  # where the connection is broken, that must not hide by what
                 savepoint.rollback()

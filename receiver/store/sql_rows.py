@@ -211,7 +211,8 @@ class SqlRows(ABC):
 
     sql: Statements
     server_run: Hashable = None
-    """As `OwnLog.server_run`."""
+    """Identifies the run of the server that the transaction under way is in: the time from its start, or from its last
+    crash, to its end. Within one run no commit is lost. None where there is no server."""
 
     def __init__(self, connection: Connection, domain_id: int) -> None:
         self.connection = connection
@@ -229,17 +230,16 @@ class SqlRows(ABC):
     def in_transaction(self) -> bool:
         """Whether a transaction is under way; where that can't be asked, True."""
 
-    @abstractmethod
-    def begin(self) -> DomainState:
-        """As `OwnLog.begin`."""
+    # The first three, and `record`, are as in `OwnLog`.
 
     @abstractmethod
-    def begin_if_free(self) -> DomainState | None:
-        """As `OwnLog.begin_if_free`."""
+    def begin(self) -> DomainState: ...
 
     @abstractmethod
-    def begin_reading(self) -> DomainState:
-        """As `OwnLog.begin_reading`."""
+    def begin_if_free(self) -> DomainState | None: ...
+
+    @abstractmethod
+    def begin_reading(self) -> DomainState: ...
 
     @abstractmethod
     def join(self, patience_secs: float) -> DomainState:
@@ -252,7 +252,10 @@ class SqlRows(ABC):
     def delete(self, seqs: Sequence[int]) -> None: ...
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """As `OwnLog.rows_after`, by a statement for each page: a cursor that stays open can't be awaited here."""
+        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`.
+
+        By a statement for each page: a cursor that stays open can't be awaited here.
+        """
         while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
             yield tables.receipt_rows.read_columns(rows)
             seq = rows[-1][0]
@@ -270,7 +273,6 @@ class SqlRows(ABC):
         return tables.domain_rows.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        """As `OwnLog.record`."""
         self.save(state, before)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
@@ -309,7 +311,7 @@ class SqlRows(ABC):
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def last_batch(self, writer: int) -> int:
-        """As `OwnLog.last_batch`."""
+        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
         row = self.cursor.execute(self.sql.last_batch, (self.domain_id, writer)).fetchone()
         return 0 if row is None else int(row[0])
 

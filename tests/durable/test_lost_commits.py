@@ -158,10 +158,10 @@ def test_a_server_that_recovers_has_another_run(pair, url):
     """It may have lost commits, where synchronous_commit is off."""
     with opened(url) as orders:
         send(orders, "1")
-        before = orders.session.log.server_run
+        before = orders.session.log.rows.server_run
         pair.primary.crash()
         assert send(orders, "1", "2") == [DUPLICATE, NEW]
-        assert orders.session.log.server_run != before
+        assert orders.session.log.rows.server_run != before
 
 
 def test_sources_that_were_retired(pair, url):

@@ -313,7 +313,7 @@ class InboxFlow(KeepingFlow):
             kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
             if kept:
                 dispatcher.inbox.add(connection, list(kept.values()))
-            server_run = batch.transaction.log.server_run
+            server_run = batch.transaction.log.rows.server_run
         self.note_committed(taken, admitted)
         self._figures.waiting += len(kept)
         dispatcher.at_hand, dispatcher.at_hand_of = kept, server_run

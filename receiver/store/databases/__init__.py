@@ -14,7 +14,6 @@ else. The tables' options of one kind stand with the tables, in SQLAlchemy's own
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from sqlalchemy import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
@@ -24,10 +23,6 @@ from receiver.settings import StoreSettings
 from receiver.store.databases.database import UNKNOWN, Database, Fault, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
-from receiver.store.sql_rows import AwaitedDriver, driver_of
-
-if TYPE_CHECKING:
-    from receiver.store.databases.claims import Claims
 
 _DATABASES: tuple[Database, ...] = (Sqlite(), Postgres())
 _BY_NAME = {database.name: database for database in _DATABASES}
@@ -37,12 +32,6 @@ _BY_DRIVER = {driver: database for database in _DATABASES for driver in database
 def database_of(where: URL | Connection) -> Database:
     """The kind of database that a checked address, or a connection, leads to."""
     return _BY_NAME[where.get_backend_name() if isinstance(where, URL) else where.dialect.name]
-
-
-def claims_of(connection: Connection, domain_id: int) -> Claims:
-    """The claims of a domain, through a connection of ours or of a caller's; `SettingsError` where there can be none."""
-    driver = AwaitedDriver(connection) if connection.dialect.is_async else driver_of(connection)
-    return database_of(connection).claims(driver, domain_id)
 
 
 def store_url(address: str | URL) -> URL:

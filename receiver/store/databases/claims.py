@@ -24,9 +24,12 @@ from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from sqlalchemy import Connection
+
 from receiver.errors import StoreError
 from receiver.store.codec import text_of, to_bytes
 from receiver.store.databases.postgres import has_failed, lock_timeout_ms, types_of
+from receiver.store.sql_rows import AwaitedDriver, driver_of
 from receiver.store.tables import (
     CONCURRENT_POLICY,
     ArrivalRow,
@@ -118,9 +121,8 @@ class Waiting(NamedTuple):
 class Claims:
     """The claims and arrivals of one domain, through one connection, in whatever transaction that is."""
 
-    def __init__(self, driver: Any, domain_id: int) -> None:
-        """`driver` is psycopg's connection, or an `AwaitedDriver`."""
-        self._driver = driver
+    def __init__(self, connection: Connection, domain_id: int) -> None:
+        self._driver: Any = AwaitedDriver(connection) if connection.dialect.is_async else driver_of(connection)
         self._domain_id = domain_id
 
     def check_whole(self) -> None:

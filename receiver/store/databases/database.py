@@ -169,9 +169,16 @@ class Database(ABC):
         """Let a migration give up soon where others use a table, for they queue behind it while it waits."""
 
     def server_run(self, _connection: Connection) -> Hashable:
-        """Identifies the run of the server that the connection leads to, as `receiver.store.log.OwnLog.server_run`."""
+        """Identifies the run of the server that the connection leads to, as `receiver.store.sql_rows.SqlRows.server_run`."""
         return None
 
-    def claims(self, _driver: Any, _domain_id: int) -> Claims:
-        """The claims of a domain through a driver's connection; `SettingsError` where there can be none."""
+    def check_concurrent(self) -> None:
+        """Raise `SettingsError` where no receivers can be concurrent."""
         raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
+
+    def claims(self, connection: Connection, domain_id: int) -> Claims:
+        """The claims of a domain, through a connection of ours or of a caller's; `SettingsError` where there can be none."""
+        from receiver.store.databases.claims import Claims  # which most receivers never need
+
+        self.check_concurrent()
+        return Claims(connection, domain_id)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from functools import lru_cache
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, Table, create_engine, event, text
 from sqlalchemy.dialects import postgresql
@@ -24,9 +24,6 @@ from receiver.store import sql_rows
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, receipt_rows, receipts, recorded_rows
-
-if TYPE_CHECKING:
-    from receiver.store.databases.claims import Claims
 
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 _LEAST_VACUUMED = 1_000
@@ -93,7 +90,7 @@ commits where synchronous_commit is off."""
 
 
 def run_of(connection: Connection, driver: Any) -> str:
-    """Identifies the run of the server, as `OwnLog.server_run`; asked once for each connection of the driver."""
+    """Identifies the run of the server, as `SqlRows.server_run`; asked once for each connection of the driver."""
     run: str | None = connection.info.get(_RUN)
     if run is None:
         (run,) = driver.execute(_SQL_RUN).fetchone()
@@ -363,10 +360,8 @@ class Postgres(Database):
         beginnings = (state[:length] for length in (5, 3, 2))
         return next((_FAULTS[beginning] for beginning in beginnings if beginning in _FAULTS), database.UNKNOWN)
 
-    def claims(self, driver: Any, domain_id: int) -> Claims:
-        from receiver.store.databases.claims import Claims  # which most receivers never need
-
-        return Claims(driver, domain_id)
+    def check_concurrent(self) -> None:
+        """They can be."""
 
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
