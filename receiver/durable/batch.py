@@ -263,7 +263,7 @@ class Batch:
             self._rejected.append(id_)
         headroom = headroom_of(decision, *self._sizes)
         # When the receipt just before came: the second value of its row.
-        before_us = self._rows[-1][1] if self._rows else self.transaction.latest_us
+        before_us = self._rows[-1][1] if self._rows else self.transaction.state.latest_us
         need = need_of(decision, self._sizes[0], before_us - last_us)
         self._tally.note_duplicate(
             Duplicate(options.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)

@@ -284,7 +284,9 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
     What is remembered is claimed; or what waits is folded in, and no claim is left.
     """
     transaction = batch.transaction
-    if transaction.is_concurrent == to_concurrent:  # another process was faster, and consumers may be at work already
+    if (
+        transaction.state.is_concurrent == to_concurrent
+    ):  # another process was faster, and consumers may be at work already
         return
     claims.keep_others_out()
     policy = transaction.cache.policy
@@ -298,7 +300,7 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
         while claims.waiting().receipts:
             _, known = fold(batch, claims, known)
         claims.drop()
-    transaction.is_concurrent = to_concurrent
+    transaction.converts = True
 
 
 class Folder:

@@ -52,22 +52,17 @@ class Transaction:
         self.log: DomainLog = self._joined or session.log
         log = self.log
         self._held = Hold(session.lock, lambda: log.holder, task or threading.get_ident(), domain=session.store_id)
-        self._state: DomainState
+        self.state: DomainState
         """As the transaction found it."""
         self._has_read_on = False
-        self.is_concurrent = False
-        """The domain's kind, which the transaction may change."""
+        self.converts = False
+        """Whether it makes the domain one of the other kind."""
         self.last_writer = new_number()
-
-    @property
-    def latest_us(self) -> int:
-        """The time of the domain's latest receipt before this batch."""
-        return self._state.latest_us
 
     @property
     def first_sequence(self) -> int:
         """The sequence number of the batch's first receipt; each further one has the next."""
-        return self._state.receipts
+        return self.state.receipts
 
     def begin(self) -> None:
         """Have the domain to ourselves, and catch up with it."""
@@ -81,10 +76,9 @@ class Transaction:
         try:
             given = None if joined is None else joined.connection.engine.url
             with translated(given or session.address):
-                self._state = session.own(log.begin(), given)
-                self.is_concurrent = self._state.is_concurrent
+                self.state = session.own(log.begin(), given)
                 session.settle(log)
-                self._has_read_on = session.cache.follow(log, self._state)
+                self._has_read_on = session.cache.follow(log, self.state)
         except BaseException:
             log.rollback()
             session.give_back()
@@ -96,7 +90,7 @@ class Transaction:
         if self._session.is_forked_off:
             return
         policy = self.cache.policy
-        has_decided = (policy.serial, policy.clock_us) != (self._state.last_seq, self._state.clock_us)
+        has_decided = (policy.serial, policy.clock_us) != (self.state.last_seq, self.state.clock_us)
         may_be_half_done = error is not None and not isinstance(error, Exception)
         # What was read on in a transaction of the caller's may be rolled back with it.
         may_vanish = self._has_read_on and self._joined is not None
@@ -113,7 +107,7 @@ class Transaction:
             session.check_usable()  # it may have been forked off inside the batch
             state, changes = self._changes(rows, tally, number)
             with translated(session.address):
-                log.record(state, changes, before=self._state)
+                log.record(state, changes, before=self.state)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -139,30 +133,30 @@ class Transaction:
     ) -> tuple[DomainState, Changes]:
         """The domain's new state, and all else that is to be recorded."""
         cache = self.cache
-        with corrupt_if_nonsense(self._state):
+        with corrupt_if_nonsense(self.state):
             retired = cache.retire_due()
             state = self._new_state(tally, len(retired))
-        if self._state.last_seq + len(rows) != state.last_seq:
+        if self.state.last_seq + len(rows) != state.last_seq:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
         recorded = self._session.recorded(rows, tally)
         return state, cache.changes(rows, retired)._replace(batch_number=number, recorded=recorded)
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
-        needs_by_hour = self._state.needs_by_hour
+        needs_by_hour = self.state.needs_by_hour
         if tally.events:
             needs_by_hour = self.cache.needs_with(tally.events, policy.latest_us)
         state = tally.added_to(
-            self._state,
+            self.state,
             last_seq=policy.serial,
             # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
             last_writer=self.last_writer,
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
-            retired_sources=self._state.retired_sources + retired,
+            retired_sources=self.state.retired_sources + retired,
             needs_by_hour=needs_by_hour,
         )
-        return state if state.is_concurrent == self.is_concurrent else state.converted()
+        return state.converted() if self.converts else state
 
     def _commit(self, state: DomainState, tally: Tally) -> None:
         address = self._session.address
@@ -196,7 +190,7 @@ class Transaction:
         except Exception as error:
             raise unknown_outcome(failure) from error
         self.log.rollback()
-        if state_now not in {state, self._state}:  # others have been here since
+        if state_now not in {state, self.state}:  # others have been here since
             raise unknown_outcome(failure) from None
         return state_now == state
 
