@@ -28,13 +28,25 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, list[Latest], list[IdCounts]]:
-    """`Links`, kept; and what the driver gets."""
+def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts]]:
+    """`Links`, kept; per chunk, the latest time of its domain before it, -1 if none; and the counts of ids."""
     ids = dealt_ids(pieces, plan)
     links = ids.grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
     kept, counts = links.kept("Linking ids", Latest, IdCounts)
     latest, id_counts = by_kind(counts, Latest, IdCounts)
-    return kept.only(Links), latest, id_counts
+    return kept.only(Links), _latest_before_us(plan, latest), id_counts
+
+
+def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
+    """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    for each in latest:
+        latest_us[each.chunk] = np.maximum(latest_us[each.chunk], each.latest_us)
+    before_us = np.full(plan.chunks, -1, np.int64)
+    for domain in range(len(plan.domains)):
+        chunks = plan.of_domain(domain)
+        before_us[chunks.start + 1 : chunks.stop] = np.maximum.accumulate(latest_us[chunks.start : chunks.stop - 1])
+    return before_us
 
 
 def dealt_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:

@@ -24,7 +24,6 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
@@ -37,27 +36,16 @@ from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
-from receiver.steps.measuring import SourceTotals, measure
-from receiver.steps.plan import CutPlan, latest_before_us, plan_of
+from receiver.steps.measuring import measure
+from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judging, replaying, tail_plan
 from receiver.steps.schemas import Caught, Piece, Unit, UnitReport
 
+_CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
+"""The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
 _LEAST_CHUNK_ROWS = 50_000
 _Counts = TypeVar("_Counts")
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a task holds at most, in receipts: they bound its memory."""
-
-    chunk_rows: int = 4_000_000
-    partition_rows: int = 2_000_000
-
-    def chunks_of(self, receipts: int, cores: int) -> int:
-        """The receipts of a chunk: as many chunks as cores, or times as many."""
-        rounds = max(1, -(-receipts // (self.chunk_rows * cores)))
-        return max(min(_LEAST_CHUNK_ROWS, self.chunk_rows), -(-receipts // (cores * rounds)))
 
 
 def chunked_log(
@@ -67,7 +55,6 @@ def chunked_log(
     key: DomainKey,
     *,
     cores: int,
-    sizes: Sizes | None = None,
     keeps_rows: bool = False,
     question: Question | None = None,
 ) -> ChunkedLog:
@@ -76,16 +63,12 @@ def chunked_log(
     `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`); `question`
     is what will be asked, as far as it is known.
     """
-    sizes = sizes or Sizes()
     receipts = sum(report.receipts for report in reports)
+    # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
+    rounds = max(1, -(-receipts // (_CHUNK_ROWS * cores)))
+    chunk_rows = max(_LEAST_CHUNK_ROWS, -(-receipts // (cores * rounds)))
     plan = plan_of(
-        reports,
-        units,
-        key,
-        chunk_rows=sizes.chunks_of(receipts, cores),
-        partition_rows=sizes.partition_rows,
-        cores=cores,
-        keeps_rows=keeps_rows,
+        reports, units, key, chunk_rows=chunk_rows, partition_rows=_PARTITION_ROWS, cores=cores, keeps_rows=keeps_rows
     )
     return ChunkedLog(plan, reports, pieces, question=question)
 
@@ -103,15 +86,11 @@ class ChunkedLog(Replays):
         seen = seen_of(reports, domain_key(plan.key))
         self._measures = Measures.of(seen.log, self._question.settings.max_missed)
 
-        links, latest, id_counts = link(self._pieces, plan)
-        before_us = latest_before_us(plan, latest)
-
-        chunks, self._source_counts, elsewhere = assemble(self._pieces, links, plan, before_us)
+        links, before_us, id_counts = link(self._pieces, plan)
+        chunks, self._totals, elsewhere = assemble(self._pieces, links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
-
-        self._totals = SourceTotals.of(plan, self._source_counts)
         self._measured, shares, over_chunks = measure(chunks, plan, self._totals, before_us, self._measures)
         chunks.forget()
 
@@ -161,5 +140,5 @@ class ChunkedLog(Replays):
         return kept
 
     def _with_tails(self, window: int, expiry_us: int) -> RowFlow:
-        tails = tail_plan(self.plan, self._totals, self._source_counts, window, expiry_us)
+        tails = tail_plan(self.plan, self._totals, window, expiry_us)
         return behind_tails(self._measured, self.plan, tails)

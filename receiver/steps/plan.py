@@ -19,7 +19,7 @@ from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
 from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
 from receiver.steps.read import carry_us_of, names_of
-from receiver.steps.schemas import Latest, Piece, Unit, UnitReport, channel_of, channels_of
+from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -187,18 +187,6 @@ def _tasks_of(sizes: Sequence[float], most: int) -> Int32s:
         held += size
         task_of[chunk] = task
     return task_of
-
-
-def latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
-    """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
-    latest_us = np.full(plan.chunks, -1, np.int64)
-    for each in latest:
-        latest_us[each.chunk] = np.maximum(latest_us[each.chunk], each.latest_us)
-    before_us = np.full(plan.chunks, -1, np.int64)
-    for domain in range(len(plan.domains)):
-        chunks = plan.of_domain(domain)
-        before_us[chunks.start + 1 : chunks.stop] = np.maximum.accumulate(latest_us[chunks.start : chunks.stop - 1])
-    return before_us
 
 
 _Number = TypeVar("_Number", bound=np.generic)

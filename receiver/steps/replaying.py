@@ -31,9 +31,10 @@ from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
-from receiver.steps.measuring import SourceTotals, dense_ids
+from receiver.steps.chunks import SourceTotals
+from receiver.steps.measuring import dense_ids
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts, SourceCounts
+from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, tails: TailPlan) -> RowFlow:
@@ -59,10 +60,8 @@ class TailPlan:
     """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
 
 
-def tail_plan(
-    plan: CutPlan, totals: SourceTotals, counts: Sequence[SourceCounts], window: int, expiry_us: int
-) -> TailPlan:
-    """For windows and expiries up to these; `counts` are of all chunks in order."""
+def tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> TailPlan:
+    """For windows and expiries up to these."""
     depth = window + 1
     first = plan.first_chunk
     reached = np.full(plan.chunks + 1, -1, np.int32)
@@ -73,16 +72,15 @@ def tail_plan(
     replaced_from = first.copy()
     clock_us = -1
     for chunk in range(plan.chunks):
-        before = counts[chunk - 1]
         if chunk == first[chunk]:
             clock_us = -1
-        elif before.replaced_us >= 0:
-            clock_us = before.replaced_us
+        elif totals.replaced_us[chunk - 1] >= 0:
+            clock_us = int(totals.replaced_us[chunk - 1])
             replaced_from[chunk] = chunk - 1
         else:
             replaced_from[chunk] = replaced_from[chunk - 1]
         if expiry_us:
-            pushed_out_us = counts[reached[chunk]].first_us if reached[chunk] >= first[chunk] else -1
+            pushed_out_us = int(totals.first_us[reached[chunk]]) if reached[chunk] >= first[chunk] else -1
             least_us = max(clock_us, pushed_out_us)
             horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
     return TailPlan(totals, depth, horizon_us, replaced_from)

@@ -53,7 +53,7 @@ def test_link(made):
 
 
 def test_chunks(log):
-    firsts, lasts = ([int(getattr(each, name)[0]) for each in log._source_counts] for name in ("firsts", "lasts"))
+    firsts, lasts = (np.diff(sums, prepend=0).tolist() for sums in (log._totals.firsts, log._totals.lasts))
     assert says(f"{firsts[0]} come first in chunk 0 (a, b) and {firsts[1]} in chunk 1 (c)")
     assert says(f"{lasts[0]} come last in chunk 0 and {lasts[1]} in chunk 1 (b, c, a)")
 
@@ -71,7 +71,7 @@ def test_measuring(made, log):
 
 
 def test_tails(made, log):
-    tails = tail_plan(made.plan, log._totals, log._source_counts, 2, 0)
+    tails = tail_plan(made.plan, log._totals, 2, 0)
     earlier = [row.value for row in behind_tails(log._measured, made.plan, tails).only(EarlierReceipts).rows]
     (tail,) = [each for each in earlier if not len(each.newer_ids)]
     assert tail.row.tolist() == [0, 1]
