@@ -39,8 +39,8 @@ from receiver.steps.link import link
 from receiver.steps.measuring import measure
 from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
-from receiver.steps.replaying import behind_tails, judging, replaying, tail_plan
-from receiver.steps.schemas import Caught, Piece, Unit, UnitReport
+from receiver.steps.replaying import behind_tails, judged, replayed
+from receiver.steps.schemas import Piece, Unit, UnitReport
 
 _CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
 """The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
@@ -109,12 +109,12 @@ class ChunkedLog(Replays):
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
     ) -> list[_Counts]:
         behind = self._behind_tails(max(largest[0], self._widest[0]), max(largest[1], self._widest[1]))
-        return behind.each_key(replaying(self.plan, self._measures, work), kind).collect(what)
+        return replayed(behind, self.plan, self._measures, work, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        judge = judging(self.plan, self._measures, window, expiry_us)
-        return self._with_tails(window, expiry_us).grouped(judge, self.plan.tasks, Caught)
+        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
+        return judged(behind, self.plan, self._measures, window, expiry_us)
 
     def forget(self) -> None:
         """What is kept of the log isn't needed any more."""
@@ -134,11 +134,7 @@ class ChunkedLog(Replays):
             if self._behind[0] >= window and self._behind[1] >= expiry_us:
                 return self._behind[2]
             self._behind[2].forget()
-        dealt = self._with_tails(window, expiry_us).dealt(self.plan.tasks)
-        kept, _ = dealt.kept("Putting chunks behind their tails")
+        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
+        kept, _ = behind.dealt(self.plan.tasks).kept("Putting chunks behind their tails")
         self._behind = window, expiry_us, kept
         return kept
-
-    def _with_tails(self, window: int, expiry_us: int) -> RowFlow:
-        tails = tail_plan(self.plan, self._totals, window, expiry_us)
-        return behind_tails(self._measured, self.plan, tails)

@@ -11,7 +11,7 @@ from receiver.steps import log as module
 from receiver.steps.link import link
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import earlier_receipts
-from receiver.steps.replaying import behind_tails, tail_plan
+from receiver.steps.replaying import behind_tails
 from receiver.steps.schemas import EarlierReceipts, Piece
 from tests.logs.reading import Row
 
@@ -71,8 +71,8 @@ def test_measuring(made, log):
 
 
 def test_tails(made, log):
-    tails = tail_plan(made.plan, log._totals, 2, 0)
-    earlier = [row.value for row in behind_tails(log._measured, made.plan, tails).only(EarlierReceipts).rows]
+    behind = behind_tails(log._measured, made.plan, log._totals, window=2, expiry_us=0)
+    earlier = [row.value for row in behind.only(EarlierReceipts).rows]
     (tail,) = [each for each in earlier if not len(each.newer_ids)]
     assert tail.row.tolist() == [0, 1]
     assert says("for windows up to 2, chunk 0 hands on rows 0 and 1")
