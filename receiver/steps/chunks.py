@@ -1,8 +1,9 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
-In: all `Piece`s, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`; `SourceCounts` and
-`Elsewhere` for the driver, which adds them up (`SourceTotals`). A chunk's begin is a place in the order of the log, so sorting its receipts gives the
-order of the whole log; and it begins with the clock of the latest receipt before, which is known (`before_us`).
+In: the `TaskReceipts` of all pieces, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`;
+`SourceCounts` and `Elsewhere` for the driver, which adds them up (`SourceTotals`). A chunk's begin is a place in the order of
+the log, so sorting its receipts gives the order of the whole log; and it begins with the clock of the latest receipt before,
+which is known (`before_us`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from receiver.steps.arrow_rows import (
     used,
     values_in,
 )
-from receiver.steps.plan import CutPlan, cut_pieces, grouped_by
+from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, ChunkReceipts, IdEnds, Links, References, SourceCounts, TaskReceipts
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def assemble(
-    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
+    receipts: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
 ) -> tuple[RowFlow, SourceTotals, list[Elsewhere]]:
     """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets.
 
@@ -58,42 +59,10 @@ def assemble(
             yield from _references(plan, receipts)
 
     kinds = ChunkReceipts, References, IdEnds, SourceCounts, Elsewhere
-    chunks = _dealt_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
+    chunks = receipts.plus(links).grouped(work, plan.tasks, *kinds)
     kept, counts = chunks.kept("Assembling chunks", SourceCounts, Elsewhere)
     source_counts, elsewhere = by_kind(counts, SourceCounts, Elsewhere)
     return kept, SourceTotals.of(plan, source_counts), elsewhere
-
-
-def _dealt_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`TaskReceipts` by task."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for cut in cut_pieces(plan, rows):
-            piece, unit_row = cut.piece, cut.unit_row
-            clock_steps_back = not np.array_equal(cut.key_us, piece.received_at_us)
-            is_unchecked = (piece.id_high | piece.id_low) == 0
-            redelivered = np.zeros(len(unit_row), np.bool_)
-            redelivered[piece.redelivered_row] = True
-            for group in grouped_by(plan.chunk_task[cut.chunk], cut.chunk, np.arange(len(unit_row))):
-                source, sources = used(group.of(piece.source), piece.sources)
-                numbers = group.of(unit_row)
-                receipts = TaskReceipts(
-                    unit=piece.unit,
-                    chunk=group.chunk,
-                    chunk_end=group.chunk_end,
-                    first_row=int(numbers[0]),
-                    unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
-                    received_at_us=group.of(piece.received_at_us),
-                    key_us=group.of(cut.key_us) if clock_steps_back else cut.key_us[:0],
-                    source=source,
-                    sources=sources,
-                    redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
-                    row_id=group.of(piece.row_id),
-                    unchecked_row=np.flatnonzero(group.of(is_unchecked)).astype(np.int32),
-                )
-                yield Row(group.key, receipts)
-
-    return pieces.map(work, TaskReceipts)
 
 
 class _Columns(NamedTuple):

@@ -24,20 +24,18 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
 from typing import TypeVar
 
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
 from receiver.simulate.facts import Facts, facts_of
-from receiver.simulate.recommend import widest_of
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
 from receiver.steps.measuring import measure
-from receiver.steps.plan import CutPlan, plan_of
+from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
 from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judged, replayed
 from receiver.steps.schemas import Piece, Unit, UnitReport
@@ -86,8 +84,8 @@ class ChunkedLog(Replays):
         seen = seen_of(reports, domain_key(plan.key))
         self._measures = Measures.of(seen.log, self._question.settings.max_missed)
 
-        links, before_us, id_counts = link(self._pieces, plan)
-        chunks, self._totals, elsewhere = assemble(self._pieces, links, plan, before_us)
+        links, before_us, id_counts = link(cut_ids(self._pieces, plan), plan)
+        chunks, self._totals, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
@@ -108,7 +106,8 @@ class ChunkedLog(Replays):
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
     ) -> list[_Counts]:
-        behind = self._behind_tails(max(largest[0], self._widest[0]), max(largest[1], self._widest[1]))
+        widest = self._question.widest(self.facts)
+        behind = self._behind_tails(max(largest[0], widest[0]), max(largest[1], widest[1]))
         return replayed(behind, self.plan, self._measures, work, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
@@ -120,13 +119,6 @@ class ChunkedLog(Replays):
         """What is kept of the log isn't needed any more."""
         for flow in (self._pieces, self._measured, *(self._behind[2:] if self._behind else ())):
             flow.forget()
-
-    @cached_property
-    def _widest(self) -> tuple[int, int]:
-        """The largest window and expiry that an analysis will ask for."""
-        widest = widest_of(self.facts, self._question.settings, self._question.present)
-        windows, expiries_us = self._question.grid(self.facts, widest)
-        return max(widest[0], *windows), max(widest[1], *expiries_us)
 
     def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
         """The chunks with tails for windows and expiries up to these: kept, and made anew only for larger ones."""
