@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
-from receiver.simulate.facts import Facts, facts_of
+from receiver.simulate.facts import facts_of
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
@@ -79,10 +79,10 @@ class ChunkedLog(Replays):
     ) -> None:
         self.plan = plan
         """How it is cut up."""
-        self._question = question or Question(plan.key)
+        question = question or Question(plan.key)
         self._pieces = pieces.only(Piece)
         seen = seen_of(reports, domain_key(plan.key))
-        self._measures = Measures.of(seen.log, self._question.settings.max_missed)
+        self._measures = Measures.of(seen.log, question.settings.max_missed)
 
         links, before_us, id_counts = link(cut_ids(self._pieces, plan), plan)
         chunks, self._totals, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
@@ -93,21 +93,15 @@ class ChunkedLog(Replays):
         chunks.forget()
 
         domain_of = plan.chunk_domain.tolist()
-        self._facts = facts_of(
-            seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks
-        )
+        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks)
+        self._widest = question.widest(self.facts)
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
     ) -> list[_Counts]:
-        widest = self._question.widest(self.facts)
-        behind = self._behind_tails(max(largest[0], widest[0]), max(largest[1], widest[1]))
+        behind = self._behind_tails(max(largest[0], self._widest[0]), max(largest[1], self._widest[1]))
         return replayed(behind, self.plan, self._measures, work, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
