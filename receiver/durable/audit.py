@@ -25,7 +25,7 @@ from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes
 from receiver.store.databases import NONSENSE, store_url
-from receiver.store.inbox import waiting_by_row
+from receiver.store.inbox import NodeRow, waiting_by_row
 from receiver.store.invariants import shown_columns
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import DomainName, OnRows, Snapshot, StoreFinding, snapshot
@@ -64,6 +64,8 @@ class StoredDomain:
     """The age of the oldest of them."""
     positions: tuple[PositionRow, ...] = ()
     """How far the sources have come whose brokers forget nothing; none where the table can't be read."""
+    nodes: tuple[NodeRow, ...] = ()
+    """Which nodes of clusters its bridges have connected to last; none where the table can't be read."""
 
     @property
     def policy(self) -> str:
@@ -106,7 +108,7 @@ def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
         domains = _domains(store, with_ids=True)
         states = [domain.state for domain in domains]
         invariants.audit_messages(store, states)
-        invariants.audit_positions(store, states)
+        invariants.audit_texts(store, states)
         invariants.audit_recorded(store, _receipts_unpacked())
         return StoreFigures(tables.REVISION, store.size_bytes, domains, store.findings())
 
@@ -193,6 +195,8 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
     with store.readable():
         figures.positions = _positions(store, state)
+    with store.readable():
+        figures.nodes = _nodes(store, state)
     with store.readable(DomainName.of(state)):
         if with_ids:
             _read_rows(store, figures)
@@ -209,6 +213,16 @@ def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: Col
 def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
     stored = store.rows(tables.positions, PositionRow._fields, "source, name", domain_id=state.domain_id)
     return tuple(PositionRow(*map(printable, values)) for values in stored if all(isinstance(v, bytes) for v in values))
+
+
+def _nodes(store: Snapshot, state: DomainState) -> tuple[NodeRow, ...]:
+    stored = store.rows(tables.nodes, NodeRow._fields, "address", domain_id=state.domain_id)
+    types = (bytes, bytes, int)
+    return tuple(
+        NodeRow(printable(raw.address), printable(raw.node), raw.connected_at_us)
+        for raw in stored
+        if all(map(isinstance, raw, types))
+    )
 
 
 def _read_rows(store: Snapshot, figures: StoredDomain) -> None:

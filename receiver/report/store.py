@@ -19,6 +19,7 @@ from receiver.durable.status import Counts
 from receiver.quantities import count, duration
 from receiver.report.terminal import line
 from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
+from receiver.store.inbox import NodeRow
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import PROBLEMS, DomainName, StoreFinding
 from receiver.store.tables import DomainState
@@ -47,6 +48,11 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
             line(console, f"  {_memory_limit(domain.secs_to_memory_limit)}")
         for row in _sorted_positions(domain):
             line(console, f"  {_shown_position(row)}")
+        for node in domain.nodes:
+            line(
+                console,
+                f"  {shown_target(node.address)}: at {sanitised(node.node)} since {second(node.connected_at_us)} UTC",
+            )
         console.print(_table(domain))
 
 
@@ -174,6 +180,7 @@ _COLUMNS = (
     _Column("inbox", lambda d: d.inbox),
     _Column("parked", lambda d: d.parked),
     _Column("positions", lambda d: [row._asdict() | position_named(*row)._asdict() for row in _sorted_positions(d)]),
+    _Column("nodes", lambda d: [_node_object(row) for row in d.nodes]),
     _Column("line", lambda d: d.line()),
 )
 _NAMES = {column.name for column in _COLUMNS if column.name}
@@ -235,6 +242,10 @@ def _shown_position(row: PositionRow) -> str:
     if named.stream is not None:
         return f"stream {named.stream}: next offset {named.next_offset}"
     return f"position of {row.source}, {row.name}: {row.position}"
+
+
+def _node_object(row: NodeRow) -> dict[str, Any]:
+    return {"address": row.address, "node": row.node, "connected_at": moment_or_none(row.connected_at_us)}
 
 
 def _sentence(finding: StoreFinding) -> str:

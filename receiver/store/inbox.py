@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Any, NamedTuple, Self
@@ -26,9 +27,9 @@ from receiver.store.databases import NONSENSE, database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.messages import FIELDS, StoredMessage, flat
 from receiver.store.packed import add_waiting, corrupt, numbers_of, pack_of_target, sources_of, unpack
-from receiver.store.positions import Positions
+from receiver.store.positions import Positions, lock_undropped
 from receiver.store.sql_rows import driver_of
-from receiver.store.tables import domains, message_rows, parked, targets, unpacked, waiting
+from receiver.store.tables import domains, message_rows, nodes, parked, targets, unpacked, waiting
 
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
@@ -60,6 +61,15 @@ class _Row(NamedTuple):
     def numbers(self) -> Sequence[int]:
         """The sequence numbers of its messages."""
         return numbers_of(self.runs)
+
+
+class NodeRow(NamedTuple):
+    """Which node of a cluster a bridge of a domain connected to last."""
+
+    address: str
+    """The address, which names several hosts."""
+    node: str
+    connected_at_us: int
 
 
 class Inbox(Closing):
@@ -101,6 +111,13 @@ class Inbox(Closing):
     def positions(self, source: str) -> Positions:
         """The positions of a source of the domain; its name is the same for all that share them."""
         return Positions(self._kept, self._reader, self._domain_id, source)
+
+    def note_node(self, address: str, node: str) -> None:
+        """Keep which node of a cluster was connected to just now, for whoever looks at the store."""
+        at = {"node": to_bytes(node), "connected_at_us": time.time_ns() // 1_000}
+        values = {"domain_id": self._domain_id, "address": to_bytes(address), **at}
+        with self._kept.transaction(partial(lock_undropped, domain_id=self._domain_id)) as (connection, _):
+            database_of(connection).insert_or_update(connection, nodes, values, at)
 
     def _locking_statement(self) -> str:
         has_unpacked = exists().where(unpacked.c.target_id == self.target_id)

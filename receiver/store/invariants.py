@@ -247,12 +247,15 @@ def _are_digests(stored: str) -> bool:
     return 0 < len(digests) == len(set(digests)) and all(map(_ESCAPED.fullmatch, digests))
 
 
-def audit_positions(store: Snapshot, states: Sequence[DomainState]) -> None:
-    """Check the positions of these domains' sources."""
-    for raw, state in _of_states(store, states, tables.positions, "domain_id, source, name"):
-        kind = "positions" if all(map(isinstance, raw, _POSITION_TYPES)) else "types"
-        if kind == "types" or not all(stored and is_text(stored) for stored in tuple(raw)[1:]):
-            store.note(kind, DomainName.of(state), _shown_values(raw))
+def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
+    """Check the positions of these domains' sources, and the nodes that their bridges are connected to."""
+    for table, kind in {tables.positions: "positions", tables.nodes: "nodes"}.items():
+        types = value_types(table, table.c.keys())
+        for raw, state in _of_states(store, states, table, ", ".join(table.primary_key.columns.keys())):
+            if not all(map(isinstance, raw, types)):
+                store.note("types", DomainName.of(state), _shown_values(raw))
+            elif not all(stored and is_text(stored) for stored in raw if isinstance(stored, bytes)):
+                store.note(kind, DomainName.of(state), _shown_values(raw))
 
 
 def audit_recorded(store: Snapshot, receipts_in: Callable[[bytes], int] | None) -> None:
@@ -397,7 +400,6 @@ _MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body
 _PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
 _STATE_TYPES = value_types(tables.domains, DomainState._fields)
 _ROW_TYPES = value_types(tables.receipts, ReceiptRow._fields)
-_POSITION_TYPES = value_types(tables.positions, tables.positions.c.keys())
 _TARGET_TYPES = value_types(tables.targets, tables.targets.c.keys())
 _RECORDED_TYPES = value_types(tables.recorded, tables.recorded.c.keys())
 _MESSAGE_TYPES = value_types(tables.parked, _MESSAGE_COLUMNS)

@@ -8,6 +8,7 @@ batch is rolled back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, select, update
@@ -65,14 +66,7 @@ class Positions:
         Raises:
             StoreError: The store can't be reached, or the domain was dropped.
         """
-
-        def lock(connection: Connection) -> None:
-            # Nobody drops the domain while its row is locked, and leaves positions that belong to none.
-            domain = select(domains.c.domain_id).where(domains.c.domain_id == self._domain_id)
-            if connection.execute(domain.with_for_update()).first() is None:
-                raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")
-
-        with self._kept.transaction(lock) as (connection, _):
+        with self._kept.transaction(partial(lock_undropped, domain_id=self._domain_id)) as (connection, _):
             for name, position in at.items():
                 self._insert(connection, name, position)
 
@@ -99,6 +93,13 @@ class Positions:
 
     def _itself(self) -> list[Any]:
         return [positions.c[name] == value for name, value in self._key.items()]
+
+
+def lock_undropped(connection: Connection, domain_id: int) -> None:
+    """Have nobody drop the domain before the transaction ends, and leave rows that belong to none; others may use it."""
+    domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
+    if connection.execute(domain.with_for_update(read=True, key_share=True)).first() is None:
+        raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")
 
 
 def _stored(text: str) -> bytes:

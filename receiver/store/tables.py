@@ -311,6 +311,16 @@ positions = Table(
     Column("position", LargeBinary, nullable=False),
 )
 
+nodes = Table(
+    "receiver_node",
+    METADATA,
+    # Of each address that names several hosts, the one that a bridge of the domain connected to last.
+    Column("domain_id", Integer, primary_key=True, autoincrement=False),
+    Column("address", LargeBinary, primary_key=True),
+    Column("node", LargeBinary, nullable=False),
+    Column("connected_at_us", BigInteger, nullable=False),
+)
+
 recorded = Table(
     "receiver_recorded",
     METADATA,

@@ -26,6 +26,7 @@ from receiver.store.tables import (
     domains,
     joined,
     message_rows,
+    nodes,
     parked,
     positions,
     receipts,
@@ -288,6 +289,6 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
         )
         receipts_gone, targets_gone, *_ = (
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
-            for table in (receipts, targets, joined, positions, domains)
+            for table in (receipts, targets, joined, positions, nodes, domains)
         )
         return Dropped(receipts_gone, packed + unpacked_gone, parked_gone, targets_gone)

@@ -85,6 +85,7 @@ FIGURES = {
     "inbox": 0,
     "parked": 0,
     "positions": [],
+    "nodes": [],
     "line": "JMS Status: r=1 rx=7 rRedel=1 rMaxDeliverySecs=1,777,629,600.0 rDupsDet=1 rDupIds=5",
 }
 
@@ -98,6 +99,21 @@ def test_status_as_json(receiver, store_url):
     assert printed["version"] == REVISION
     assert printed["size_bytes"] > 8_192
     assert printed["domains"] == [FIGURES]
+
+
+def test_status_shows_at_which_node_a_bridge_is(receiver, store_url):
+    address = "amqp://a:5672,b:5672/queue/orders"
+    with (
+        Receiver.open(store_url, connection_id="a:5672,b:5672", destination="orders", settings=SETTINGS) as orders,
+        Inbox.open(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
+    ):
+        for node in ("a:5672", "b:5672"):
+            inbox.note_node(address, node)
+    (shown,) = [line.strip() for line in receiver("status", store_url).out.splitlines() if "amqp" in line]
+    assert shown.startswith(f"{address}: at b:5672 since 2")
+    (domain,) = json.loads(receiver("status", store_url, "--quick", "--json").out)["domains"]
+    (node,) = domain["nodes"]
+    assert (node["address"], node["node"], node["connected_at"][-1]) == (address, "b:5672", "Z")
 
 
 def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):

@@ -140,6 +140,9 @@ EITHER = [
     Case("strays", "INSERT INTO receiver_target (domain_id, target) VALUES (99, :name)", {"name": b"file:a"}),
     Case("strays", "DELETE FROM receiver_target"),
     Case("strays", "INSERT INTO receiver_position VALUES (99, :name, :name, :name)", {"name": b"a"}),
+    Case("strays", "INSERT INTO receiver_node VALUES (99, :name, :name, 1)", {"name": b"a"}),
+    Case("nodes", "INSERT INTO receiver_node VALUES (1, :name, :empty, 1)", {"name": b"a", "empty": EMPTY}),
+    Case("nodes", "INSERT INTO receiver_node VALUES (1, :ff, :name, 1)", {"name": b"a", "ff": FF}),
     Case("positions", "INSERT INTO receiver_position VALUES (1, :name, :name, :empty)", {"name": b"a", "empty": EMPTY}),
     Case("positions", "INSERT INTO receiver_position VALUES (1, :name, :ff, :name)", {"name": b"a", "ff": FF}),
     *(Case("strays", f"UPDATE {table} SET target_id = 99") for table in (*MESSAGES, "receiver_bundle")),
@@ -237,6 +240,7 @@ SQLITE = [
     receipt("digests", "body_digests = CAST(:digests AS TEXT)", digests=b'["\xff"]'),
     Case("types", "INSERT INTO receiver_joined VALUES (1, 2, 3, 'last')"),
     *(Case("types", f"UPDATE receiver_target SET {name} = 'text'") for name in ("target", "confirmed_bytes")),
+    Case("types", "INSERT INTO receiver_node VALUES (1, :name, :name, 'noon')", {"name": b"a"}),
     Case("types", "INSERT INTO receiver_position VALUES (1, :name, :name, '12')", {"name": b"a"}),
     *(Case("types", f"UPDATE receiver_recorded SET {name} = 'text'") for name in ("recording", "receipts", "packed")),
     *(

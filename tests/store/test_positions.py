@@ -96,11 +96,14 @@ def test_any_text_comes_back_as_it_was(inbox):
 
 def test_positions_go_with_their_domain(store_url, inbox):
     inbox.positions("orders").begin({"0": "1"})
+    inbox.note_node("amqp://a,b/queue/orders", "a:5672")
     (state,) = [each.state for each in audit(store_url).domains]
     drop_domain(store_url, state)
-    assert rows_of(store_url, "receiver_position") == 0
+    assert rows_of(store_url, "receiver_position") == rows_of(store_url, "receiver_node") == 0
     with pytest.raises(StoreError, match="the domain is gone"):
         inbox.positions("orders").begin({"0": "1"})
+    with pytest.raises(StoreError, match="is gone"):
+        inbox.note_node("amqp://a,b/queue/orders", "b:5672")
 
 
 def test_a_sound_position_is_no_finding(store_url, inbox):
