@@ -24,7 +24,7 @@ class Consumers(Bridge):
     def __init__(self, consumers: Sequence[Bridge], target: str) -> None:
         """`target` is the name of what they all hand on to."""
         self.receiver = consumers[0].receiver
-        self.figures = Figures()
+        self.figures = Figures(nodes=consumers[0].figures.nodes)
         self.health = _HealthOfAll([each.health for each in consumers])
         self.is_stopping = self.has_started = False
         self._each = consumers

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,3 +44,27 @@ class _BridgeCollector(Collector):
             looking = [figures for figures in known if not figures.has_ended] or known[-1:]
             waiting.add_metric([domain], max(figures.waiting for figures in looking))
         yield waiting
+        yield from _nodes(by_domain)
+
+
+def _nodes(by_domain: Mapping[str, Sequence[Figures]]) -> Iterator[Metric]:
+    """Which broker each domain's bridges are at, and how often it was another one than before."""
+    labels = ["domain", "role"]
+    at = GaugeMetricFamily("receiver_bridge_node", "1 for the broker that is connected to.", labels=[*labels, "node"])
+    changes = CounterMetricFamily(
+        "receiver_bridge_node_changes", "How often it was another node of a cluster than before.", labels=labels
+    )
+    for domain, known in by_domain.items():
+        changed: Counter[str] = Counter()
+        connected: dict[tuple[str, str], None] = {}
+        for figures in known:
+            for role, nodes in figures.nodes.items():
+                changed[role] += nodes.changes
+                if nodes.at is not None and not figures.has_ended:
+                    connected[role, str(nodes.at)] = None
+        for role, count in changed.items():
+            changes.add_metric([domain, role], count)
+        for role, node in connected:
+            at.add_metric([domain, role, node], 1)
+    yield at
+    yield changes

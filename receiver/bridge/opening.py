@@ -12,8 +12,9 @@ from typing import NamedTuple, assert_never
 from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connectors import Source, check_carried, check_durable, connectors_of, sink_of, source_of
+from receiver.bridge.connectors import Source, check_carried, check_durable, way_from, way_to
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
+from receiver.bridge.connectors.nodes import Nodes, Way
 from receiver.bridge.consumers import Consumers
 from receiver.bridge.modes import Figures, Flow
 from receiver.bridge.modes.controlled_flow import ConsumerFlow, ControlledFlow
@@ -85,6 +86,7 @@ def open_bridge(
             opened.callback(targets[-1].close)
         for each in targets:
             _check_target(each, address, options)
+        figures.nodes = _nodes(origin.connect, targets)
         if len({each.name for each in targets}) < len(targets):
             raise SettingsError(f"{target.name} {_MIXED}", hint="name another target for duplicates")
         receiver = Receiver.open(
@@ -118,15 +120,23 @@ def open_bridge(
             assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
             # Each message is a batch of its own where the function takes one.
             settings = options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
-            # Who connects first shouldn't have all messages that there are.
-            ahead = {"most_ahead": settings.max_batch_size} if isinstance(from_, str) else {}
-            make = partial(Bridge, partial(origin.connect, **ahead), intake=intake, settings=settings)
-            bridge = Consumers(_consumers(make, target, receiver, options, address), target.name)
+            make = partial(Bridge, intake=intake, settings=settings)
+            bridge = Consumers(
+                _consumers(make, origin.connect, target, receiver, options, address=address), target.name
+            )
         for each in targets:
             if isinstance(each, PythonTarget):
                 each.moves = bridge.health.moves
         opened.pop_all()
     return bridge
+
+
+def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[str, Nodes]:
+    """The brokers that a bridge connects to, by what they are to it."""
+    nodes = {"source": connect.nodes if isinstance(connect, Way) else None}
+    for role, target in zip(("target", "duplicates"), targets, strict=False):
+        nodes[role] = target.nodes if isinstance(target, BrokerTarget) else None
+    return {role: each for role, each in nodes.items() if each is not None}
 
 
 def target_name(to: str) -> str:
@@ -147,15 +157,16 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
         raise _unfit_for_consumers(
             f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
         )
-    connectors_of(source)  # now, before a python: target puts the current folder on sys.path
     check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has a copy of its own of each message, which is no duplicate.
     more = "" if source.subscription is None else f"/{source.subscription}"
     vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
     return Origin(
-        partial(source_of, source, max_body_bytes=options.settings.max_body_bytes, durable=False),
-        f"{source.host}:{source.port}{vhost}{more}" if given is None else given,
+        way_from(
+            source, options.settings.max_body_bytes
+        ),  # before a python: target puts the current folder on sys.path
+        f"{source.hosts}{vhost}{more}" if given is None else given,
         source.destination,
     )
 
@@ -177,8 +188,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions, pa
         return imported(rest)
     if is_broker(to):
         address = _address(to, password, options.tls)
-        connect = partial(sink_of, address)
-        return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
+        return BrokerTarget(address.target_name, way_to(address), options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} isn't a target", hint=hint)
 
@@ -283,17 +293,29 @@ def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
 
 
 def _consumers(
-    make: partial[Bridge], target: PythonTarget, receiver: Receiver, options: BridgeOptions, address: str
+    make: partial[Bridge],
+    connect: Callable[..., Source],
+    target: PythonTarget,
+    receiver: Receiver,
+    options: BridgeOptions,
+    *,
+    address: str,
 ) -> list[Bridge]:
     """The bridges that take messages at once."""
     count = options.consumers or 1
+    # Who connects first shouldn't have all messages that there are.
+    ahead = {"most_ahead": make.keywords["settings"].max_batch_size} if isinstance(connect, Way) else {}
     inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
-        own, figures = copy(target), Figures()  # while a target delivers, it notes what it is at
+        own, figures = (
+            copy(target),
+            Figures(nodes=_nodes(connect, [])),
+        )  # while a target delivers, it notes what it is at
         dispatcher = Dispatcher(inbox, own, figures, options.settings)
         flow = ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0)
-        bridge = make(flow, receiver, own, figures=figures, consumers=count)
+        # Each has a turn of its own among the nodes of a cluster.
+        bridge = make(partial(copy(connect), **ahead), flow, receiver, own, figures=figures, consumers=count)
         own.moves = bridge.health.moves
         bridges.append(bridge)
     return bridges

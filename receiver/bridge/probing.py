@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of, way_from
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
 from receiver.closing import Closing
@@ -166,7 +166,7 @@ def probe(
 ) -> Probe:
     """Send so many messages to an empty queue, and see how they come again when consumers end; it is empty afterwards.
 
-    `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` gets each step,
+    Of a cluster, the first node that serves it is probed. `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` gets each step,
     how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
     use; `BrokerError` where the broker can't be reached or refuses.
     """
@@ -180,7 +180,7 @@ def probe(
         raise SettingsError(f"{address} isn't a plain queue", hint="name a scratch queue, without a selector")
     if messages < LEAST_MESSAGES:
         raise SettingsError(f"{messages} messages are too few", hint=f"send {LEAST_MESSAGES} or more")
-    answers_acknowledgements = _check_empty(address)
+    address, answers_acknowledgements = _check_empty(address)
     run = _Run(address, messages // len(endings), patience_secs)
     redeliveries = []
     for index, ending in enumerate(endings):
@@ -199,12 +199,14 @@ def probe(
     )
 
 
-def _check_empty(address: BrokerAddress) -> bool:
-    """Whether it answers acknowledgements; `SettingsError` for a queue that isn't empty."""
-    with source_of(address) as source:
+def _check_empty(address: BrokerAddress) -> tuple[BrokerAddress, bool]:
+    """The queue at one node, and whether that answers acknowledgements; `SettingsError` for a queue that isn't empty."""
+    way = way_from(address)
+    with way() as source:
         if source.take(1, wait_secs=_QUIET_SECS):
             raise SettingsError(f"{address} isn't empty", hint="name a scratch queue that nobody else uses")
-        return getattr(source, "answers_acknowledgements", True)
+        assert way.nodes.at is not None  # noqa: S101 - it has just been connected to
+        return address.at(way.nodes.at), getattr(source, "answers_acknowledgements", True)
 
 
 class _Run:

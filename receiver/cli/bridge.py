@@ -46,7 +46,8 @@ _Source = Annotated[
         help="Where messages come from: stomp://[USER@]HOST[:61613]/queue/NAME, amqp://[USER@]HOST[:5672]/queue/NAME, "
         "/topic/NAME?subscription=SUB instead of /queue/NAME, kafka://[USER@]HOST[:9092]/TOPIC?group=GROUP, or "
         "amqp://.../stream/NAME (RabbitMQ). ?selector=CONDITION takes only the messages that meet it, ?vhost=NAME chooses "
-        "a virtual host; a second option begins with &. stomps://, amqps:// and kafkas:// use TLS.",
+        "a virtual host; a second option begins with &. stomps://, amqps:// and kafkas:// use TLS. Several hosts, HOST,HOST, are "
+        "nodes of one cluster.",
     ),
 ]
 _Target = Annotated[

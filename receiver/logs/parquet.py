@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -90,24 +90,22 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
         wanted = sorted(set(names.values()))
         row_groups = range(groups.first, groups.first + groups.groups)
         pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
-        for record_batch in gathered(pieces):
+        for record_batch in _gathered(pieces):
             yield batches.batch(_raw(record_batch, names, next_row))
             next_row += len(record_batch)
             source.advanced(len(record_batch) / rows_in_all)
 
 
-def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pieces put together, up to about `BATCH_ROWS` rows, or fewer where these are large."""
+def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
-    rows, size_bytes = 0, 0
+    held_bytes = 0
     for piece in pieces:
         held.append(piece)
-        rows += len(piece)
-        size_bytes += piece.nbytes
-        if rows >= BATCH_ROWS or size_bytes >= _BATCH_BYTES:
+        held_bytes += piece.nbytes
+        if len(held) * _PIECE_ROWS >= BATCH_ROWS or held_bytes >= _BATCH_BYTES:
             yield pa.concat_batches(held)
-            held, rows, size_bytes = [], 0, 0
-    if rows:
+            held, held_bytes = [], 0
+    if held:
         yield pa.concat_batches(held)
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import Message
+from receiver.bridge.connectors.address import BrokerAddress, Node
+from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
@@ -125,6 +127,28 @@ def test_metrics_tell_what_the_status_tells(route):
     labels = f'{{domain="{route.domain}"}}'
     assert f"receiver_bridge_delivered_total{labels} 10.0" in text
     assert f"receiver_bridge_waiting{labels} 0.0" in text
+
+
+def test_metrics_tell_which_broker_a_bridge_is_at(route):
+    prometheus = pytest.importorskip("prometheus_client")
+    first, second = Node("a", 5672), Node("b", 5672)
+    registry, nodes = prometheus.CollectorRegistry(), Nodes(BrokerAddress.parse("amqp://a,b/queue/orders"), str)
+    for _ in range(2):
+        bridge = route.open()
+        bridge.figures.nodes = {"source": nodes}
+        export(bridge, registry)
+    labels = {"domain": route.domain, "role": "source"}
+
+    def at(node):
+        return registry.get_sample_value("receiver_bridge_node", {**labels, "node": str(node)})
+
+    assert (at(first), at(second)) == (None, None)
+    nodes.note(first)
+    assert (at(first), at(second)) == (1, None)
+    nodes.note(second)
+    assert (at(first), at(second)) == (None, 1)
+    assert registry.get_sample_value("receiver_bridge_node_changes_total", labels) == 2
+    bridge.close()
 
 
 def test_bridges_of_a_domain_are_added_up_and_others_stand_beside(route, tmp_path, sqlite_url):

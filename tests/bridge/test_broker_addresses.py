@@ -23,6 +23,9 @@ READ = {
     "amqp://u@h/stream/a/b?start=latest&vhost=c": "amqp://u@h:5672/stream/a/b?vhost=c&start=latest",
     "amqp://h/queue/stream/a": "amqp://h:5672/queue/stream/a",
     "stomp://h/topic/t?vhost=a%26b&subscription=s": "stomp://h:61613/topic/t?subscription=s&vhost=a%26b",
+    "amqp://u:p,w@A,b:7,[::1]/q": "amqp://u@a:5672,b:7,[::1]:5672/queue/q",
+    "kafkas://[::1]:1,[::2]:2/t?group=g": "kafkas://[::1]:1,[::2]:2/t?group=g",
+    "amqps://a,b/queue/q,r": "amqps://a:5671,b:5671/queue/q%2Cr",
 }
 
 
@@ -42,6 +45,33 @@ def test_the_parts():
     assert "p:w" not in repr(address)
     assert BrokerAddress.parse("amqp://h/a").destination == "queue://a"
     assert BrokerAddress.parse("amqp://h/a?vhost=%2F").vhost == "/"
+
+
+def test_several_hosts():
+    address = BrokerAddress.parse("amqp://u:p,w@a,b:7/queue/q")
+    assert (address.nodes, address.hosts) == ((("a", 5672), ("b", 7)), "a:5672,b:7")
+    assert str(address.at(address.nodes[1])) == "amqp://u@b:7/queue/q"
+    assert address.at(address.nodes[1]).password == "p,w"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("amqp://a,b:x/q", "'b:x' is no HOST:PORT"),
+        ("amqp://a,,b/q", "'' is no HOST:PORT"),
+        ("amqp://a, b/q", "' b' is no HOST:PORT"),
+        ("amqp://a,b:99999/q", "'b:99999' is no HOST:PORT"),
+        ("amqp://a,[::1/q", "'[::1' is no HOST:PORT"),
+        ("amqp://u:secret@a,b,a:5672/q", "'amqp://***@a,b,a:5672/q' names a:5672 twice"),
+        ("amqp://u:1,secret/x@a,b/q", "has an @ behind the host"),
+    ],
+)
+def test_a_list_with_a_broken_host_is_refused_in_one_line(text, said):
+    with pytest.raises(SettingsError) as caught:
+        BrokerAddress.parse(text)
+    assert said in caught.value.message
+    assert "secret" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_password_of_its_own_comes_first():
@@ -86,6 +116,9 @@ def test_what_is_no_address_is_refused_with_a_hint_and_without_a_password(text):
         ("amqp://localhost/queue/q", "amqp://127.0.0.1:5673/queue/q", False),
         ("amqp://localhost/queue/q", "amqp://192.0.2.1/queue/q", False),
         ("amqp://no-such-host.invalid/q", "amqp://nor-such-a-host.invalid/q", False),
+        ("amqp://a.invalid,localhost/q", "stomp://b.invalid,127.0.0.1/q", True),
+        ("amqp://a.invalid,b.invalid/q", "amqp://c.invalid,b.invalid/q", True),
+        ("amqp://a.invalid,b.invalid/q", "amqp://c.invalid,b.invalid:1/q", False),
     ],
 )
 def test_one_place_may_have_several_addresses(one, other, may_be):
@@ -122,3 +155,8 @@ def test_virtual_hosts_and_subscriptions_are_domains_of_their_own():
     ]
     assert len({origin.connection_id for origin in named}) == len(more)
     assert named[0].connection_id == "h:5672"
+
+
+def test_several_hosts_are_one_connection_by_the_list_as_written():
+    named = [opening._origin(f"amqp://{hosts}/q", opening.BridgeOptions()) for hosts in ("a,b", "a:5672,b", "b,a")]
+    assert [each.connection_id for each in named] == ["a:5672,b:5672", "a:5672,b:5672", "b:5672,a:5672"]

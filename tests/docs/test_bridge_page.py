@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from receiver.bridge import Message, Mode, Origin, open_bridge
+from receiver.bridge.connectors.address import Node
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.metrics import export
 from tests.docs.markdown import ROOT, blocks, commands
@@ -74,6 +75,7 @@ def test_every_field_of_the_status_line_is_explained(bridge):
 def test_every_metric_is_named(bridge):
     registry = CollectorRegistry()
     export(bridge, registry)
+    bridge.figures.nodes["source"].note(Node("localhost", 5672))
     there = {sample.name for metric in registry.collect() for sample in metric.samples if "_bridge_" in sample.name}
     assert "operations.md#metrics" in TEXT
     assert set(re.findall(r"`(receiver_bridge_\w+)`", (ROOT / "docs/operations.md").read_text(encoding="utf-8"))) == {

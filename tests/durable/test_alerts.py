@@ -138,6 +138,14 @@ def test_a_bridge_that_lags_parks_or_is_cut_off_fires(tmp_path):
     fires(shown, tmp_path, expected)
 
 
+def test_a_node_that_comes_and_goes_fires(tmp_path):
+    """A failover and the way back are no alarm; every few minutes another node is."""
+    changes = f'receiver_bridge_node_changes_total{{domain="{DOMAIN}",role="source"}}'
+    shown = [{changes: (minute > 20) + (minute > 25)} for minute in range(60)]
+    shown += [{changes: 2 + minute // 3} for minute in range(40)]
+    fires(shown, tmp_path, {"BridgeChangesNodes": (range(78, 100), range(65))})
+
+
 def test_one_tier_used_up_is_no_alarm_while_the_other_has_room(tmp_path):
     """As where the expiry is kept short on purpose, and the window carries it."""
     shown, was_missed = scrapes(200, 10 * SECOND_US, range(1, 100))

@@ -5,7 +5,8 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 | file | what is in it |
 |---|---|
-| `address.py` | the address of a queue or topic, and the way to its broker |
+| `address.py` | the address of a queue or topic, and the connection to its broker |
+| `nodes.py` | which node of a cluster is connected to |
 | `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, Self, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.nodes import Nodes, Way
 from receiver.errors import MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
 from receiver.store.messages import Message, Property
@@ -210,13 +213,18 @@ def source_of(
     address = BrokerAddress.parse(address) if isinstance(address, str) else address
     if durable:
         check_durable(address)
+    more = {} if most_ahead is None else {"most_ahead": most_ahead}
+    return way_from(address, max_body_bytes)(**more)
+
+
+def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[Source]:
+    """What makes a source, connected, each time it is called; it may be given `most_ahead`."""
     if max_body_bytes is None:
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     make, _ = connectors_of(address)
-    more = {} if most_ahead is None else {"most_ahead": most_ahead}
-    return make(address, max_body_bytes=max_body_bytes, **more)
+    return Way(Nodes(address, _identity_at), partial(make, max_body_bytes=max_body_bytes))
 
 
 def check_durable(address: BrokerAddress) -> None:
@@ -252,13 +260,16 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
 
 def sink_of(address: BrokerAddress | str) -> Sink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
-    address = BrokerAddress.parse(address) if isinstance(address, str) else address
+    return way_to(BrokerAddress.parse(address) if isinstance(address, str) else address)()
+
+
+def way_to(address: BrokerAddress) -> Way[Sink]:
+    """What makes a sink, connected, each time it is called."""
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
-    _, make = connectors_of(address)
-    return make(address)
+    return Way(Nodes(address, _identity_at), lambda at: connectors_of(at)[1](at))
 
 
 def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
@@ -278,3 +289,16 @@ def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callab
 
             return KafkaSource, KafkaSink
     raise SettingsError(f"{address}: unknown protocol", hint="one of stomp, amqp, kafka")
+
+
+def _identity_at(address: BrokerAddress) -> str:
+    """What all nodes of a cluster have in common: the product or, with Kafka, the cluster itself."""
+    if address.protocol == "kafka":
+        from receiver.bridge.connectors.kafka_client import cluster_at
+
+        return cluster_at(address)
+    if address.protocol == "stomp":
+        from receiver.bridge.connectors.stomp_session import product_at
+    else:
+        from receiver.bridge.connectors.amqp_link import product_at
+    return product_at(address).identity

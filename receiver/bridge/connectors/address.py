@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from typing import NamedTuple, NoReturn, Self
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from receiver.bridge.options import Tls
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError, StoreCorruptError
@@ -39,6 +39,8 @@ _STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": 
 
 STREAM_POSITION = "next"
 """The name of a stream's position: the offset behind the last message taken, and behind a space a digest of that message."""
+_HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
+"""What is before the hosts, these, and what is behind."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 ANSWER_SECS = 30.0
@@ -49,14 +51,26 @@ PIECE_BYTES = 64 << 10
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+class Node(NamedTuple):
+    """Where one broker listens, or one node of a cluster."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """One queue or topic of one broker."""
+    """One queue or topic of one broker, or of a cluster, any of whose nodes will do."""
 
     protocol: str
     """The scheme without the s of TLS: `stomp`, `amqp` or `kafka`."""
     host: str
     port: int
+    others: tuple[Node, ...] = ()
+    """The further nodes of the cluster."""
     tls: bool = False
     files: Tls = field(default_factory=Tls)
     """The certificates for TLS. They are no part of the address as text."""
@@ -77,23 +91,15 @@ class BrokerAddress:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT]/[queue/|topic/|stream/]NAME[?OPTION=VALUE[&...]]`.
+        """Read `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT][,...]/[queue/|topic/|stream/]NAME[?OPTION=VALUE[&...]]`.
 
-        Each part may have percent escapes. The options are `subscription`, `selector`, `vhost` and those in `options`. A bare
+        Each part may have percent escapes. Several hosts are nodes of one cluster. The options are `subscription`, `selector`, `vhost` and those in `options`. A bare
         `/NAME` is a queue. With Kafka it is a topic, and a consumer group is its durable subscription.
 
         Raises:
             SettingsError: The text is no such address.
         """
-        try:
-            parts = urlsplit(_checked(text))
-            port = parts.port
-        except ValueError:
-            raise SettingsError(f"{masked(text)!r:.200} isn't a broker's address", hint=f"write {_FORMS}") from None
-        if "@" in parts.path:  # it may be the rest of a password
-            raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
-        if parts.scheme not in _PORTS or not parts.hostname or parts.fragment:
-            raise SettingsError(f"{masked(text)!r:.200} isn't a broker's address", hint=f"write {_FORMS}")
+        parts, nodes = _split(text)
         is_kafka = parts.scheme.removesuffix("s") == _KAFKA
         kind, slash, rest = parts.path.removeprefix("/").partition("/")
         is_kind = not is_kafka and kind in {"queue", "topic", _STREAM} and (bool(slash) or not rest)
@@ -115,8 +121,9 @@ class BrokerAddress:
             )
         return cls(
             protocol=parts.scheme.removesuffix("s"),
-            host=parts.hostname,
-            port=_PORTS[parts.scheme] if port is None else port,
+            host=nodes[0].host,
+            port=nodes[0].port,
+            others=nodes[1:],
             tls=parts.scheme.endswith("s"),
             user=None if parts.username is None else _unescaped(parts.username, text),
             password=None if parts.password is None else _unescaped(parts.password, text),
@@ -128,6 +135,25 @@ class BrokerAddress:
             vhost=options.pop("vhost", None),
             options=options,
         )
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All of them, the first one too."""
+        return (Node(self.host, self.port), *self.others)
+
+    @property
+    def hosts(self) -> str:
+        """The nodes as they are written: `HOST:PORT`, with commas between them."""
+        return ",".join(map(str, self.nodes))
+
+    @property
+    def finds_nodes(self) -> bool:
+        """Whether a client finds all nodes by itself, once it has reached one: Kafka's do."""
+        return self.protocol == _KAFKA
+
+    def at(self, node: Node) -> Self:
+        """The address by this node alone."""
+        return replace(self, host=node.host, port=node.port, others=())
 
     @property
     def destination(self) -> str:
@@ -151,15 +177,18 @@ class BrokerAddress:
 
     def may_be(self, other: BrokerAddress) -> bool:
         """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
-        ports of their own."""
-        protocol, others = (self.protocol, self.tls), (other.protocol, other.tls)
+        ports of their own; or of one cluster, if they have a node in common."""
+        is_of_another_port = (self.protocol, self.tls) != (other.protocol, other.tls)
         if (self.protocol == _KAFKA) != (other.protocol == _KAFKA):
             return False
         return (
             self.destination == other.destination
-            and (self.port == other.port or protocol != others)
             and (self.vhost == other.vhost or None in {self.vhost, other.vhost})
-            and (self.host == other.host or not _hosts(self.host).isdisjoint(_hosts(other.host)))
+            and any(
+                (mine.port == theirs.port or is_of_another_port) and _are_one_host(mine.host, theirs.host)
+                for mine in self.nodes
+                for theirs in other.nodes
+            )
         )
 
     @property
@@ -183,14 +212,13 @@ class BrokerAddress:
     def __str__(self) -> str:
         """The address without its password."""
         user = "" if self.user is None else f"{quote(self.user, safe='')}@"
-        host = f"[{self.host}]" if ":" in self.host else self.host
         is_kafka = self.protocol == _KAFKA
         kind = "" if is_kafka else "topic/" if self.is_topic else "stream/" if self.is_stream else "queue/"
         given = {"group" if is_kafka else "subscription": self.subscription, "selector": self.selector}
         given |= {"vhost": self.vhost, **self.options}
         options = "&".join(f"{name}={quote(value, safe='')}" for name, value in given.items() if value is not None)
         more = f"?{options}" if options else ""
-        return f"{self.protocol}{'s' * self.tls}://{user}{host}:{self.port}/{kind}{quote(self.name, safe='/')}{more}"
+        return f"{self.protocol}{'s' * self.tls}://{user}{self.hosts}/{kind}{quote(self.name, safe='/')}{more}"
 
 
 class NamedPosition(NamedTuple):
@@ -216,6 +244,10 @@ def position_named(source: str, name: str, position: str) -> NamedPosition:
     if name == STREAM_POSITION and source.startswith("stream/"):
         return NamedPosition(stream=source.removeprefix("stream/"), next_offset=int(offset))
     return NamedPosition()
+
+
+def _are_one_host(name: str, other: str) -> bool:
+    return name == other or not _hosts(name).isdisjoint(_hosts(other))
 
 
 def _hosts(name: str) -> set[str]:
@@ -244,6 +276,33 @@ def is_broker(text: str) -> bool:
 def is_secure(text: str) -> bool:
     """Whether this is meant to be the address of a broker that is reached through TLS."""
     return is_broker(text) and text.partition(":")[0].endswith("s")
+
+
+def _split(text: str) -> tuple[SplitResult, tuple[Node, ...]]:
+    """The parts of an address with the first of its hosts, and all its hosts; `SettingsError` if it is no address."""
+    found = _HOSTS.fullmatch(text)
+    assert found is not None  # noqa: S101 - any text matches
+    before, hosts, behind = found.groups()
+    split: list[SplitResult] = []
+    nodes: list[Node] = []
+    for host in hosts.split(","):
+        which = f": {host!r:.80} is no HOST:PORT" if "," in hosts and "@" not in behind else ""
+        no_address = SettingsError(f"{masked(text)!r:.200} isn't a broker's address{which}", hint=f"write {_FORMS}")
+        try:
+            parts = urlsplit(_checked(before + host + behind))
+            name, port = parts.hostname, parts.port
+        except ValueError:
+            raise no_address from None
+        if "@" in parts.path:  # it may be the rest of a password
+            raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
+        if parts.scheme not in _PORTS or not name or " " in name or parts.fragment:
+            raise no_address
+        node = Node(name, _PORTS[parts.scheme] if port is None else port)
+        if node in nodes:
+            raise SettingsError(f"{masked(text)!r:.200} names {node} twice", hint="name each host once")
+        split.append(parts)
+        nodes.append(node)
+    return split[0], tuple(nodes)
 
 
 def _checked(text: str) -> str:

@@ -327,3 +327,28 @@ class AmqpLink(Closing):
     def _count_done(self) -> None:
         self._done += 1
         self._moved_at = time.monotonic()
+
+
+class _Greeting(AmqpLink):
+    """A connection by which nothing is asked but what the broker is."""
+
+    def _meet(self) -> None:
+        if self._product is None:
+            self._product = product_by_amqp(self._connection.remote_properties or {})
+            self._count_done()
+
+    @property
+    def product(self) -> Product:
+        assert self._product is not None  # noqa: S101 - it is once it is connected
+        return self._product
+
+    def _make_link(self) -> Any: ...
+
+    def _terminus(self) -> Any: ...
+
+    def _serve(self) -> None: ...
+
+
+def product_at(address: BrokerAddress) -> Product:
+    with _Greeting(address) as greeting:
+        return greeting.product

@@ -8,6 +8,7 @@ from concurrent.futures import wait
 from typing import Any, NamedTuple
 
 from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, connected
+from receiver.bridge.connectors.nodes import first_of
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
 
 try:
@@ -27,6 +28,7 @@ __all__ = [
     "TopicLookup",
     "TopicPartition",
     "client_config",
+    "cluster_at",
     "error_of",
     "failure_of",
 ]
@@ -80,10 +82,9 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
     librdkafka would end a name."""
     if any("\0" in (text or "") for text in (address.name, address.subscription, address.user, address.password)):
         raise SettingsError(f"{address} has a zero byte (%00)", hint="leave it out")
-    host = f"[{address.host}]" if ":" in address.host else address.host
     login = address.user is not None
     config: dict[str, Any] = {
-        "bootstrap.servers": f"{host}:{address.port}",
+        "bootstrap.servers": address.hosts,
         "client.id": "receiver",
         "security.protocol": f"{'sasl_' * login}{'ssl' if address.tls else 'plaintext'}",
         "allow.auto.create.topics": False,
@@ -103,7 +104,8 @@ class TopicLookup:
     """Asks the cluster of one topic, again and again."""
 
     def __init__(self, address: BrokerAddress) -> None:
-        connected(address).close()  # says within a moment what librdkafka would try for long
+        # Says within a moment what librdkafka would try for long.
+        first_of(address.nodes, lambda node: connected(address.at(node)).close())
         self._address = address
         self._errors: list[BrokerError] = []
         config: dict[str, Any] = {**client_config(address), "error_cb": self._note}
@@ -130,6 +132,16 @@ class TopicLookup:
     def _note(self, error: Any) -> None:
         if error.code() in _REFUSALS:
             self._errors.append(error_of(self._address, error))
+
+
+def cluster_at(address: BrokerAddress) -> str:
+    """Which cluster is there."""
+    connected(address).close()
+    asked = AdminClient(client_config(address), logger=Quiet).describe_cluster(request_timeout=ANSWER_SECS)
+    try:
+        return f"Kafka's cluster {asked.result(ANSWER_SECS).cluster_id}"
+    except (KafkaException, TimeoutError) as error:
+        raise failure_of(address, error) from error
 
 
 def failure_of(address: BrokerAddress, error: Exception) -> BrokerError:

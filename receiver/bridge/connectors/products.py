@@ -113,6 +113,11 @@ class Product:
     amqp: AmqpDialect = field(default_factory=AmqpDialect)
     stomp: StompDialect = field(default_factory=StompDialect)
 
+    @property
+    def identity(self) -> str:
+        """What all nodes of a cluster have in common, also while they are upgraded one by one."""
+        return self.name if self in KNOWN else "unknown"
+
 
 _ARTEMIS_AHEAD_BYTES = 4 << 20
 """A single larger message comes all the same."""

@@ -277,3 +277,9 @@ def _says(pattern: str | None, said: str) -> bool:
 
 def _takes_nothing(secs: float) -> str:
     return f"it accepted nothing for {secs:g} s"
+
+
+def product_at(address: BrokerAddress) -> Product:
+    session = StompSession(address)
+    session.close()
+    return session.product

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from receiver.bridge.connectors import Source
+from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.received import Received, Taken
 from receiver.durable.batch import Batch
 from receiver.durable.status import Rate, Status, counter
@@ -40,6 +41,8 @@ class Figures:
     """Whether the bridge is closed."""
     of_duplicates: Figures | None = None
     """Of the target for duplicates; None where the bridge has none."""
+    nodes: Mapping[str, Nodes] = field(default_factory=dict)
+    """The brokers that it connects to, by what they are to it: `source`, `target` or `duplicates`."""
     _rate: Rate = field(default_factory=Rate)
 
     @property

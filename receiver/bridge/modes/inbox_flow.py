@@ -15,6 +15,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
+from receiver.bridge.connectors.address import Node
+from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, judged, log_failure
 from receiver.bridge.received import Received, Taken, iso, new_received
 from receiver.bridge.targets import Target
@@ -215,6 +217,7 @@ class KeepingFlow:
         self._dispatchers = [dispatcher] if duplicates is None else [dispatcher, duplicates]
         self._positions: Positions | None = None
         """Of the source, where it has any."""
+        self._noted: dict[Nodes, Node] = {}
 
     def prepare(self) -> None:
         """Begin to deliver what others have left; what waits for another target is only reported."""
@@ -233,6 +236,14 @@ class KeepingFlow:
         if isinstance(source, PositionedSource):
             self._positions = self._dispatcher.inbox.positions(source.positions_of)
             source.start(self._positions)
+        self._note_nodes()
+
+    def _note_nodes(self) -> None:
+        """Keep which nodes of clusters the bridge is at, where that has changed."""
+        for nodes in self._figures.nodes.values():
+            if nodes.address.others and nodes.at is not None and self._noted.get(nodes) != nodes.at:
+                self._dispatcher.inbox.note_node(nodes.address.target_name, str(nodes.at))
+                self._noted[nodes] = nodes.at
 
     def admit(self, batch: Batch, taken: Taken) -> Admitted:
         """In the transaction of the batch: move the source's positions, decide on each message, park those that can't be
@@ -271,6 +282,7 @@ class KeepingFlow:
     def tend(self) -> None:
         for each in self._dispatchers:
             each.tend()
+        self._note_nodes()
 
     def close(self) -> None:
         if self._duplicates is not None:

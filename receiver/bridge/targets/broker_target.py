@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from receiver.bridge.connectors import DUPLICATE_ID, EXPIRATION, Message, Property, Sink
+from receiver.bridge.connectors.nodes import Way
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
@@ -35,6 +36,8 @@ class BrokerTarget(Target):
         self._has_warned = False
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
+        self.nodes = connect.nodes if isinstance(connect, Way) else None
+        """Where it connects to, as far as that is known."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self._warn_of_expired(messages)
