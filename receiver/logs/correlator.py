@@ -23,7 +23,7 @@ before it, as long as no message's body is still open. Plain stretches are read 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from functools import lru_cache
@@ -207,23 +207,17 @@ class _Parser:
 
     def rows(self, plain: _PlainRows | None = None) -> RawRows:
         """What was gathered since the last call, and plain messages, in the order of their lines."""
-        good = []
-        for message in self._messages:
+        messages = self._messages
+        for message in messages:
             self.names.update(message.fields)
-            wrong = [column for column, name in self._fields.items() if not _is_utf8(message.fields.get(name, ""))]
-            if wrong:
-                self._unreadable.append(Unreadable(message.line, f"{wrong[0]} is not UTF-8, expected text in UTF-8"))
-            else:
-                good.append(message)
         columns = {
-            column: pa.array([message.fields.get(name) for message in good], pa.string())
-            for column, name in self._fields.items()
+            column: _column([message.fields.get(name) for message in messages]) for column, name in self._fields.items()
         }
-        lines = np.array([message.line for message in good], np.int64)
+        lines = np.array([message.line for message in messages], np.int64)
         if plain is not None and len(plain.lines):
             self.names |= plain.names
             lines = np.concatenate([plain.lines, lines])
-            if not good:
+            if not messages:
                 columns = plain.columns
             else:
                 order = np.argsort(lines)
@@ -237,14 +231,10 @@ class _Parser:
         return RawRows(columns, lambda row: int(lines[row]), unreadable, status_lines)
 
 
-def _is_utf8(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _column(texts: Iterable[str | None]) -> pa.Array:
+    """The bytes of these texts as they stand in the log. Whether they are UTF-8 is looked at with all else (`rows.py`)."""
+    values = [None if text is None else text.encode(errors="surrogateescape") for text in texts]
+    return pa.array(values, pa.binary()).view(pa.string())
 
 
 class _Word(NamedTuple):
