@@ -136,6 +136,7 @@ def _blocks(rows: Iterable[Row]) -> Iterator[tuple[tuple[int, ...], type[Any], d
         cells = {each.name: getattr(value, each.name) for each in fields(kind)}
         size_bytes = sum(_size_bytes(cell) for cell in cells.values())
         blocks = -(-size_bytes // _BLOCK_BYTES) or 1
+        # Blocks of values from many tasks come together in no order: each value has a number that no other draws.
         number = secrets.randbits(62) if blocks > 1 else 0
         for block in range(blocks):
             part = cells if blocks == 1 else {name: _part(cell, block, blocks) for name, cell in cells.items()}

@@ -278,6 +278,7 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     source = receipts.source[receipts.ref_row]
     linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
+    # Not Python's own hash, which differs from process to process.
     keys = [zlib.crc32(f"{domain}:{name}".encode()) % plan.partitions for name in receipts.sources]
     for key, chosen in split_by(np.array(keys, np.int64)[source]):
         row = receipts.ref_row[chosen]

@@ -291,5 +291,6 @@ def grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[Group]:
             int(keys[to[first]]),
             chunks[at[first:end][begins]].astype(np.int32),
             np.append(begins[1:], end - first),
+            # A slice copies nothing, and most pieces go to one task as a whole.
             slice(int(rows[first]), int(rows[end - 1]) + 1) if follow_each_other else rows[first:end],
         )
