@@ -215,7 +215,7 @@ def _replaced_later(
             if is_first[end] and next_in[end] < NEVER:
                 waiting[next_in[end]] += 1
                 newest = max(newest, next_in[end])
-            # A domain has hundreds of chunks at most, and few receipts are referred to: no tree is worth its lines.
+            # Chunks are large, so a domain has few of them: adding up is as fast as a tree would be.
             for chunk in range(to_chunk[end], newest + 1):
                 replaced_later[end] += waiting[chunk]
             end += 1
