@@ -133,13 +133,13 @@ class Transaction:
     ) -> tuple[DomainState, Changes]:
         """The domain's new state, and all else that is to be recorded."""
         cache = self.cache
-        with corrupt_if_nonsense(self.state):
-            retired = cache.retire_due()
-            state = self._new_state(tally, len(retired))
-        if self.state.last_seq + len(rows) != state.last_seq:
+        if self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
         recorded = self._session.recorded(rows, tally)
-        return state, cache.changes(rows, retired)._replace(batch_number=number, recorded=recorded)
+        with corrupt_if_nonsense(self.state):
+            retired = cache.retire_due()
+            changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=recorded)
+            return self._new_state(tally, len(retired)), changes
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy

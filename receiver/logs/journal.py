@@ -17,8 +17,10 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from operator import add
 from pathlib import Path
 from typing import IO
@@ -39,7 +41,6 @@ _HEAD = struct.Struct("<IIq")
 _HEADER, _ENDED = -1, -2
 """Numbers of frames; batches are numbered from 1."""
 _BITS = (1 << 32) - 1
-_PIECE_BYTES = 128 << 10
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
@@ -52,9 +53,6 @@ class JournalHeader(msgspec.Struct, frozen=True):
     connection_id: str
     destination: str
     receiver_id: str
-
-
-_decode_header = msgspec.msgpack.Decoder(JournalHeader).decode
 
 
 def is_journal(path: Path) -> bool:
@@ -78,12 +76,12 @@ def finished_from(journal: Path) -> Path:
 
 def read_journal(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """The receipts of a journal that are certainly committed, as a log. LINE is the receipt of the file, from 1."""
-    batches = BatchMaker(source.name, options)
+    maker = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
-    for rows in rows_of(_committed(source.pieces, 0)):
+    for rows in rows_of(_committed(_journal_of(b"".join(source.pieces)), 0)):
         columns = {column: rows.column(index) for column, index in fields.items()}
-        yield batches.batch(RawRows(columns, partial(add, before + 1)))
+        yield maker.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
 
 
@@ -100,15 +98,15 @@ def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: C
         if file is None:
             continue
         with file:
-            header, uncertain, is_ended = _scanned(_pieces(file))
-            is_ours = header is not None and None is not header.store_id == store_id
-            if uncertain and header is not None and header.store_id is not None and not is_ours:
+            journal = _journal_of(file.read())
+            header, last = journal.header, 0
+            if header is not None and None is not header.store_id == store_id:
+                if not journal.is_ended:
+                    writers.append(header.writer)
+                    last = last_batch(header.writer)
+            elif header is not None and header.store_id is not None and journal.uncertain:
                 continue
-            last = 0
-            if header is not None and is_ours and not is_ended:
-                writers.append(header.writer)
-                last = last_batch(header.writer)
-            folder.finish_rows(finished_from(path).name, _committed(_pieces(file), last))
+            folder.finish_rows(finished_from(path).name, _committed(journal, last))
         path.unlink()
     return writers
 
@@ -126,67 +124,45 @@ def _taken(path: Path) -> IO[bytes] | None:
     return None
 
 
-def _pieces(file: IO[bytes]) -> Iterator[bytes]:
-    file.seek(0)
-    yield from iter(partial(file.read, _PIECE_BYTES), b"")
-
-
-def _checksum(number: int, payload: bytes) -> int:
+def _checksum(number: int, payload: bytes | memoryview) -> int:
     return zlib.crc32(payload, (number + 1) & _BITS)  # so that zeros, as a power cut may leave them, are no frame
 
 
-def _frames_of(pieces: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Number and payload of the whole frames of a journal, the header's first; nothing if the bytes are no journal."""
-    held = bytearray()
-    at = len(JOURNAL_BEGINS)
-    for piece in pieces:
-        held += piece
-        while len(held) >= at + _HEAD.size:
-            size_bytes, checksum, number = _HEAD.unpack_from(held, at)
-            end = at + _HEAD.size + size_bytes
-            if len(held) < end:
-                break
-            payload = bytes(held[at + _HEAD.size : end])
-            if _checksum(number, payload) != checksum:
-                return
-            yield number, payload
-            at = end
-        if at > len(JOURNAL_BEGINS):
-            del held[:at]
-            at = 0
-
-
-def _scanned(pieces: Iterable[bytes]) -> tuple[JournalHeader | None, set[int], bool]:
-    """The header, the numbers of uncertain batches, and whether it was left in order; no receipt is decoded."""
+@dataclass(slots=True)
+class _Journal:
     header: JournalHeader | None = None
-    uncertain = set()
-    number = 0
-    for number, payload in _frames_of(pieces):
+    committed: list[memoryview] = field(default_factory=list)
+    """The batches that certainly are, in the order of their commits."""
+    uncertain: dict[int, memoryview] = field(default_factory=dict)
+    is_ended: bool = False
+
+
+def _journal_of(data: bytes) -> _Journal:
+    """What the whole frames of a journal say: nothing if the first isn't its header. No receipt is decoded."""
+    journal = _Journal()
+    view, at = memoryview(data), len(JOURNAL_BEGINS)
+    while len(view) >= at + _HEAD.size:
+        size_bytes, checksum, number = _HEAD.unpack_from(view, at)
+        payload = view[at + _HEAD.size :][:size_bytes]
+        if len(payload) < size_bytes or _checksum(number, payload) != checksum:
+            break
+        at += _HEAD.size + size_bytes
         if number == _HEADER:
-            header = _decode_header(payload)
+            journal.header = msgspec.msgpack.decode(payload, type=JournalHeader)
+        elif journal.header is None:  # the process was killed before it had written that
+            break
         elif payload:
-            uncertain.add(number)
-        else:
-            uncertain.discard(number)
-    return header, uncertain, number == _ENDED
+            journal.uncertain[number] = payload
+        elif number in journal.uncertain:
+            journal.committed.append(journal.uncertain.pop(number))
+        journal.is_ended = number == _ENDED
+    return journal
 
 
-def _committed(pieces: Iterable[bytes], last: int) -> Iterator[UnpackedBatch]:
-    """The batches that are certainly committed, in their order; then the uncertain ones up to the `last` number."""
-    frames = _frames_of(pieces)
-    number, payload = next(frames, (0, b""))
-    if number != _HEADER:  # the process was killed before it had written that
-        return
-    header = _decode_header(payload)
-    channel = (header.connection_id, header.destination, header.receiver_id)
-    uncertain: dict[int, bytes] = {}
-
-    def batch(number: int) -> UnpackedBatch:
-        return msgspec.structs.replace(decoded(uncertain.pop(number)), channel=channel)
-
-    for number, payload in frames:
-        if payload:
-            uncertain[number] = payload
-        elif number in uncertain:
-            yield batch(number)
-    yield from map(batch, sorted(number for number in uncertain if number <= last))
+def _committed(journal: _Journal, last: int) -> Iterator[UnpackedBatch]:
+    """The batches that are certainly committed; then the uncertain ones up to the `last` number."""
+    if journal.header is not None:
+        channel = (journal.header.connection_id, journal.header.destination, journal.header.receiver_id)
+        left = (journal.uncertain[number] for number in sorted(journal.uncertain) if number <= last)
+        for payload in chain(journal.committed, left):
+            yield msgspec.structs.replace(decoded(payload), channel=channel)

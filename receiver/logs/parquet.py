@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -90,22 +90,24 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
         wanted = sorted(set(names.values()))
         row_groups = range(groups.first, groups.first + groups.groups)
         pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
-        for record_batch in _gathered(pieces):
+        for record_batch in gathered(pieces):
             yield batches.batch(_raw(record_batch, names, next_row))
             next_row += len(record_batch)
             source.advanced(len(record_batch) / rows_in_all)
 
 
-def _gathered(pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Pieces put together, up to about `BATCH_ROWS` rows, or fewer where these are large."""
     held: list[pa.RecordBatch] = []
-    held_bytes = 0
+    rows, size_bytes = 0, 0
     for piece in pieces:
         held.append(piece)
-        held_bytes += piece.nbytes
-        if len(held) * _PIECE_ROWS >= BATCH_ROWS or held_bytes >= _BATCH_BYTES:
+        rows += len(piece)
+        size_bytes += piece.nbytes
+        if rows >= BATCH_ROWS or size_bytes >= _BATCH_BYTES:
             yield pa.concat_batches(held)
-            held, held_bytes = [], 0
-    if held:
+            held, rows, size_bytes = [], 0, 0
+    if rows:
         yield pa.concat_batches(held)
 
 

@@ -15,7 +15,7 @@ from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.facts import Facts
 from receiver.simulate.figures import Analysis, Pair, SourceFigures
 from receiver.simulate.findings import Known, findings_of
-from receiver.simulate.recommend import sizing_of, windows_tried
+from receiver.simulate.recommend import sizing_of, widest_of, windows_tried
 from receiver.simulate.replays import PairOutcome, Replays
 
 MAX_SETTINGS = 10_000
@@ -44,6 +44,12 @@ class Question:
         domain_key(self.key)
         if self.windows is not None and self.expiries_us is not None:
             check_grid(self.windows, self.expiries_us)
+
+    def widest(self, facts: Facts) -> Pair:
+        """The largest window, and the largest expiry, that `analyse` replays."""
+        widest = widest_of(facts, self.settings, self.present)
+        windows, expiries_us = self.grid(facts, widest)
+        return max(widest[0], *windows), max(widest[1], *expiries_us)
 
     def grid(self, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:
         """The windows and the expiries to try; what is chosen from the log has this setting among it."""

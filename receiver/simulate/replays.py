@@ -263,10 +263,8 @@ def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iter
 class Replays(ABC):
     """A log that can be counted and replayed, section by section."""
 
-    @property
-    @abstractmethod
-    def facts(self) -> Facts:
-        """Everything that doesn't depend on a setting."""
+    facts: Facts
+    """Everything that doesn't depend on a setting."""
 
     @abstractmethod
     def in_sections(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from receiver.message import Verdict
 from receiver.simulate.compiled import Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
-from receiver.simulate.facts import Facts, LogSeen, facts_of
+from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 from receiver.simulate.numbering import lacking_parts
@@ -132,7 +132,7 @@ class WholeLog(Replays):
             shares.append(share_of(number, counted, needs, measures))
             in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
             self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
-        self._facts = facts_of(
+        self.facts = facts_of(
             seen,
             measures,
             range(len(self.domains)),
@@ -140,10 +140,6 @@ class WholeLog(Replays):
             ids=[_id_counts(receipts, self.domains)],
             elsewhere=[elsewhere_of(domain.rows) for domain in self.domains],
         )
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def in_sections(
         self,

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, groupby, islice, pairwise
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
@@ -23,10 +23,11 @@ from pyspark.sql.functions import col, element_at, split
 
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
-from receiver.logs.columns import BATCH_ROWS, COLUMNS
+from receiver.logs.columns import COLUMNS
 from receiver.logs.compacted import is_part_path
 from receiver.logs.files import open_content
 from receiver.logs.options import fields_of
+from receiver.logs.parquet import gathered
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.simulate.compiled import Int64s
@@ -49,7 +50,6 @@ _TASKS_PER_CORE = 16
 _FRAME = "the frame"
 _FILE, _ROW, _ID = "_receiver_file", "_receiver_row", "_receiver_id"
 _ORDER, _MISSING = "_receiver_order", "_receiver_order_missing"
-_GATHERED_BYTES = 32 << 20
 _UNITS_PER_TASK = 1 << 12
 _AN_ORDER = "give a column to order by"
 _FEWER_FILES = "raise spark.sql.files.openCostInBytes, so that a task gets fewer files"
@@ -154,7 +154,9 @@ def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[R
     for number, (path, content) in enumerate(files):
         unit, name = _unit_of_task(number, _FEWER_FILES), unquote(path.as_py())
         for value in pieces_of(unit, _batches(name, content.as_py(), how), how):
-            yield Row(0, replace(value, file=name) if isinstance(value, UnitReport) else value)
+            if isinstance(value, UnitReport):
+                value.file = name
+            yield Row(0, value)
 
 
 def _batches(name: str, content: bytes, how: Reading) -> Iterator[LogBatch]:
@@ -276,8 +278,9 @@ def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> R
         Unit(number, files[report.file], b"", report.file or _FRAME, 0, 0, 0) for number, report in enumerate(reports)
     ]
     numbers = {report.unit: number for number, report in enumerate(reports)}
-    checked = reports_of([replace(report, unit=numbers[report.unit]) for report in reports], units, key)
-    return Read(replace(pieces.only(Piece), arriving=_renumbered(numbers)), units, checked)
+    for report in reports:
+        report.unit = numbers[report.unit]
+    return Read(replace(pieces.only(Piece), arriving=_renumbered(numbers)), units, reports_of(reports, units, key))
 
 
 def _renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
@@ -288,7 +291,7 @@ def _read(receipts: Ordered, how: Reading, on_progress: OnProgress | None) -> tu
     work = partial(_read_task, how, by_file=receipts.by_file)
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task_output(work, _gathered(batches), Piece, UnitReport)
+        return task_output(work, gathered(batches), Piece, UnitReport)
 
     flow = SparkFlow(receipts.frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
     return flow.kept(_WHAT, UnitReport)
@@ -300,17 +303,6 @@ def _in_order(reports: Sequence[UnitReport]) -> bool:
     return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(runs_))
 
 
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(map(len, held)) >= BATCH_ROWS or sum(each.nbytes for each in held) >= _GATHERED_BYTES:
-            yield pa.concat_batches(held)
-            held = []
-    if sum(map(len, held)):
-        yield pa.concat_batches(held)
-
-
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """Each run of rows of one file, or the whole partition, is a unit."""
     for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
@@ -318,7 +310,7 @@ def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool
         checked = _checked(rows, how, file or f"{_FRAME}, partition {_partition()}", at)
         for value in pieces_of(unit, checked, how, at.with_row_ids):
             if isinstance(value, UnitReport):
-                value = replace(value, file=file, first_row=at.first_row, last_row=at.last_row)  # noqa: PLW2901
+                value.file, value.first_row, value.last_row = file, at.first_row, at.last_row
             yield Row(0, value)
 
 
@@ -335,7 +327,9 @@ class _At:
 
 
 def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    return (("", chain(first, batches)) for first in islice(zip(batches, strict=False), 1))
+    first = next(batches, None)
+    if first is not None:
+        yield "", chain([first], batches)
 
 
 def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:

@@ -252,14 +252,6 @@ _Name = TypeVar("_Name")
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-class _OfChunk(Protocol):
-    @property
-    def chunk(self) -> int: ...
-
-
-_Value = TypeVar("_Value", bound=_OfChunk)
-
-
 def joined(kind: type[_Number], parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
     """One column of several; of none, too."""
     return np.concatenate([np.empty(0, kind), *parts])
@@ -270,29 +262,29 @@ def column(values: Iterable[object], name: str, kind: type[_Number]) -> npt.NDAr
     return joined(kind, (getattr(value, name) for value in values))
 
 
-def by_chunk(values: Iterable[_Value]) -> defaultdict[int, list[_Value]]:
+def by_chunk(values: Iterable[Any]) -> defaultdict[int, list[Any]]:
     """Values by the chunk they are for."""
-    by_number: defaultdict[int, list[_Value]] = defaultdict(list)
+    by_number: defaultdict[int, list[Any]] = defaultdict(list)
     for value in values:
         by_number[value.chunk].append(value)
     return by_number
 
 
 def changes(values: npt.NDArray[Any]) -> Flags:
-    """Where a value isn't the one before it; the first never is."""
+    """Where a value isn't the one before it, as the first never is."""
     is_change = np.ones(len(values), np.bool_)
     is_change[1:] = values[1:] != values[:-1]
     return is_change
 
 
 def runs(begins: Flags) -> Iterator[tuple[int, int]]:
-    """Where rows that belong together begin and end; they begin where it is said, the first row among them."""
+    """Where rows that belong together begin and end, by marks where they begin; the first row is marked."""
     return pairwise([*np.flatnonzero(begins).tolist(), len(begins)])
 
 
-def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[int, Int64s]]:
-    """Each different key, ascending, with the rows that have it, ordered by further columns, then as they stand."""
-    order = np.lexsort((*reversed(then), keys))
+def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, Int64s]]:
+    """Each different key, ascending, with the rows that have it, as they stand."""
+    order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     for begin, end in runs(changes(ordered)):
         yield int(ordered[begin]), order[begin:end]
@@ -300,10 +292,8 @@ def split_by(keys: npt.NDArray[Any], *then: npt.NDArray[Any]) -> Iterator[tuple[
 
 def stable_order(values: npt.NDArray[Any]) -> Int64s:
     """The order that sorts them, equal ones as they stand."""
-    if (
-        len(values) and int(values.max()) - int(values.min()) < 1 << 16
-    ):  # numbers of 16 bits are sorted many times faster
-        values = (values - values.min()).astype(np.uint16)
+    if len(values) and int(values.max()) - int(values.min()) < 1 << 16:
+        values = (values - values.min()).astype(np.uint16)  # which are sorted many times faster
     return np.argsort(values, kind="stable")
 
 

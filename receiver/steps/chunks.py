@@ -1,14 +1,16 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
-In: all `Piece`s, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`; `SourceCounts` and
-`Elsewhere` for the driver. A chunk's begin is a place in the order of the log, so sorting its receipts gives the
-order of the whole log; and it begins with the clock of the latest receipt before, which is known (`before_us`).
+In: the `TaskReceipts` of all pieces, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`;
+`SourceCounts` and `Elsewhere` for the driver, which adds them up (`SourceTotals`). A chunk's begin is a place in the order of
+the log, so sorting its receipts gives the order of the whole log; and it begins with the clock of the latest receipt before,
+which is known (`before_us`).
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -31,7 +33,7 @@ from receiver.steps.arrow_rows import (
     used,
     values_in,
 )
-from receiver.steps.plan import CutPlan, cut_pieces, grouped_by
+from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, ChunkReceipts, IdEnds, Links, References, SourceCounts, TaskReceipts
 
 if TYPE_CHECKING:
@@ -39,9 +41,9 @@ if TYPE_CHECKING:
 
 
 def assemble(
-    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
-) -> tuple[RowFlow, list[SourceCounts], list[Elsewhere]]:
-    """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets, `SourceCounts` by chunk.
+    receipts: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
+) -> tuple[RowFlow, SourceTotals, list[Elsewhere]]:
+    """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none.
     """
@@ -57,42 +59,10 @@ def assemble(
             yield from _references(plan, receipts)
 
     kinds = ChunkReceipts, References, IdEnds, SourceCounts, Elsewhere
-    chunks = _dealt_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
+    chunks = receipts.plus(links).grouped(work, plan.tasks, *kinds)
     kept, counts = chunks.kept("Assembling chunks", SourceCounts, Elsewhere)
-    source_counts, needs = by_kind(counts, SourceCounts, Elsewhere)
-    return kept, sorted(source_counts, key=lambda each: each.chunk), needs
-
-
-def _dealt_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`TaskReceipts` by task."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for cut in cut_pieces(plan, rows):
-            piece, unit_row = cut.piece, cut.unit_row
-            clock_steps_back = not np.array_equal(cut.key_us, piece.received_at_us)
-            is_unchecked = (piece.id_high | piece.id_low) == 0
-            redelivered = np.zeros(len(unit_row), np.bool_)
-            redelivered[piece.redelivered_row] = True
-            for group in grouped_by(plan.chunk_task[cut.chunk], cut.chunk, np.arange(len(unit_row))):
-                source, sources = used(group.of(piece.source), piece.sources)
-                numbers = group.of(unit_row)
-                receipts = TaskReceipts(
-                    unit=piece.unit,
-                    chunk=group.chunk,
-                    chunk_end=group.chunk_end,
-                    first_row=int(numbers[0]),
-                    unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
-                    received_at_us=group.of(piece.received_at_us),
-                    key_us=group.of(cut.key_us) if clock_steps_back else cut.key_us[:0],
-                    source=source,
-                    sources=sources,
-                    redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
-                    row_id=group.of(piece.row_id),
-                    unchecked_row=np.flatnonzero(group.of(is_unchecked)).astype(np.int32),
-                )
-                yield Row(group.key, receipts)
-
-    return pieces.map(work, TaskReceipts)
+    source_counts, elsewhere = by_kind(counts, SourceCounts, Elsewhere)
+    return kept, SourceTotals.of(plan, source_counts), elsewhere
 
 
 class _Columns(NamedTuple):
@@ -308,3 +278,70 @@ def _lasts_within(receipts: ChunkReceipts) -> Int64s:
     within = np.empty(len(lasts), np.int64)
     within[by_source] = lasts - before[receipts.source[by_source]]
     return within
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """How many ids each source has sent by each chunk.
+
+    A chunk counts an id only where its source sends it first, or last, in all of the log. So a sum counts no id twice. A
+    *series* is one source of one domain. An *entry* is a chunk in which a series has receipts; they are ordered by series, then
+    chunk.
+    """
+
+    series: dict[tuple[int, str], int]
+    """(domain, source) -> its number; only domains of several chunks."""
+    entry: Int64s
+    """series << 32 | chunk."""
+    firsts: Int64s
+    """Ids that the source sent first in this chunk or before."""
+    lasts: Int64s
+    """Ids that the source sent last in this chunk or before."""
+    new_before: Int64s
+    """Per chunk, the receipts of all chunks before it whose ids were new in their domain."""
+    first_us: Int64s
+    """Per chunk, `SourceCounts.first_us`."""
+    replaced_us: Int64s
+    """Per chunk, `SourceCounts.replaced_us`."""
+
+    @classmethod
+    def of(cls, plan: CutPlan, unordered: Sequence[SourceCounts]) -> SourceTotals:
+        """Add up the counts of all chunks."""
+        counts = sorted(unordered, key=lambda each: each.chunk)
+        new_ids, first_us, replaced_us = (
+            np.array([getattr(each, name) for each in counts], np.int64)
+            for name in ("new_ids", "first_us", "replaced_us")
+        )
+        several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
+        counts = [each for each in counts if several[plan.chunk_domain[each.chunk]]]
+        series: dict[tuple[int, str], int] = {}
+        entries = [np.empty(0, np.int64)]
+        for each in counts:
+            domain = int(plan.chunk_domain[each.chunk])
+            numbers = [series.setdefault((domain, source), len(series)) for source in each.sources]
+            entries.append((np.array(numbers, np.int64) << 32) | each.chunk)
+        entry = np.concatenate(entries)
+        order = np.argsort(entry)
+        entry = entry[order]
+        begins = np.flatnonzero(changes(entry >> 32))
+        firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
+        return cls(series, entry, firsts, lasts, np.cumsum(new_ids) - new_ids, first_us, replaced_us)
+
+    def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
+        return self._before(self.firsts, series, chunk)
+
+    def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
+        return self._before(self.lasts, series, chunk)
+
+    def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
+        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
+        same = (at >= 0) & (self.entry[at] >> 32 == series)
+        return np.where(same, sums[at], 0)
+
+
+def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
+    """Running sums that begin anew at these indices."""
+    sums = np.cumsum(counts)
+    before = np.concatenate([[0], sums])[begins]
+    running: Int64s = sums - np.repeat(before, np.diff(begins, append=len(sums)))
+    return running

@@ -24,40 +24,26 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TypeVar
 
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
-from receiver.simulate.facts import Facts, facts_of
-from receiver.simulate.recommend import widest_of
+from receiver.simulate.facts import facts_of
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
-from receiver.steps.measuring import SourceTotals, measure
-from receiver.steps.plan import CutPlan, latest_before_us, plan_of
+from receiver.steps.measuring import measure
+from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
 from receiver.steps.read import seen_of
-from receiver.steps.replaying import behind_tails, judging, replaying, tail_plan
-from receiver.steps.schemas import Caught, Piece, Unit, UnitReport
+from receiver.steps.replaying import behind_tails, judged, replayed
+from receiver.steps.schemas import Piece, Unit, UnitReport
 
+_CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
+"""The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
 _LEAST_CHUNK_ROWS = 50_000
 _Counts = TypeVar("_Counts")
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What a task holds at most, in receipts: they bound its memory."""
-
-    chunk_rows: int = 4_000_000
-    partition_rows: int = 2_000_000
-
-    def chunks_of(self, receipts: int, cores: int) -> int:
-        """The receipts of a chunk: as many chunks as cores, or times as many."""
-        rounds = max(1, -(-receipts // (self.chunk_rows * cores)))
-        return max(min(_LEAST_CHUNK_ROWS, self.chunk_rows), -(-receipts // (cores * rounds)))
 
 
 def chunked_log(
@@ -67,7 +53,6 @@ def chunked_log(
     key: DomainKey,
     *,
     cores: int,
-    sizes: Sizes | None = None,
     keeps_rows: bool = False,
     question: Question | None = None,
 ) -> ChunkedLog:
@@ -76,16 +61,12 @@ def chunked_log(
     `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`); `question`
     is what will be asked, as far as it is known.
     """
-    sizes = sizes or Sizes()
     receipts = sum(report.receipts for report in reports)
+    # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
+    rounds = max(1, -(-receipts // (_CHUNK_ROWS * cores)))
+    chunk_rows = max(_LEAST_CHUNK_ROWS, -(-receipts // (cores * rounds)))
     plan = plan_of(
-        reports,
-        units,
-        key,
-        chunk_rows=sizes.chunks_of(receipts, cores),
-        partition_rows=sizes.partition_rows,
-        cores=cores,
-        keeps_rows=keeps_rows,
+        reports, units, key, chunk_rows=chunk_rows, partition_rows=_PARTITION_ROWS, cores=cores, keeps_rows=keeps_rows
     )
     return ChunkedLog(plan, reports, pieces, question=question)
 
@@ -98,56 +79,40 @@ class ChunkedLog(Replays):
     ) -> None:
         self.plan = plan
         """How it is cut up."""
-        self._question = question or Question(plan.key)
+        question = question or Question(plan.key)
         self._pieces = pieces.only(Piece)
         seen = seen_of(reports, domain_key(plan.key))
-        self._measures = Measures.of(seen.log, self._question.settings.max_missed)
+        self._measures = Measures.of(seen.log, question.settings.max_missed)
 
-        links, latest, id_counts = link(self._pieces, plan)
-        before_us = latest_before_us(plan, latest)
-
-        chunks, self._source_counts, elsewhere = assemble(self._pieces, links, plan, before_us)
+        links, before_us, id_counts = link(cut_ids(self._pieces, plan), plan)
+        chunks, self._totals, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
-
-        self._totals = SourceTotals.of(plan, self._source_counts)
         self._measured, shares, over_chunks = measure(chunks, plan, self._totals, before_us, self._measures)
         chunks.forget()
 
         domain_of = plan.chunk_domain.tolist()
-        self._facts = facts_of(
-            seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks
-        )
+        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks)
+        self._widest = question.widest(self.facts)
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
-
-    @property
-    def facts(self) -> Facts:
-        return self._facts
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
     ) -> list[_Counts]:
         behind = self._behind_tails(max(largest[0], self._widest[0]), max(largest[1], self._widest[1]))
-        return behind.each_key(replaying(self.plan, self._measures, work), kind).collect(what)
+        return replayed(behind, self.plan, self._measures, work, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        judge = judging(self.plan, self._measures, window, expiry_us)
-        return self._with_tails(window, expiry_us).grouped(judge, self.plan.tasks, Caught)
+        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
+        return judged(behind, self.plan, self._measures, window, expiry_us)
 
     def forget(self) -> None:
         """What is kept of the log isn't needed any more."""
         for flow in (self._pieces, self._measured, *(self._behind[2:] if self._behind else ())):
             flow.forget()
-
-    @cached_property
-    def _widest(self) -> tuple[int, int]:
-        """The largest window and expiry that an analysis will ask for."""
-        widest = widest_of(self.facts, self._question.settings, self._question.present)
-        windows, expiries_us = self._question.grid(self.facts, widest)
-        return max(widest[0], *windows), max(widest[1], *expiries_us)
 
     def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
         """The chunks with tails for windows and expiries up to these: kept, and made anew only for larger ones."""
@@ -155,11 +120,7 @@ class ChunkedLog(Replays):
             if self._behind[0] >= window and self._behind[1] >= expiry_us:
                 return self._behind[2]
             self._behind[2].forget()
-        dealt = self._with_tails(window, expiry_us).dealt(self.plan.tasks)
-        kept, _ = dealt.kept("Putting chunks behind their tails")
+        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
+        kept, _ = behind.dealt(self.plan.tasks).kept("Putting chunks behind their tails")
         self._behind = window, expiry_us, kept
         return kept
-
-    def _with_tails(self, window: int, expiry_us: int) -> RowFlow:
-        tails = tail_plan(self.plan, self._totals, self._source_counts, window, expiry_us)
-        return behind_tails(self._measured, self.plan, tails)

@@ -22,8 +22,7 @@ its source up to the next, and measures it as a domain of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
@@ -44,12 +43,9 @@ from receiver.steps.arrow_rows import (
     stable_order,
     values_in,
 )
-from receiver.steps.chunks import first_to_last
+from receiver.steps.chunks import SourceTotals, first_to_last
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, ChunkReceipts, EarlierReceipts, IdEnds, References, SourceCounts
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
+from receiver.steps.schemas import NEVER, ChunkReceipts, EarlierReceipts, IdEnds, References
 
 
 def measure(
@@ -78,66 +74,6 @@ def measure(
     kept, counts = flow.kept("Measuring duplicates", Share, Elsewhere)
     shares, needs = by_kind(counts, Share, Elsewhere)
     return kept.only(ChunkReceipts, EarlierReceipts), sorted(shares, key=lambda share: share.chunk), needs
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTotals:
-    """How many ids each source has sent by each chunk.
-
-    A chunk counts an id only where its source sends it first, or last, in all of the log. So a sum counts no id twice. A
-    *series* is one source of one domain. An *entry* is a chunk in which a series has receipts; they are ordered by series, then
-    chunk.
-    """
-
-    series: dict[tuple[int, str], int]
-    """(domain, source) -> its number; only domains of several chunks."""
-    entry: Int64s
-    """series << 32 | chunk."""
-    firsts: Int64s
-    """Ids that the source sent first in this chunk or before."""
-    lasts: Int64s
-    """Ids that the source sent last in this chunk or before."""
-    new_before: Int64s
-    """Per chunk of the plan, the receipts of all chunks before it whose ids were new in their domain."""
-
-    @classmethod
-    def of(cls, plan: CutPlan, counts: Sequence[SourceCounts]) -> SourceTotals:
-        """Add up the counts of all chunks, which come in order."""
-        new_ids = np.zeros(plan.chunks, np.int64)
-        new_ids[[each.chunk for each in counts]] = [each.new_ids for each in counts]
-        several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
-        counts = [each for each in counts if several[plan.chunk_domain[each.chunk]]]
-        series: dict[tuple[int, str], int] = {}
-        entries = [np.empty(0, np.int64)]
-        for each in counts:
-            domain = int(plan.chunk_domain[each.chunk])
-            numbers = [series.setdefault((domain, source), len(series)) for source in each.sources]
-            entries.append((np.array(numbers, np.int64) << 32) | each.chunk)
-        entry = np.concatenate(entries)
-        order = np.argsort(entry)
-        entry = entry[order]
-        begins = np.flatnonzero(changes(entry >> 32))
-        firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
-        return cls(series, entry, firsts, lasts, np.cumsum(new_ids) - new_ids)
-
-    def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
-        return self._before(self.firsts, series, chunk)
-
-    def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
-        return self._before(self.lasts, series, chunk)
-
-    def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
-        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
-        same = (at >= 0) & (self.entry[at] >> 32 == series)
-        return np.where(same, sums[at], 0)
-
-
-def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
-    """Running sums that begin anew at these indices."""
-    sums = np.cumsum(counts)
-    before = np.concatenate([[0], sums])[begins]
-    running: Int64s = sums - np.repeat(before, np.diff(begins, append=len(sums)))
-    return running
 
 
 def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> RowFlow:

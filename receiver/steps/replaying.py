@@ -1,7 +1,7 @@
 """Each chunk replayed from its true starting state, by the kernel of the whole log.
 
 `behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` that they refer to; out, these, and more `EarlierReceipts`, which
-chunks leave to later ones as their *tails*. `replaying` and `judging`: in, all these; out, what is made of each chunk's replay.
+chunks leave to later ones as their *tails*. `replayed` and `judged`: in, all these; out, what is made of each chunk's replay.
 
 What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only their
 receipts that can still change a verdict or a count:
@@ -31,13 +31,15 @@ from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
-from receiver.steps.measuring import SourceTotals, dense_ids
+from receiver.steps.chunks import SourceTotals
+from receiver.steps.measuring import dense_ids
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts, SourceCounts
+from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
 
 
-def behind_tails(measured: RowFlow, plan: CutPlan, tails: TailPlan) -> RowFlow:
-    """`ChunkReceipts`, and the `EarlierReceipts` that suit windows and expiries up to those of the plan of `tails`."""
+def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> RowFlow:
+    """`ChunkReceipts` and `EarlierReceipts`, which suit windows and expiries up to these."""
+    tails = _tail_plan(plan, totals, window, expiry_us)
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
         for row in rows:
@@ -47,7 +49,7 @@ def behind_tails(measured: RowFlow, plan: CutPlan, tails: TailPlan) -> RowFlow:
 
 
 @dataclass(frozen=True, slots=True)
-class TailPlan:
+class _TailPlan:
     """What each chunk must be given."""
 
     totals: SourceTotals
@@ -59,10 +61,7 @@ class TailPlan:
     """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
 
 
-def tail_plan(
-    plan: CutPlan, totals: SourceTotals, counts: Sequence[SourceCounts], window: int, expiry_us: int
-) -> TailPlan:
-    """For windows and expiries up to these; `counts` are of all chunks in order."""
+def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> _TailPlan:
     depth = window + 1
     first = plan.first_chunk
     reached = np.full(plan.chunks + 1, -1, np.int32)
@@ -73,19 +72,19 @@ def tail_plan(
     replaced_from = first.copy()
     clock_us = -1
     for chunk in range(plan.chunks):
-        before = counts[chunk - 1]
         if chunk == first[chunk]:
             clock_us = -1
-        elif before.replaced_us >= 0:
-            clock_us = before.replaced_us
+        elif totals.replaced_us[chunk - 1] >= 0:
+            clock_us = int(totals.replaced_us[chunk - 1])
             replaced_from[chunk] = chunk - 1
         else:
             replaced_from[chunk] = replaced_from[chunk - 1]
         if expiry_us:
-            pushed_out_us = counts[reached[chunk]].first_us if reached[chunk] >= first[chunk] else -1
+            # A source that has sent so many ids from a chunk on has pushed one of them out of its queue.
+            pushed_out_us = int(totals.first_us[reached[chunk]]) if reached[chunk] >= first[chunk] else -1
             least_us = max(clock_us, pushed_out_us)
             horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
-    return TailPlan(totals, depth, horizon_us, replaced_from)
+    return _TailPlan(totals, depth, horizon_us, replaced_from)
 
 
 @compiled()
@@ -125,7 +124,7 @@ def _sent_at_least(totals: SourceTotals, series: Int64s, from_chunk: int, to_chu
     return at_least
 
 
-def _tails(plan: CutPlan, tails: TailPlan, receipts: ChunkReceipts) -> Iterator[Row]:
+def _tails(plan: CutPlan, tails: _TailPlan, receipts: ChunkReceipts) -> Iterator[Row]:
     domain = int(plan.chunk_domain[receipts.chunk])
     later = range(receipts.chunk + 1, plan.of_domain(domain).stop)
     if not later or not len(receipts.source):
@@ -154,7 +153,7 @@ def _tails(plan: CutPlan, tails: TailPlan, receipts: ChunkReceipts) -> Iterator[
 class _Giver:
     """One chunk as it looks from later ones: which of its receipts are still the newest of something."""
 
-    def __init__(self, domain: int, tails: TailPlan, receipts: ChunkReceipts) -> None:
+    def __init__(self, domain: int, tails: _TailPlan, receipts: ChunkReceipts) -> None:
         self._tails, self._receipts = tails, receipts
         self._replaced_in = np.full(len(receipts.source), NEVER, np.int32)
         self._replaced_in[receipts.linked_row] = receipts.next_in
@@ -196,31 +195,29 @@ def _again_in(receipts: ChunkReceipts) -> Int32s:
     return again_in
 
 
-def replaying(
-    plan: CutPlan, measures: Measures, work: Callable[[Section], Iterable[Any]]
-) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.each_key`: `ChunkReceipts`, `EarlierReceipts` -> what `work` makes of each chunk."""
+def replayed(
+    behind: RowFlow, plan: CutPlan, measures: Measures, work: Callable[[Section], Iterable[Any]], kind: type[Any]
+) -> RowFlow:
+    """Values of a `kind`, which `work` makes of each chunk. The flow was dealt by task."""
 
     def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
         for _, section in _sections(rows, plan, measures):
             yield from (Row(0, value) for value in work(section))
 
-    return of_task
+    return behind.each_key(of_task, kind)
 
 
-def judging(
-    plan: CutPlan, measures: Measures, window: int, expiry_us: int
-) -> Callable[[int, Iterator[Row]], Iterable[Row]]:
-    """For `RowFlow.grouped`: `ChunkReceipts`, `EarlierReceipts` -> `Caught`; the plan keeps rows."""
+def judged(behind: RowFlow, plan: CutPlan, measures: Measures, window: int, expiry_us: int) -> RowFlow:
+    """`Caught`. The plan keeps rows."""
 
-    def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
+    def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
         for receipts, section in _sections(rows, plan, measures):
             (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
             caught = is_caught(counts.needs_us, expiry_us)
             number = receipts.number[section.duplicates[caught] - section.counted_from]
             yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
 
-    return work
+    return behind.grouped(of_task, plan.tasks, Caught)
 
 
 def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterator[tuple[ChunkReceipts, Section]]:

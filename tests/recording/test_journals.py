@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from recorded import START_US, ids, read, segments, unfinished
 
-from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksum, _scanned, finished_from
+from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksum, _journal_of, finished_from
 from receiver.recording import Recorder
 from tests.before import package_of, python_of
 from tests.durable.opened import opened, remembered, send
@@ -52,7 +52,7 @@ def test_every_cut(tmp_path):
             whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
             committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
             uncertain = [number for number, (written, said) in enumerate(whole, start=1) if written and not said]
-            assert sorted(_scanned([left])[1]) == uncertain
+            assert sorted(_journal_of(left).uncertain) == uncertain
             if committed:
                 assert ids(read(torn)) == [
                     id_ for number in committed for id_ in (f"id-{number}", f"id-{10 + number}", "")

@@ -16,8 +16,8 @@ from receiver.logs import ReadOptions, checked_options
 from receiver.logs.files import find_files
 from receiver.steps.arrow_rows import Row as Made
 from receiver.steps.chunks import assemble as assemble_chunks
-from receiver.steps.link import dealt_ids, link
-from receiver.steps.plan import CutPlan, plan_of
+from receiver.steps.link import link
+from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.schemas import ChunkReceipts, Piece, Unit, UnitReport
 from tests.logs.reading import FORMATS, Row
@@ -55,12 +55,13 @@ class Assembled(NamedTuple):
 
     def ids(self) -> PlainFlow:
         """`Ids` and `Latest`."""
-        return dealt_ids(self.pieces.only(Piece), self.plan)
+        return cut_ids(self.pieces.only(Piece), self.plan)
 
     def chunks(self) -> list[ChunkReceipts]:
         pieces = self.pieces.only(Piece)
-        links, _, _ = link(pieces, self.plan)
-        chunks, _, _ = assemble_chunks(pieces, links, self.plan, np.full(self.plan.chunks, -1, np.int64))
+        links, _, _ = link(cut_ids(pieces, self.plan), self.plan)
+        before_us = np.full(self.plan.chunks, -1, np.int64)
+        chunks, _, _ = assemble_chunks(cut_receipts(pieces, self.plan), links, self.plan, before_us)
         return [row.value for row in chunks.only(ChunkReceipts).rows]
 
 

@@ -13,7 +13,7 @@ from receiver import TwoTierDetector
 from receiver.steps.arrow_rows import by_chunk
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import dense_ids
-from receiver.steps.replaying import behind_tails, section_of, starting_state, tail_plan
+from receiver.steps.replaying import behind_tails, section_of, starting_state
 from receiver.steps.schemas import ChunkReceipts, EarlierReceipts
 from tests.choosing import cases
 from tests.logs.reading import Row
@@ -57,8 +57,7 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
     log = ChunkedLog(made.plan, made.reports, made.pieces)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
-    tails = tail_plan(made.plan, log._totals, log._source_counts, window + setting.wider, longest_us)
-    behind = behind_tails(log._measured, made.plan, tails)
+    behind = behind_tails(log._measured, made.plan, log._totals, window + setting.wider, longest_us)
     chunks = {row.value.chunk: row.value for row in behind.only(ChunkReceipts).rows}
     earlier_of = by_chunk(row.value for row in behind.only(EarlierReceipts).rows)
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
@@ -113,8 +112,7 @@ def test_a_chunk_is_given_what_a_queue_holds_and_little_more(passes):
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=10))
     log = ChunkedLog(made.plan, made.reports, made.pieces)
-    tails = tail_plan(made.plan, log._totals, log._source_counts, window=5, expiry_us=0)
-    behind = behind_tails(log._measured, made.plan, tails).only(EarlierReceipts)
+    behind = behind_tails(log._measured, made.plan, log._totals, window=5, expiry_us=0).only(EarlierReceipts)
     tails_of = by_chunk(row.value for row in behind.rows if not len(row.value.newer_ids))
     for chunk in range(1, 10):
         of_each_chunk_the_newest_replaced = chunk if passes == 2 else 0

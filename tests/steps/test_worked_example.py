@@ -11,7 +11,8 @@ from receiver.steps import log as module
 from receiver.steps.link import link
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import earlier_receipts
-from receiver.steps.replaying import behind_tails, tail_plan
+from receiver.steps.plan import cut_ids, cut_receipts
+from receiver.steps.replaying import behind_tails
 from receiver.steps.schemas import EarlierReceipts, Piece
 from tests.logs.reading import Row
 
@@ -42,7 +43,7 @@ def says(text: str) -> bool:
 
 
 def test_link(made):
-    links = [row.value for row in link(made.pieces.only(Piece), made.plan)[0].rows]
+    links = [row.value for row in link(cut_ids(made.pieces.only(Piece), made.plan), made.plan)[0].rows]
     refs = [
         (each.chunk, int(each.unit_row[at]), to)
         for each in links
@@ -53,14 +54,15 @@ def test_link(made):
 
 
 def test_chunks(log):
-    firsts, lasts = ([int(getattr(each, name)[0]) for each in log._source_counts] for name in ("firsts", "lasts"))
+    firsts, lasts = (np.diff(sums, prepend=0).tolist() for sums in (log._totals.firsts, log._totals.lasts))
     assert says(f"{firsts[0]} come first in chunk 0 (a, b) and {firsts[1]} in chunk 1 (c)")
     assert says(f"{lasts[0]} come last in chunk 0 and {lasts[1]} in chunk 1 (b, c, a)")
 
 
 def test_measuring(made, log):
     pieces = made.pieces.only(Piece)
-    assembled, _, _ = chunks.assemble(pieces, link(pieces, made.plan)[0], made.plan, np.full(2, -1))
+    links = link(cut_ids(pieces, made.plan), made.plan)[0]
+    assembled, _, _ = chunks.assemble(cut_receipts(pieces, made.plan), links, made.plan, np.full(2, -1))
     (earlier,) = [row.value for row in earlier_receipts(assembled, made.plan, log._totals).only(EarlierReceipts).rows]
     newer_ids = dict(zip(earlier.row.tolist(), earlier.newer_ids.tolist(), strict=True))
     assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
@@ -71,8 +73,8 @@ def test_measuring(made, log):
 
 
 def test_tails(made, log):
-    tails = tail_plan(made.plan, log._totals, log._source_counts, 2, 0)
-    earlier = [row.value for row in behind_tails(log._measured, made.plan, tails).only(EarlierReceipts).rows]
+    behind = behind_tails(log._measured, made.plan, log._totals, window=2, expiry_us=0)
+    earlier = [row.value for row in behind.only(EarlierReceipts).rows]
     (tail,) = [each for each in earlier if not len(each.newer_ids)]
     assert tail.row.tolist() == [0, 1]
     assert says("for windows up to 2, chunk 0 hands on rows 0 and 1")
