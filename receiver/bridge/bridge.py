@@ -105,7 +105,8 @@ class Bridge:
         self._target_due_secs = 0.0
         """When it is next seen whether the target can be reached."""
         self._target_retries = Retries(_BACKOFF)
-        self._most = settings.max_batch_size
+        self._most = self._most_unanswered = settings.max_batch_size
+        """How many messages a batch may have, and how many may be kept while an acknowledgement isn't answered."""
         self._window = 0
         """How many ids the window has, when it was last looked at; 0 where nothing is detected."""
         self._busy_at = 0.0
@@ -217,13 +218,14 @@ class Bridge:
         When its acknowledgement is lost, all of a batch comes again, perhaps only after a short expiry is over; then the
         window must still have its ids.
         """
-        most, window = self._settings.max_batch_size, self.receiver.window
-        if not self.receiver.observe_only and 0 < window < most * self._consumers:
+        most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
+        if detects and 0 < window < most * self._consumers:
             most = max(1, window // self._consumers)
             if self._most != most:
                 each = " for each consumer" if self._consumers > 1 else ""
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
-        self._most, self._window = most, window
+        self._most, self._most_unanswered = most, min(most, window)
+        self._window = window if detects else 0
 
     def _take(self) -> list[Delivery]:
         """The next batch, empty if none came in a while."""
@@ -256,13 +258,12 @@ class Bridge:
             return
         # If the connection is lost before the last acknowledgement is answered, both batches come again. The window must
         # still have their ids then, so together they must fit into one batch.
-        if self._unanswered_count + len(deliveries) > min(self._most, self._window) and not self._is_answered():
+        if self._unanswered_count + len(deliveries) > self._most_unanswered and not self._is_answered():
             return  # they come again by another connection
         source = self._source
         assert source is not None  # noqa: S101 - these are its deliveries
         advances = source.advances(deliveries) if hasattr(source, "advances") else ()
-        window = 0 if self.receiver.observe_only else self._window
-        taken = self._intake.taken(deliveries, advances, window=window, moves=self.health.moves)
+        taken = self._intake.taken(deliveries, advances, window=self._window, moves=self.health.moves)
         try:
             if not self._until_done(partial(self._flow.before_acknowledging, taken)):
                 return
