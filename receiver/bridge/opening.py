@@ -74,21 +74,15 @@ def open_bridge(
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
     _check(from_, to, store, options)
-    mode, figures = options.mode, Figures()
-    address = store if store is not None and mode.keeps else _MEMORY
+    address = store if store is not None and options.mode.keeps else _MEMORY
     with ExitStack() as opened:
         ids = _with_function(options.ids)
-        target = _target(to, options, options.to_password)
-        opened.callback(target.close)
-        targets = [target]
+        targets = [_target(to, options, options.to_password)]
+        opened.callback(targets[0].close)
         if options.duplicates_to is not None:
             targets.append(_target(options.duplicates_to, options, options.duplicates_to_password))
-            opened.callback(targets[-1].close)
-        for each in targets:
-            _check_target(each, address, options)
-        figures.nodes = _nodes(origin.connect, targets)
-        if len({each.name for each in targets}) < len(targets):
-            raise SettingsError(f"{target.name} {_MIXED}", hint="name another target for duplicates")
+            opened.callback(targets[1].close)
+        _check_targets(targets, address, options)
         receiver = Receiver.open(
             address,
             connection_id=origin.connection_id,
@@ -97,7 +91,7 @@ def open_bridge(
             domain=options.domain,
             settings=options.windows,
             policy=options.policy,
-            observe_only=not mode.detects,
+            observe_only=not options.mode.detects,
             id_reuse=options.id_reuse,
             store_settings=options.store_settings,
             record=options.record,
@@ -110,23 +104,8 @@ def open_bridge(
             if isinstance(each, BrokerTarget):
                 each.passed = passed
         intake = Intake(ids, passed, destination=origin.destination, domain=receiver.domain)
-        if options.consumers is None:
-            flow = _flow(address, targets, receiver, figures, options)
-            opened.callback(flow.close)
-            bridge = Bridge(
-                origin.connect, flow, receiver, target, intake=intake, figures=figures, settings=options.settings
-            )
-        else:
-            assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
-            # Each message is a batch of its own where the function takes one.
-            settings = options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
-            make = partial(Bridge, intake=intake, settings=settings)
-            bridge = Consumers(
-                _consumers(make, origin.connect, target, receiver, options, address=address), target.name
-            )
-        for each in targets:
-            if isinstance(each, PythonTarget):
-                each.moves = bridge.health.moves
+        make = _one if options.consumers is None else _several
+        bridge = make(origin.connect, targets, receiver, intake, options, address=address)
         opened.pop_all()
     return bridge
 
@@ -162,13 +141,9 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     more = "" if source.subscription is None else f"/{source.subscription}"
     vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
-    return Origin(
-        way_from(
-            source, options.settings.max_body_bytes
-        ),  # before a python: target puts the current folder on sys.path
-        f"{source.hosts}{vhost}{more}" if given is None else given,
-        source.destination,
-    )
+    # Loads the protocol's library, before a python: target puts the current folder on sys.path.
+    connect = way_from(source, options.settings.max_body_bytes)
+    return Origin(connect, f"{source.hosts}{vhost}{more}" if given is None else given, source.destination)
 
 
 def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
@@ -254,17 +229,22 @@ def _check_policy(text: str) -> None:
     refuse_unfit(stated_policy(text)[0], Use.BRIDGE, text)
 
 
-def _check_target(target: Target, address: str, options: BridgeOptions) -> None:
+def _check_targets(targets: Sequence[Target], address: str, options: BridgeOptions) -> None:
     mode = options.mode
-    if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
-        raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
-    if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
-        raise SettingsError(
-            f"{target.name} takes a connection, and {mode} has none to give",
-            hint="choose another mode, or a function that takes the message alone",
-        )
-    if options.consumers is not None and not isinstance(target, PythonTarget):
-        raise _unfit_for_consumers(f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)")
+    for target in targets:
+        if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
+            raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
+        if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
+            raise SettingsError(
+                f"{target.name} takes a connection, and {mode} has none to give",
+                hint="choose another mode, or a function that takes the message alone",
+            )
+        if options.consumers is not None and not isinstance(target, PythonTarget):
+            raise _unfit_for_consumers(
+                f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)"
+            )
+    if len({target.name for target in targets}) < len(targets):
+        raise SettingsError(f"{targets[0].name} {_MIXED}", hint="name another target for duplicates")
 
 
 def _check_consumers(store: str | None, options: BridgeOptions) -> None:
@@ -292,33 +272,55 @@ def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
     return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
 
 
-def _consumers(
-    make: partial[Bridge],
+def _one(
     connect: Callable[..., Source],
-    target: PythonTarget,
+    targets: Sequence[Target],
     receiver: Receiver,
+    intake: Intake,
     options: BridgeOptions,
     *,
     address: str,
-) -> list[Bridge]:
-    """The bridges that take messages at once."""
-    count = options.consumers or 1
+) -> Bridge:
+    figures = Figures(nodes=_nodes(connect, targets))
+    flow = _flow(address, targets, receiver, figures, options)
+    bridge = Bridge(connect, flow, receiver, targets[0], intake=intake, figures=figures, settings=options.settings)
+    for each in targets:
+        if isinstance(each, PythonTarget):
+            each.moves = bridge.health.moves
+    return bridge
+
+
+def _several(
+    connect: Callable[..., Source],
+    targets: Sequence[Target],
+    receiver: Receiver,
+    intake: Intake,
+    options: BridgeOptions,
+    *,
+    address: str,
+) -> Bridge:
+    """A bridge of several consumers."""
+    (target,), count = targets, options.consumers or 1
+    assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
+    # Each message is a batch of its own where the function takes one.
+    settings = options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
     # Who connects first shouldn't have all messages that there are.
-    ahead = {"most_ahead": make.keywords["settings"].max_batch_size} if isinstance(connect, Way) else {}
+    ahead = {"most_ahead": settings.max_batch_size} if isinstance(connect, Way) else {}
     inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
-        own, figures = (
-            copy(target),
-            Figures(nodes=_nodes(connect, [])),
-        )  # while a target delivers, it notes what it is at
-        dispatcher = Dispatcher(inbox, own, figures, options.settings)
+        own = copy(target)  # while a target delivers, it notes what it is at
+        figures = Figures(nodes=_nodes(connect, []))
+        dispatcher = Dispatcher(inbox, own, figures, settings)
         flow = ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0)
         # Each has a turn of its own among the nodes of a cluster.
-        bridge = make(partial(copy(connect), **ahead), flow, receiver, own, figures=figures, consumers=count)
+        connect_it = partial(copy(connect), **ahead)
+        bridge = Bridge(
+            connect_it, flow, receiver, own, intake=intake, figures=figures, settings=settings, consumers=count
+        )
         own.moves = bridge.health.moves
         bridges.append(bridge)
-    return bridges
+    return Consumers(bridges, target.name)
 
 
 def _flow(
