@@ -1,9 +1,10 @@
 # shellcheck shell=sh
 # Sourced by the scripts beside it, which then call `set_up EXTRA`: makes `.venv` in the checkout with the package and
-# that extra, editable, or finds it made. Says nothing on standard output.
+# that extra, editable, or finds it made. Says nothing on standard output. `RECEIVER_PYTHON` names a Python to use instead of
+# the first that fits; it gets an environment of its own, such as `.venv-python3.13`.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
-venv=$root/.venv
+venv=$root/.venv${RECEIVER_PYTHON:+-${RECEIVER_PYTHON##*/}}
 # Most modules are never imported, so each is compiled when it first is. With this set, it would be in each run again.
 unset PYTHONDONTWRITEBYTECODE
 
@@ -97,7 +98,7 @@ clear_line() {
 
 find_python() {
     lacking=
-    for candidate in python3 python3.14 python3.13 python3.12 python3.11 python; do
+    for candidate in ${RECEIVER_PYTHON:-python3 python3.14 python3.13 python3.12 python3.11 python}; do
         "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
         if "$candidate" -c 'import ensurepip, venv' 2>/dev/null; then
             command -v "$candidate"
@@ -107,6 +108,7 @@ find_python() {
     done
     [ -z "$lacking" ] || die "$lacking can't make virtual environments: install its module venv" \
         "(Debian, Ubuntu: apt install python3-venv)"
+    [ -z "${RECEIVER_PYTHON:-}" ] || die "RECEIVER_PYTHON names no Python 3.11 or newer: $RECEIVER_PYTHON"
     die "needs Python 3.11 or newer, and none is on the PATH: install it (Debian 12, Ubuntu 24.04 or later: apt" \
         "install python3 python3-venv; macOS: brew install python; elsewhere: https://www.python.org/downloads/)"
 }

@@ -26,6 +26,9 @@ _BATCH_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
 """Bytes of a column on disk that are held at a time."""
 
+_DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What Arrow raises for a damaged file; the last for the name of a column."""
+
 
 class RowGroups(NamedTuple):
     """Row groups of a file that follow each other."""
@@ -40,7 +43,7 @@ def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | No
     with _seekable(source) as file:
         try:
             yield from _batches(source, file, options, groups)
-        except (pa.ArrowException, OSError) as error:
+        except _DAMAGED as error:
             raise LogFormatError(source.name, f"can't be read as Parquet: {error}") from error
 
 
@@ -56,7 +59,7 @@ def group_sizes(file: Path) -> list[int]:
         with pq.ParquetFile(file, pre_buffer=False) as parquet:
             metadata = parquet.metadata
             return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-    except (OSError, pa.ArrowException):
+    except _DAMAGED:
         return []
 
 

@@ -160,6 +160,8 @@ def _header(encoded: bytes) -> _Header:
     headers = {}
     if not durable:
         headers[DELIVERY_MODE] = NON_PERSISTENT
+    if not isinstance(ttl_ms, int | None):
+        raise TypeError("its time to live isn't a number")
     if priority not in {None, _DEFAULT_PRIORITY}:
         headers[PRIORITY] = str(int(priority))
     return _Header(headers, ttl_ms, bool(count))
@@ -169,6 +171,8 @@ def _header(encoded: bytes) -> _Header:
 def _annotations(encoded: bytes) -> bytes:
     """The section of those that are sent on; empty where there are none."""
     annotations = value_of(encoded)
+    if not isinstance(annotations, dict):
+        raise TypeError("its annotations aren't a map")
     sent_on = {name: value for name, value in annotations.items() if name not in _LEFT_OUT}
     return section_of(ANNOTATIONS, sent_on) if sent_on else b""
 
