@@ -111,7 +111,7 @@ def _amqp(data: bytes) -> None:
     """What can be read can be sent on, and is the same message then."""
     message = amqp_message.decoded(data)
     if message.refused is None:
-        again = amqp_message.decoded(amqp_message.encoded(message))
+        again = amqp_message.decoded(amqp_message.encoded(message))  # or it is unfit, which is an error of ours
         assert (again.body, again.refused) == (message.body, None)
 
 

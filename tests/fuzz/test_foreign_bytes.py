@@ -17,6 +17,8 @@ FOUND = {
         b"\0Sp\xc0\x02\x01A\0Sr\xc0\x05\x01\xa0\x02id\0Sw\xa1\x04text",
         # Its time to live is a text.
         b"\0Sp\xc0\x08\x03AP\x04\xa1\x02no\0Sw\xa1\x04text",
+        # Its priority is below 0.
+        b"\0Sp\xd0\0\0\0\t\0\0\0\x02\xa1\x01\x01U\xc8",
     ],
 }
 """What a fuzzer found."""

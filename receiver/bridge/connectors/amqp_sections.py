@@ -7,8 +7,9 @@ from typing import Any
 from receiver.bridge.connectors.amqp_link import proton
 
 HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
-WRONG = (proton.ProtonException, TypeError, ValueError, LookupError, OverflowError, RecursionError)
-"""What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP."""
+WRONG = (proton.ProtonException, TypeError, ValueError, AssertionError, LookupError, OverflowError, RecursionError)
+"""What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP. Proton asserts that a number
+fits its type."""
 
 _SMALL, _LARGE = 0x53, 0x80
 """Format codes of the number by which a section is named."""
