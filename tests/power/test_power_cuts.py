@@ -77,10 +77,13 @@ def test_what_was_acknowledged_is_there(name, model, tmp_path, seed, request):
 
 
 UNSYNCED_STORE = """
+import os
+file = sys.argv[2] + ".yaml"
+with open(file, "w") as opened:
+    opened.write("store: {sqlite_synchronous: 'OFF'}")
+os.environ["RECEIVER_SETTINGS"] = file
 import receiver.settings as module
 module._SYNCHRONOUS = ("OFF",)
-real = module.default
-module.default = lambda *names: "OFF" if names[-1] == "sqlite_synchronous" else real(*names)
 """
 UNSYNCED = """
 import receiver.{} as module
