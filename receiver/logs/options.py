@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
@@ -13,6 +14,14 @@ from receiver.logs.columns import COLUMNS
 from receiver.logs.times import UNITS
 
 _NAMES_SHOWN = 20
+_WORDS = re.compile("[A-Z]?[a-z]+|[A-Z]+")
+_LAST_WORDS = {
+    "unique_message_id": (["id"], ["key"], ["uuid"], ["guid"]),
+    "received_at": (["at"], ["time"], ["timestamp"], ["ts"], ["date"]),
+}
+"""How fields are named that hold the required columns: `OrderId`, `event_time`."""
+_NAMES_WHO = frozenset({"account", "client", "customer", "producer", "sender", "session", "source", "user"})
+"""An id of one of these names no message."""
 MAP_IN_PYTHON = "(in Python: column_map)"
 """Ends a hint at `--map`, for whoever calls a function."""
 
@@ -49,9 +58,14 @@ def checked_options(options: ReadOptions) -> ReadOptions:
     return replace(options, column_map=_canonical(options.column_map))
 
 
+def _canonical_names() -> dict[str, str]:
+    """Each name that a column goes by -> its canonical one."""
+    by_jms_name = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
+    return by_jms_name | {name: name for name in COLUMNS}
+
+
 def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
-    canonical = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
-    canonical |= {name: name for name in COLUMNS}
+    canonical = _canonical_names()
     mapped: dict[str, str] = {}
     for name, source_field in column_map.items():
         if name not in canonical:
@@ -121,15 +135,37 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) ->
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
-    near = {column: nearest for column in lacking if (nearest := _nearest(spellings(column, options), names))}
+    near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
     begin = f"did you mean {' and '.join(map(repr, near.values()))}?" if near else "say where it is:"
     return f"{begin} {map_options({column: near.get(column, 'FIELD') for column in lacking})} {MAP_IN_PYTHON}"
 
 
-def _nearest(wanted: Sequence[str], names: Sequence[str]) -> str | None:
-    folded = {name.casefold().replace("_", "").strip(): name for name in names}
-    for spelling in wanted:
-        near = difflib.get_close_matches(spelling.casefold().replace("_", ""), folded, 1)
+def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | None:
+    """The field that probably holds a column: the nearest name, or else the only one that ends as such names do."""
+    free = {_folded(name): name for name in names if _may_hold(column, name, options)}
+    for spelling in spellings(column, options):
+        near = difflib.get_close_matches(_folded(spelling), free, 1)
         if near:
-            return folded[near[0]]
-    return None
+            return free[near[0]]
+    likely = [name for name in free.values() if _words(name)[-1:] in _LAST_WORDS.get(column, ())]
+    return likely[0] if len(likely) == 1 else None
+
+
+def _may_hold(column: str, name: str, options: ReadOptions) -> bool:
+    """Not a field of another column, one that JMS has beside them, or an id of who sent the message: an answer from these
+    only looks right."""
+    canonical = {_folded(spelling): holder for spelling, holder in _canonical_names().items()}
+    canonical |= {_folded(field): holder for holder, field in options.column_map.items()}
+    holder = canonical.get(_folded(name))
+    if holder is not None:
+        return holder == column
+    names_who = column == "unique_message_id" and not _NAMES_WHO.isdisjoint(_words(name))
+    return not (names_who or _folded(name).startswith("jms"))
+
+
+def _words(name: str) -> list[str]:
+    return [word.casefold() for word in _WORDS.findall(name)]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("_", "").strip()

@@ -241,6 +241,48 @@ def test_all_columns_that_lack_are_named_at_once_with_the_nearest_names(tmp_path
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "column", "meant"),
+    [
+        ("OrderId,message_source_id", "unique_message_id", "OrderId"),
+        ("messageSourceId,order_key", "unique_message_id", "order_key"),
+        ("MessageSourceID,connection_id,destination,receiver_id", "unique_message_id", None),
+        ("orderId,tradeId", "unique_message_id", None),
+        ("CustomerId,value", "unique_message_id", None),
+        ("message_sender_id", "unique_message_id", None),
+        ("JMSMessageID,JMSCorrelationID", "unique_message_id", None),
+        ("JMSMessageID,ORDER_ID", "unique_message_id", "ORDER_ID"),
+        ("UniqueMessageID,OrderId", "unique_message_id", "UniqueMessageID"),
+        ("paid,grid,thing", "unique_message_id", None),
+        ("unique_message_id,eventTime,jms_timestamp", "received_at", "eventTime"),
+        ("unique_message_id,JMSTimestamp", "received_at", None),
+        ("unique_message_id,begin_ts,end_ts", "received_at", None),
+    ],
+)
+def test_a_hint_never_proposes_another_of_our_columns(tmp_path, names, column, meant):
+    """It proposes the field that is probably meant, or none. What is proposed may be taken as it stands."""
+    path = tmp_path / "log.csv"
+    given = names if column == "received_at" else f"received_at,{names}"
+    path.write_text(f"{given}\n{','.join('1' for _ in given.split(','))}\n")
+    error = refusal(path)
+    assert f"no column {column}" in error.problem
+    assert f"--map {column}={meant or 'FIELD'} " in error.hint
+    if meant:
+        assert len(read(path, column_map={column: meant})) == 1
+
+
+def test_a_field_that_is_mapped_to_another_column_isnt_proposed(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,OrderId\n1,a\n")
+    assert "--map unique_message_id=FIELD" in refusal(path, column_map={"body_digest": "OrderId"}).hint
+
+
+def test_a_columns_own_name_is_proposed_for_a_field_that_isnt_there(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,unique_message_id,JMSDestination\n1,a,q\n")
+    assert "--map destination=JMSDestination" in refusal(path, column_map={"destination": "JMSDestinaton"}).hint
+
+
 def test_the_nearest_name_and_both_spellings(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("received_at,uniqueMesageId\n1,a\n")
