@@ -115,6 +115,22 @@ def test_the_pages_show_both_commands():
     ]
 
 
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_picture_of_the_report_is_taken_by_its_commands(tmp_path):
+    """Of the size that it has; how it looks depends on the machine's fonts."""
+    if shutil.which("chromium") is None:
+        pytest.skip("needs Chromium: apt-get install chromium")
+    (tmp_path / "examples").symlink_to(README.parent / "examples")
+    picture = Path("docs", "images", "report.png")
+    (tmp_path / picture).parent.mkdir(parents=True)
+    (made,) = [block for block in blocks("CONTRIBUTING.md", "sh", "Documents") if str(picture) in block]
+    made = made.replace("sh bin/receiver", f"{sys.executable} -m receiver")
+    subprocess.run(["sh", "-e", "-c", made], cwd=tmp_path, check=True, capture_output=True)
+    taken, kept = ((folder / picture).read_bytes() for folder in (tmp_path, README.parent))
+    assert taken[:24] == kept[:24]  # a PNG's signature, its width and its height
+
+
 def test_the_readme_is_short():
     """The two numbers are explained before any output has them."""
     text = README.read_text(encoding="utf-8")
