@@ -236,9 +236,9 @@ class SimulateSettings:
     """How a setting is recommended and what an id costs."""
 
     margin: float = _setting("simulate", "margin", least=1)
-    """Recommend so many times what the log needs."""
+    """Size by so many times what the log needs."""
     max_missed: int = _setting("simulate", "max_missed", least=0)
-    """The recommended setting may miss N duplicates."""
+    """Size so that at most N duplicates are missed."""
     budget_bytes: int = _setting("simulate", "budget_bytes", least=1)
     memory_bytes_per_id: int = _setting("simulate", "memory_bytes_per_id", least=1)
     database_bytes_per_id: int = _setting("simulate", "database_bytes_per_id", least=1)

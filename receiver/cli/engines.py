@@ -46,6 +46,8 @@ class SimulateRequest(NamedTuple):
     options: ReadOptions
     report: str | None
     verdicts: str | None
+    allowed_missed: int | None
+    """What `--fail-on-missed` allows."""
 
 
 class Cluster(NamedTuple):
@@ -83,7 +85,7 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)
-        write_report(analysis_document(analysis))
+        write_report(analysis_document(analysis, allowed_missed=request.allowed_missed))
     return analysis
 
 
@@ -121,7 +123,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
             write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
             _print_costs(spark)
-        write_report(analysis_document(analysis))
+        write_report(analysis_document(analysis, allowed_missed=request.allowed_missed))
     return analysis
 
 

@@ -76,7 +76,7 @@ def simulate(
         str | None,
         typer.Option(
             metavar="W,E",
-            help="Your setting, to compare the advice with. [default: "
+            help="What is set today: the advice keeps, raises or lowers it. [default: "
             "{receiver.dup_detection_per_source_expiry_window_size},{receiver.dup_detection_expiry_time_secs}]",
         ),
     ] = None,
@@ -84,7 +84,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The recommended setting may take so much memory: 500MB, 2GB, 1e9. [default: {simulate.budget_bytes}]",
+            help="The recommended setting may take so much memory of this package: 500MB, 2GB, 1e9. Only where it can't does "
+            "the advice lower what is set. [default: {simulate.budget_bytes}]",
         ),
     ] = None,
     column_map: options.ColumnMap = None,
@@ -98,7 +99,11 @@ def simulate(
 ) -> int:
     """Replay a log of receipts under many settings at once.
 
-    The command shows what each setting would have missed and what it costs. It recommends one, and says why.
+    Each source keeps its newest W ids. An id pushed out of W is kept until one that came more than E later is pushed out
+    too. A repeat is caught while its id is kept.
+
+    The command shows what each W and E would have missed and what it costs. It says whether to keep, raise or lower what
+    is set today, and why.
     """
     if engine is _Engine.LOCAL:
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
@@ -114,7 +119,12 @@ def simulate(
             hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
         )
     request = SimulateRequest(
-        logs, question, options.read_options(column_map, time_unit, time_zone, on_error), report, verdicts
+        logs,
+        question,
+        options.read_options(column_map, time_unit, time_zone, on_error),
+        report,
+        verdicts,
+        fail_on_missed,
     )
     local = engine is _Engine.LOCAL
     analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
@@ -126,7 +136,7 @@ def simulate(
         from receiver.report.sizing import analysis_document
         from receiver.report.terminal import print_document
 
-        print_document(analysis_document(analysis), console())
+        print_document(analysis_document(analysis, allowed_missed=fail_on_missed), console())
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if single else analysis.recommendation.setting

@@ -20,6 +20,7 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.figures import Kind
 from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.whole import VERDICTS, WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
 
@@ -165,10 +166,11 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     analysis = analyse(log, question)
     recommendation = analysis.recommendation
     needs = analysis.elsewhere  # None where the log has no duplicate
-    sized = [] if needs is None else fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
-    fitted = list(map(str, sized))
-    recommended = two_tier(*recommendation.setting.pair)
-    texts = [*unasked(), *fitted, str(recommended)]
+    fitted: list[str] = []
+    if needs is not None:
+        sized = fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
+        fitted = [*map(str, sized), str(two_tier(*analysis.of(Kind.BOTH).setting.pair))]
+    texts = [*unasked(), *fitted, str(two_tier(*recommendation.setting.pair))]
     contest = _Contest([], log.domains, recommendation)
     for text in dict.fromkeys(texts):
         try:

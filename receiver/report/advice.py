@@ -5,7 +5,7 @@ from __future__ import annotations
 from receiver.quantities import count, duration, exact_secs, seconds
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Analysis, Grade, Kind, SettingFigures, SourceFigures
+from receiver.simulate.figures import Analysis, Grade, Kind, Move, SettingFigures, SourceFigures
 from receiver.simulate.recommend import FAIR_BURSTS
 
 _LONGEST_NAME = 60
@@ -15,10 +15,61 @@ def _named(setting: SettingFigures) -> str:
     return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
 
 
+def answer(analysis: Analysis, allowed_missed: int | None) -> str:
+    """What the one setting that was asked for misses, and whether that is allowed; empty where there were more to choose from."""
+    if len(analysis.settings) != 1:
+        return ""
+    (setting,) = analysis.settings
+    said = f"{_named(setting)} would miss {of_duplicates(setting.missed, analysis.log.duplicates)}"
+    if allowed_missed is None:
+        return f"{said}."
+    verdict = "passes" if setting.missed <= allowed_missed else "fails"
+    return f"{said}. This {verdict}: --fail-on-missed allows {count(allowed_missed)}."
+
+
 def decision(analysis: Analysis) -> str:
-    """What to set."""
-    setting = analysis.recommendation.setting
-    return f"Set W = {count(setting.window, 'id')} per source and E = {seconds(setting.expiry_us)}."
+    """Whether to keep, to raise or to lower W and E, and what to mend before that."""
+    advised = analysis.recommendation
+    (window, expiry_us), setting = advised.present, advised.setting
+    window_move, expiry_move = advised.window_move, advised.expiry_move
+    verb = window_move.capitalize()
+    if window_move is expiry_move is Move.KEEP and present_is_default(analysis):
+        verb = "Keep the defaults,"
+    changed = "=" if window_move is Move.KEEP else f"from {count(window)} to"
+    said = f"{verb} W {changed} {count(setting.window, 'id')} per source"
+    verb = "and" if expiry_move is window_move else f"and {expiry_move}"
+    changed = "=" if expiry_move is Move.KEEP else f"from {seconds(expiry_us)} to"
+    said += f" {verb} E {changed} {seconds(setting.expiry_us)}."
+    return " ".join(filter(None, (said, advised.caveat)))
+
+
+def supported(analysis: Analysis) -> str:
+    """What the log asks for by itself, whatever is set today, and what lowering to that would save."""
+    advised, both = analysis.recommendation, analysis.of(Kind.BOTH)
+    if not analysis.evidence.window_need:  # it has no duplicate, or all may be missed
+        return "The log itself asks for nothing."
+    if both.setting == advised.setting:
+        return "That is what the log itself supports."
+    said = f"The log itself supports {_named(both.setting)}"
+    if advised.sized.kind is not Kind.KEEP:
+        return f"{said}, which takes {size(both.memory_bytes)}."
+    # What is kept is never less than what the log asks for.
+    lower = [
+        name
+        for name, kept, asked in (
+            ("W", advised.setting.window, both.setting.window),
+            ("E", advised.setting.expiry_us, both.setting.expiry_us),
+        )
+        if asked < kept
+    ]
+    what = "" if len(lower) > 1 else f"{lower[0]} "
+    saved = advised.sized.memory_bytes - both.memory_bytes
+    if saved <= 0:
+        return f"{said}. Lowering {what}to that would save no memory."
+    worth = (
+        "it shows too little for that" if analysis.evidence.grade is Grade.WEAK else "do it only where memory is short"
+    )
+    return f"{said}. Lowering {what}to that would save {size(saved)} of {size(advised.sized.memory_bytes)}: {worth}."
 
 
 def weakness(analysis: Analysis) -> str:
@@ -38,14 +89,17 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
     needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."
-    sized = analysis.recommendation.sized
-    who, unseen = ("it", sized.unseen) if sized.unseen else ("'both'", analysis.of(Kind.BOTH).unseen)
-    in_other = "none of the other half"
+    # What is kept isn't sized by the log; what the log itself supports is.
+    unseen = analysis.recommendation.sized.unseen or analysis.of(Kind.BOTH).unseen
+    in_other = "none"
     if unseen is not None and unseen.missed:
-        in_other = f"{of_duplicates(unseen.missed, unseen.duplicates)} in the other"
+        in_other = of_duplicates(unseen.missed, unseen.duplicates)
     # A setting that was asked for is told of too, and `--fail-on-missed` goes by that one.
     which = "The recommended setting" if len(analysis.settings) == 1 else "It"
-    return f"{which} misses {missed} here. {needed}", f"Sized on one half of the log, {who} misses {in_other}."
+    return (
+        f"{which} misses {missed} here. {needed}",
+        f"W and E sized on either half of the log miss {in_other} in the other.",
+    )
 
 
 def guarantees(analysis: Analysis) -> tuple[str, str]:
@@ -56,19 +110,19 @@ def guarantees(analysis: Analysis) -> tuple[str, str]:
         in_time = "No time is guaranteed: E is 0."
     if not setting.window:
         return in_time, "No number of ids is guaranteed: W is 0."
-    in_ids = f"A repeat within its source's last {count(setting.window, 'id')} is caught, however late"
+    in_ids = f"A repeat within its source's last {count(setting.window, 'id')} is caught, however late."
     peak = analysis.peak_per_second
     if not peak:
-        return in_time, f"{in_ids}."
+        return in_time, in_ids
     lasts = duration(setting.window * 1_000_000 // peak)
-    return in_time, f"{in_ids}: {lasts} of the busiest source at its peak."
+    return in_time, f"{in_ids} (At its peak the busiest source sends that many in {lasts}.)"
 
 
 def cost(analysis: Analysis) -> str:
     sized = analysis.recommendation.sized
     return (
-        f"It keeps at most {count(sized.setting.peak_ids, 'id')}: {size(sized.memory_bytes)} of memory, "
-        f"{size(sized.database_bytes)} in the database."
+        f"It keeps at most {count(sized.setting.peak_ids, 'id')}. They take this package {size(sized.memory_bytes)} of memory and "
+        f"{size(sized.database_bytes)} in its database; a correlator's memory isn't measured."
     )
 
 
@@ -77,7 +131,7 @@ def change(analysis: Analysis) -> str:
     present, recommended = analysis.of(Kind.PRESENT), analysis.recommendation.sized
     said = f"{'The default' if present_is_default(analysis) else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
-        return f"{said} is what is recommended."
+        return f"{said} is kept."
     said = f"{said} misses {of_duplicates(present.setting.missed, analysis.log.duplicates)}"
     if present.memory_bytes == recommended.memory_bytes:
         return f"{said} and takes as much memory."

@@ -102,7 +102,7 @@ _LABEL_SHARE = 0.06
 _NEVER_WRONG, _MISSES, _DROPS = "never wrong", "misses duplicates", "drops new messages"
 _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
-_MARKS = {"recommended": _GREEN, "yours": _BLUE, "default": _GREY}
+_MARKS = {"recommended": _GREEN, "yours": _BLUE, "supported": _GREY}
 _MARK_ROW_PX = 15
 _DAY_US = 86_400_000_000
 _MOST_DAYS_WITH_TIME = 180

@@ -155,7 +155,7 @@ def _recommended_words(comparison: Comparison) -> str:
     if index is None or comparison.recommendation is None:
         return ""
     setting = comparison.recommendation.setting
-    why = words.sanitised(comparison.recommendation.why, _LONGEST_PARAGRAPH)
+    why = words.sanitised(comparison.recommendation.explanation, _LONGEST_PARAGRAPH)
     return (
         f"Policy {index + 1} is the two-tier setting recommended for this log, W = {count(setting.window)} with "
         f"E = {seconds(setting.expiry_us)}. {why}"

@@ -40,11 +40,10 @@ class Style(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The advice, and how sure it is."""
+    """The advice."""
 
     form: ClassVar = "lead"
     text: str
-    grade: Grade | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,8 @@ class Text:
     form: ClassVar = "text"
     text: str
     style: Style = Style.SAID
+    grade: Grade | None = None
+    """How sure it is: the evidence, which stands behind it."""
 
 
 @dataclass(frozen=True, slots=True)

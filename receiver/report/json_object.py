@@ -90,7 +90,8 @@ def _cost(sized: SizedSetting) -> dict[str, Any]:
 
 def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     sized = recommendation.sized
-    return {**_cost(sized), "kind": str(sized.kind), "why": recommendation.why}
+    moves = {"window": str(recommendation.window_move), "expiry": str(recommendation.expiry_move)}
+    return {**_cost(sized), "kind": str(sized.kind), "moves": moves, "why": recommendation.explanation}
 
 
 def _comparison_object(comparison: Comparison) -> dict[str, Any]:

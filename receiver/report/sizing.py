@@ -34,6 +34,7 @@ from receiver.simulate.figures import (
     SourceFigures,
     Steps,
 )
+from receiver.simulate.findings import DOUBTS
 
 T = TypeVar("T")
 
@@ -53,13 +54,18 @@ _SECTIONS = {
 _GRADES = {
     Grade.STRONG: "Many disturbances, and each half of the log predicts the other.",
     Grade.FAIR: "Enough disturbances to go by, and each half of the log predicts the other.",
-    Grade.WEAK: "This log is too short to go below Apama's defaults.",
+    Grade.WEAK: "Too few disturbances, or halves of the log that don't predict each other: W and E may need more than it shows.",
 }
+_WINDOW = "how many of its newest ids each source keeps"
+_EXPIRY = (
+    "an id pushed out of W is kept until one that came more than E later is pushed out too; time alone forgets nothing"
+)
 _WORDS = {
     "missed": "a duplicate that the setting would have let through as new, because it had forgotten the id",
     "missed unseen": "chosen by one half of the log, missed in the other half; both ways, added up",
-    "window W": "how many of its newest ids each source keeps",
-    "expiry E": "how long an id pushed out of its source's queue is kept, counted against the newest such id",
+    "window W": _WINDOW,
+    "expiry E": _EXPIRY,
+    "memory, database": "what this package takes for the ids; a correlator's memory is its own",
 }
 _MOST_GRID_LINES = 40
 _MOST_CELLS_AS_TABLE = 400
@@ -73,15 +79,20 @@ _LONGEST_NAME = 120
 _NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 
 
-def analysis_document(analysis: Analysis) -> Document:
-    """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so."""
+def analysis_document(analysis: Analysis, *, allowed_missed: int | None = None) -> Document:
+    """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so.
+
+    `allowed_missed` is what `--fail-on-missed` allows, where it is given.
+    """
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
     meaning = MEANINGS[recommendation.sized.kind]
-    why = "" if recommendation.sized.kind is Kind.BOTH else words.sanitised(recommendation.why, _LONGEST_PARAGRAPH)
-    compare = "Compare with your own setting: --current W,E." if advice.present_is_default(analysis) else ""
-    findings = [words.sanitised(finding.text, _LONGEST_PARAGRAPH) for finding in analysis.findings]
+    compare = "Is something else set today? Name it: --current W,E." if advice.present_is_default(analysis) else ""
+    answer = advice.answer(analysis, allowed_missed)
+    doubts, findings = _findings(analysis)
     shown = [
-        *blocks("answer", Lead(advice.decision(analysis), grade)),
+        *blocks("answer", Lead(answer) if answer else None, _kept_by_the_one(analysis) if answer else None),
+        *blocks("answer", Lead(advice.decision(analysis)), Items("", doubts) if doubts else None),
+        *blocks("answer", recommendation.risk, Text(advice.supported(analysis), grade=grade)),
         *blocks("answer", f"{_GRADES[grade]} {meaning[0].upper()}{meaning[1:]}.", only=Only.PAGE),
         *blocks("answer", *advice.guarantees(analysis)),
         *blocks("believe", advice.weakness(analysis), *advice.reasons(analysis)),
@@ -89,9 +100,8 @@ def analysis_document(analysis: Analysis) -> Document:
         *blocks("cost", advice.cost(analysis)),
         *blocks("", Text(words.reading(log), Style.PLAIN), only=Only.TERMINAL),
         *blocks("cost", _kinds(analysis)),
-        *blocks("answer", why),
-        *blocks("present", _setting_asked_for(analysis), advice.change(analysis), advice.shortfall(analysis)),
-        *blocks("present", compare, _changes(analysis), only=Only.PAGE),
+        *blocks("present", advice.change(analysis), compare, advice.shortfall(analysis)),
+        *blocks("present", _changes(analysis), only=Only.PAGE),
         *blocks("answer", "In Apama's receiver bean:", Text("\n".join(advice.properties(analysis)), Style.CODE)),
         *blocks("missed", _grid_chart(analysis) if analysis.settings else None),
         *blocks("findings", Items(_SECTIONS["findings"], findings) if findings else None),
@@ -106,13 +116,25 @@ def analysis_document(analysis: Analysis) -> Document:
     return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, meanings)
 
 
+def _findings(analysis: Analysis) -> tuple[list[str], list[str]]:
+    """What makes it doubtful that this is the log that was meant; what else to know of it."""
+    doubts: list[str] = []
+    others: list[str] = []
+    for finding in analysis.findings:
+        (doubts if finding.id in DOUBTS else others).append(words.sanitised(finding.text, _LONGEST_PARAGRAPH))
+    return doubts, others
+
+
 def _kinds(analysis: Analysis) -> Table:
-    """One row of each kind of setting; `present` only where it isn't the same as `default`, whose row then says so."""
-    default, present = analysis.of(Kind.DEFAULT), analysis.of(Kind.PRESENT)
-    is_one_row = present.setting == default.setting
+    """One row of each kind of setting; `present` only where it isn't kept as it is, for then the row of `keep` says so. A log
+    that asks for nothing has no rows for what it asks for, unless one of them is recommended.
+    """
+    recommended, keep, present = analysis.recommendation.sized, analysis.of(Kind.KEEP), analysis.of(Kind.PRESENT)
+    is_one_row = present.setting == keep.setting
     kinds = [sized for sized in analysis.kinds if not (is_one_row and sized is present)]
-    names = _NAMES | {Kind.DEFAULT: "default, yours"} if is_one_row else _NAMES
-    recommended = analysis.recommendation.sized
+    if not analysis.evidence.window_need and recommended is keep:
+        kinds = [sized for sized in kinds if sized in {keep, present}]
+    names = _NAMES | {Kind.KEEP: "keep, yours"} if is_one_row else _NAMES
     return Table.of(
         "The settings to choose from",
         kinds,
@@ -127,6 +149,8 @@ def _kinds(analysis: Analysis) -> Table:
             (Column("database", is_spare=True), lambda sized: words.size(sized.database_bytes)),
         ],
         marked=[recommended],
+        note=f"W: {_WINDOW}. E: {_EXPIRY}. Memory: this package's, {count(analysis.bytes_per_id, 'byte')} an id, not a "
+        "correlator's.",
     )
 
 
@@ -134,15 +158,11 @@ def _mark(is_recommended: bool) -> str:  # noqa: FBT001 - private
     return MARK if is_recommended else ""
 
 
-def _setting_asked_for(analysis: Analysis) -> str:
-    """What the one setting that was tried would have done; empty where there were more to choose from."""
-    if len(analysis.settings) != 1:
-        return ""
+def _kept_by_the_one(analysis: Analysis) -> str:
+    """What the one setting that was asked for costs."""
     (setting,) = analysis.settings
-    return (
-        f"The setting asked for, W = {count(setting.window)} with E = {seconds(setting.expiry_us)}, misses "
-        f"{words.of_duplicates(setting.missed, analysis.log.duplicates)} and keeps at most {count(setting.peak_ids, 'id')}."
-    )
+    memory_bytes = setting.peak_ids * analysis.bytes_per_id
+    return f"It keeps at most {count(setting.peak_ids, 'id')}, {words.size(memory_bytes)} of this package's memory."
 
 
 def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
@@ -192,7 +212,7 @@ def _curve(
     marks = {
         "recommended": size_of(analysis.recommendation.setting),
         "yours": size_of(analysis.of(Kind.PRESENT).setting),
-        "default": size_of(analysis.of(Kind.DEFAULT).setting),
+        "supported": size_of(analysis.of(Kind.BOTH).setting),
     }
     rows = [[word(value), count(missed)] for value, missed in curve[-_MOST_STEPS:]]
     (_, last), (largest, _) = curve[-2:]
@@ -304,7 +324,7 @@ def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
             [count(window), *(cell(grid.cells.get((window, expiry_us))) for expiry_us in grid.expiries_us)]
             for window in grid.windows
         ],
-        note=f"{MARK}recommended   - not tried",
+        note=f"{MARK}recommended   - not tried   k thousand, M million",
     )
 
 

@@ -55,9 +55,10 @@ def print_contents(contents: Sequence[Content], console: Console) -> None:
 
 def _print(content: Content, console: Console) -> None:
     match content:
-        case Lead(text, grade):
-            sure = (f"Evidence: {grade}.", _GRADES[grade]) if grade else ""
-            paragraph(console, RichText.assemble((text, _HIGHLIGHT), " ", sure), first="")
+        case Lead(text):
+            paragraph(console, RichText(text, style=_HIGHLIGHT), first="")
+        case Text(text, _, Grade() as grade):
+            paragraph(console, RichText.assemble(text, " ", (f"Evidence: {grade}.", _GRADES[grade])))
         case Text(text, style):
             for each in text.splitlines():
                 paragraph(console, each, *_STYLES[style])

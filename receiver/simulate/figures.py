@@ -136,7 +136,7 @@ class Kind(StrEnum):
     BOTH = "both"
     WINDOW = "window"
     LEAN = "lean"
-    DEFAULT = "default"
+    KEEP = "keep"
     PRESENT = "present"
 
 
@@ -144,8 +144,8 @@ MEANINGS = {
     Kind.BOTH: "either tier alone catches what the log holds",
     Kind.WINDOW: "the window alone does; E covers redeliveries only",
     Kind.LEAN: "the fewest ids: one tier or the other catches it",
-    Kind.DEFAULT: "Apama's defaults, raised where the log needs more",
-    Kind.PRESENT: "what is set at present",
+    Kind.KEEP: "what is set today, raised where the log needs more",
+    Kind.PRESENT: "what is set today",
 }
 """What a setting of each kind does; those that go by the log do it with the margin."""
 
@@ -216,17 +216,54 @@ class Elsewhere:
                 return self.ttl_us
 
 
+class Move(StrEnum):
+    """What the advice does to W, or to E, as it is set today."""
+
+    KEEP = "keep"
+    RAISE = "raise"
+    LOWER = "lower"
+
+    @classmethod
+    def between(cls, today: int, advised: int) -> Move:
+        if today == advised:
+            return cls.KEEP
+        return cls.RAISE if advised > today else cls.LOWER
+
+
 @dataclass(frozen=True, slots=True)
 class Recommendation:
     """The setting to take, of those that were sized."""
 
     sized: SizedSetting
+    present: Pair
+    """What is set today."""
     margin: float
     why: str
+    """What the log needs, and how the setting goes by it."""
+    risk: str = ""
+    """What the budget costs; empty where it allows to keep what is set."""
+    caveat: str = ""
+    """Which KEY to take first, where this one doesn't count many of the repeats; else empty."""
 
     @property
     def setting(self) -> SettingFigures:
         return self.sized.setting
+
+    @property
+    def explanation(self) -> str:
+        return " ".join(filter(None, (self.why, self.risk, self.caveat)))
+
+    @property
+    def window_move(self) -> Move:
+        return Move.between(self.present[0], self.setting.window)
+
+    @property
+    def expiry_move(self) -> Move:
+        return Move.between(self.present[1], self.setting.expiry_us)
+
+    @property
+    def lowers(self) -> bool:
+        return Move.LOWER in {self.window_move, self.expiry_move}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import PARTS, domain_key
-from receiver.quantities import count, duration, percent, seconds
-from receiver.simulate.figures import Finding, Kind
-from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS
+from receiver.quantities import count, duration, percent
+from receiver.simulate.figures import Finding, Kind, Move
+from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS, with_margin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +21,10 @@ _FAR_ABOVE = 10
 """How many times as much as others a source must need to be named."""
 _LEAST_ENDED_PERCENT = 1
 """The share of the remembered ids, below which it isn't worth a word that their sources have ended."""
+_ENOUGH_TO_DOUBT = 100
+"""Of fewer checked receipts, that they look odd means nothing."""
+_REPEATS_PER_ID = 100
+"""From so many on, the id says hardly anything of the message."""
 _US = 1_000_000
 _HOUR_US = 3600 * _US
 
@@ -36,8 +40,43 @@ class Known(NamedTuple):
     """The domain KEY."""
 
 
+def _before_lowering(known: Known) -> str:
+    """Goes on with a sentence that asks for more logs."""
+    return " before you lower what is set today" if known.recommendation.lowers else " to learn more"
+
+
 def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({percent(part, whole)})"
+
+
+def _same_ids(known: Known) -> Finding | None:
+    ids, duplicates = known.facts.firsts, known.facts.log.duplicates
+    checked = ids + duplicates
+    if checked < _ENOUGH_TO_DOUBT or duplicates < ids:
+        return None
+    if duplicates >= _REPEATS_PER_ID * ids:
+        return Finding(
+            "ids-alike",
+            f"The ids are nearly all alike: {count(ids, 'id')} for {checked:,} checked receipts. Is unique_message_id read from "
+            "the right field? It must differ from message to message (--map unique_message_id=FIELD).",
+        )
+    return Finding(
+        "ids-repeated",
+        f"Most receipts repeat an id: {_share(duplicates, checked)} of those checked. Is unique_message_id read from "
+        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt?",
+    )
+
+
+def _same_second(known: Known) -> Finding | None:
+    log = known.facts.log
+    checked = known.facts.firsts + log.duplicates
+    if checked < _ENOUGH_TO_DOUBT or log.span_us >= _US:
+        return None
+    return Finding(
+        "one-second",
+        f"All {log.receipts:,} receipts have times within one second ({duration(log.span_us)}), so the log says nothing about E. Is "
+        "received_at read from the right field (--map received_at=FIELD), and in the right unit (--time-unit)?",
+    )
 
 
 def _without_duplicates(known: Known) -> Finding | None:
@@ -45,8 +84,9 @@ def _without_duplicates(known: Known) -> Finding | None:
         return None
     return Finding(
         "no-duplicates",
-        f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}. A log from a time with a failover, "
-        "a crash or a redelivery is needed to size the windows.",
+        f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}. If the log is a table with a unique "
+        "key on the id, the duplicates never got into it. Take a log that has every receipt, from a time with a failover, a "
+        "crash or a redelivery.",
     )
 
 
@@ -122,7 +162,7 @@ def _demanding_sources(known: Known) -> Finding | None:
         "demanding-sources",
         f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
         f"{median:,}. The worst is '{worst.source or '(anonymous)'}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
-        "window, so these set the price: find out why they resend from so far back.",
+        "window, so these decide how large it has to be: find out why they resend from so far back.",
     )
 
 
@@ -166,7 +206,7 @@ def _short_log(known: Known) -> Finding | None:
     return Finding(
         "short-log",
         f"The log spans {only}{duration(span_us)}{longest}. It can't show repeats that come later than that. Replay days that "
-        "hold an outage before you lower a setting.",
+        f"hold an outage{_before_lowering(known)}.",
     )
 
 
@@ -179,7 +219,7 @@ def _few_bursts(known: Known) -> Finding | None:
     return Finding(
         "few-bursts",
         f"The duplicates came in {count(bursts, 'burst')}. If bursts are alike, the next one exceeds {largest} with a chance "
-        f"of 1 in {bursts + 1}; the margin is there for that. Replay more days, or raise --margin.",
+        f"of 1 in {bursts + 1}; the margin is there for that. Replay more days, or take a larger --margin.",
     )
 
 
@@ -192,7 +232,7 @@ def _halves_disagree(known: Known) -> Finding | None:
         "halves-disagree",
         f"Sized on one half of the log, 'both' misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
         f"The first half needs W = {first.window:,}, the second W = {second.window:,}. "
-        "The next day may differ as much: replay more days, and take the largest setting.",
+        f"The next day may differ as much: replay more days{_before_lowering(known)}.",
     )
 
 
@@ -202,13 +242,9 @@ def _short_window(known: Known) -> Finding | None:
     # Too short: at the peak rate the window is full sooner than the longest redelivery takes. Cross-multiplied, to be exact.
     if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
         return None
-    window = f"W to at least {-(-delivery_us * peak // _US):,}"
-    way_out = f"So W alone may miss a redelivery at the peak. Before you lower E, raise {window}."
+    way_out = f"So W alone may miss a redelivery at the peak. E covers it: keep E at {duration(delivery_us)} or more."
     if setting.expiry_us < delivery_us:
-        way_out = (
-            f"E is less than that too, so a redelivery at the peak may be missed. Raise E to at least "
-            f"{seconds(delivery_us)}, or {window}."
-        )
+        way_out = "E is less than that too, so a redelivery at the peak may be missed: a larger --budget allows for it."
     return Finding(
         "short-window",
         f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
@@ -245,11 +281,14 @@ def _rule_of_thumb(known: Known) -> Finding | None:
         return None
     need_us = known.facts.most_expiry_need_us
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
+    advised = known.recommendation
+    _, for_repeats_us = with_margin(0, known.evidence.expiry_need_us, advised.margin)
+    is_why = advised.expiry_move is Move.RAISE and advised.setting.expiry_us > for_repeats_us
     return Finding(
         "rule-of-thumb",
         f"The rule of thumb, an expiry of two to three times the redelivery time, gives {duration(2 * took_us)} to "
         f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}). It {verdict} this log: without a window the "
-        f"longest repeat needs {duration(need_us)}.",
+        f"longest repeat needs {duration(need_us)}.{' The rule is why E is raised.' if is_why else ''}",
     )
 
 
@@ -282,7 +321,11 @@ def _status_lines(known: Known) -> Finding | None:
     )
 
 
+DOUBTS = frozenset({"ids-alike", "ids-repeated", "one-second", "no-duplicates"})
+"""The findings that ask whether this is the log that was meant. Reports show them beside the decision."""
 _FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
+    _same_ids,
+    _same_second,
     _without_duplicates,
     _crosses_connections,
     _missing_parts,

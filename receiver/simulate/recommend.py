@@ -1,5 +1,8 @@
 """The settings to choose from, one of each `Kind`: how they are sized, what each costs, and which one to take.
 
+What is set today is kept, and raised where the log asks for more, because ids are cheap and a missed duplicate isn't. It is
+lowered only where memory is short: then the safest kind that fits the budget is taken.
+
 Two sentences follow from the rules. An id that comes again within E is caught, however busy the source was. An id that
 comes again within the last W ids of its source is caught, however late it is. So `both` asks each tier alone to catch what
 the log holds, with the margin. Such a setting still holds on a day with more traffic or with longer pauses.
@@ -21,7 +24,7 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.quantities import seconds
+from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import (
     Elsewhere,
@@ -50,14 +53,17 @@ STRONG_BURSTS, FAIR_BURSTS = 30, 10
 STRONG_SPANS = 10
 """How many times as long as the longest repeat a log must be."""
 _BY_THE_LOG = (Kind.BOTH, Kind.WINDOW, Kind.LEAN)
+_SAFEST_FIRST = (Kind.KEEP, *_BY_THE_LOG)
+"""The first whose memory is within the budget is recommended."""
 _BY_KIND = {
+    Kind.KEEP: "What is set today is kept, and raised where it is less than {margin} times that, rounded up.",
     Kind.BOTH: "Both are set, each to {margin} times that, rounded up: either tier alone catches it.",
     Kind.WINDOW: "The window is set, to {margin} times that, rounded up; the expiry only covers redeliveries.",
     Kind.LEAN: "W and E are set to {margin} times what they need together, rounded up: the fewest ids.",
-    Kind.DEFAULT: "A log that says this little can raise Apama's defaults, not lower them.",
-    Kind.PRESENT: "It is your present setting.",
 }
 """Why a setting is recommended."""
+_CROSSING = 10
+"""The KEY is in doubt where it hides more repeats than one for so many duplicates that it counts."""
 
 
 def _rounded_up(value: Fraction | int) -> int:
@@ -127,26 +133,26 @@ class Sizing:
 
     @property
     def pairs(self) -> list[Pair]:
-        pairs = {self.present, self._default()}
+        pairs = {self.present, self._kept()}
         for part in self.asked:
             pairs |= {part.both, part.window, *part.lean}
         return sorted(pairs)
 
-    def _default(self) -> Pair:
-        window, expiry_us = ReceiverSettings().sizes
-        return max(window, self.asked[0].both[0]), max(expiry_us, self.asked[0].both[1])
+    def _kept(self) -> Pair:
+        (window, expiry_us), both = self.present, self.asked[0].both
+        return max(window, both[0]), max(expiry_us, both[1])
 
     def choose(self, outcomes: Mapping[Pair, PairOutcome]) -> tuple[Recommendation, tuple[SizedSetting, ...], Evidence]:
         """By what the replay of each pair came to: the setting to take, one of each kind, and what that rests on."""
         kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
         by_kind = {sized.kind: sized for sized in kinds}
         evidence = self._evidence(by_kind[Kind.BOTH])
-        safest_first = (Kind.DEFAULT, *_BY_THE_LOG) if evidence.grade is Grade.WEAK else _BY_THE_LOG
-        order = [by_kind[kind] for kind in safest_first]
+        order = [by_kind[kind] for kind in _SAFEST_FIRST]
         affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
         sized = next(affordable, order[-1])
-        why = self._why(sized, evidence, is_first=sized is order[0])
-        return Recommendation(sized, self.settings.margin, why), kinds, evidence
+        risk = "" if sized is order[0] else self._risk(sized, order[0], evidence)
+        why = self._why(sized, evidence)
+        return Recommendation(sized, self.present, self.settings.margin, why, risk, self._caveat()), kinds, evidence
 
     def _pair_of(self, kind: Kind, part: _Asked, outcomes: Mapping[Pair, PairOutcome]) -> Pair:
         match kind:
@@ -156,8 +162,8 @@ class Sizing:
                 return part.window
             case Kind.LEAN:
                 return min(part.lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
-            case Kind.DEFAULT:
-                return self._default()
+            case Kind.KEEP:
+                return self._kept()
             case Kind.PRESENT:
                 return self.present
 
@@ -190,25 +196,45 @@ class Sizing:
             grade = Grade.FAIR if holds and facts.bursts >= FAIR_BURSTS else Grade.WEAK
         return Evidence(grade, facts.bursts, facts.whole.window, expiry_us, span_us)
 
-    def _why(self, sized: SizedSetting, evidence: Evidence, *, is_first: bool) -> str:
-        settings, duplicates = self.settings, self.facts.log.duplicates
+    def _caveat(self) -> str:
+        """Says which KEY would count the repeats that this one hides, where those are many."""
+        hidden, duplicates = self.facts.cross_domain.total(), self.facts.log.duplicates
+        if hidden * _CROSSING <= duplicates:
+            return ""
+        return (
+            f"But first run again with --domain destination: this KEY counts {count(duplicates, 'duplicate')}, and not the "
+            f"{count(hidden, 'repeat')} that came over another connection or receiver of the same queue."
+        )
+
+    def _why(self, sized: SizedSetting, evidence: Evidence) -> str:
+        max_missed, duplicates = self.settings.max_missed, self.facts.log.duplicates
         if not duplicates:
             return "The log holds no duplicate, so it says nothing about the windows."
-        if settings.max_missed >= duplicates:
+        if max_missed >= duplicates:
             return "All duplicates of this log may be missed, so it asks for nothing."
         caught = "its one duplicate" if duplicates == 1 else f"all {duplicates:,} duplicates"
-        if settings.max_missed:
-            caught = f"{caught} but {settings.max_missed:,}"
-        why = (
+        if max_missed:
+            caught = f"{caught} but {max_missed:,}"
+        return (
             f"To catch {caught}, this log needs W = {evidence.window_need:,} without an expiry, or "
             f"E = {seconds(evidence.expiry_need_us)} without a window. "
-        ) + _BY_KIND[sized.kind].format(margin=f"{settings.margin:g}")
-        if is_first:
-            return why
+        ) + _BY_KIND[sized.kind].format(margin=f"{self.settings.margin:g}")
+
+    def _risk(self, sized: SizedSetting, keep: SizedSetting, evidence: Evidence) -> str:
+        """Why what is set today can't be kept, and what may get through that it would catch."""
+        budget_bytes, (window, expiry_us), advised = self.settings.budget_bytes, self.present, sized.setting
+        said = f"Memory decides: '{keep.kind}' takes {keep.memory_bytes:,} bytes, and --budget allows {budget_bytes:,}."
+        if sized.memory_bytes > budget_bytes:
+            said += f" This takes {sized.memory_bytes:,}, the least of all."
+        if advised.window >= window and advised.expiry_us >= expiry_us:
+            return said
+        said += (
+            f" The risk: a repeat that comes more than {seconds(advised.expiry_us)} and {count(advised.window, 'id')} later may "
+            f"get through. What is set today catches each within {seconds(expiry_us)} or {count(window, 'id')}."
+        )
         if evidence.grade is Grade.WEAK:
-            why += " A log that says this little is no reason to set less: raise --budget if you can."
-        why += f" What is safer takes more memory than the budget of {settings.budget_bytes:,} bytes."
-        return why if sized.memory_bytes <= settings.budget_bytes else f"{why} So does this: it is the smallest."
+            said += " A log that says this little is no reason to set less: raise --budget if you can."
+        return said
 
 
 def windows_tried(facts: Facts) -> PerPart[list[int]]:

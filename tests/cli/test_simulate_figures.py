@@ -37,6 +37,10 @@ def test_the_sample_log_by_default(simulate):
     assert answer["log"]["duplicates"] == 466
     findings = {finding["id"]: finding["text"] for finding in answer["findings"]}
     assert findings["crosses-connections"].count("over another connection or receiver: 475. ")
+    said = (
+        "first run again with --domain destination: this KEY counts 466 duplicates, and not the 475 repeats that came"
+    )
+    assert said in answer["recommendation"]["why"]
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
@@ -132,6 +136,46 @@ def test_fail_on_missed_still_prints(simulate, tmp_path, setting, allowed, statu
     assert json.loads(ran.out)["log"]["duplicates"] == 1
 
 
+@pytest.mark.parametrize(
+    ("setting", "allowed", "said"),
+    [
+        (("20", "10"), (), "W = 20 and E = 10 s would miss nothing."),
+        (("1", "0"), (), "W = 1 and E = 0 s would miss the one duplicate."),
+        (("1", "0"), ("0",), "W = 1 and E = 0 s would miss the one duplicate. This fails: --fail-on-missed allows 0."),
+        (("1", "0"), ("1",), "W = 1 and E = 0 s would miss the one duplicate. This passes: --fail-on-missed allows 1."),
+    ],
+)
+def test_the_first_line_answers_the_question_that_was_asked(simulate, tmp_path, setting, allowed, said):
+    """On the terminal and on the page; the exit status says so too, and the advice comes after it."""
+    (tmp_path / "a.csv").write_text(LOG)
+    window, expiry = setting
+    how = [word for each in allowed for word in ("--fail-on-missed", each)]
+    ran = simulate("a.csv", "--window", window, "--expiry", expiry, *how, "--report", "r.html")
+    assert ran.status == ("This fails" in said)
+    shown = " ".join(ran.out.split())
+    assert shown.startswith(said)
+    assert "Keep the defaults, W = 2,000" in shown
+    assert said in (tmp_path / "r.html").read_text()
+
+
+def test_todays_setting_is_raised_where_the_log_asks_for_more(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    assert simulate("a.csv", "--current", "1,30").out.startswith(
+        "Raise W from 1 to 4 ids per source and keep E = 30 s."
+    )
+    answer = json.loads(simulate("a.csv", "--current", "1,30", "--json").out)
+    assert answer["recommendation"]["moves"] == {"window": "raise", "expiry": "keep"}
+    assert (answer["kinds"]["keep"]["window"], answer["kinds"]["keep"]["expiry_secs"]) == (4, 30.0)
+
+
+def test_a_key_that_counts_too_little_is_in_the_decision(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(HEADER + "1,a,s,c1,q\n2,a,s,c2,q\n")
+    said = "But first run again with --domain destination: this KEY counts 0 duplicates, and not the 1 repeat"
+    assert said in " ".join(simulate("a.csv").out.split())[:250]
+    assert said in json.loads(simulate("a.csv", "--json").out)["recommendation"]["why"]
+    assert "run again" not in simulate("a.csv", "--domain", "destination").out
+
+
 def test_fail_on_missed_judges_the_recommendation(simulate, tmp_path):
     (tmp_path / "a.csv").write_text(
         HEADER + "1,a,s,c,q\n2,a,s,c,q\n" + "".join(f"3,{n},s,c,q\n" for n in range(9)) + "4,a,s,c,q\n"
@@ -186,7 +230,8 @@ def test_logs_that_say_little(simulate, tmp_path, log, receipts):
     assert "<html" in (tmp_path / "r.html").read_text()
     table = simulate("a.csv")
     assert table.status == 0
-    assert table.out.startswith("Set W = 2,000 ids per source and E = 120 s. Evidence: weak.")
+    assert table.out.startswith("Keep the defaults, W = 2,000 ids per source and E = 120 s.\n- No id comes twice")
+    assert "The log itself asks for nothing. Evidence: weak." in table.out
     single = simulate("a.csv", "--window", "1", "--expiry", "1", "--verdicts", "v.parquet")
     assert single.status == 0
 

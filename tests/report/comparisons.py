@@ -80,7 +80,7 @@ def comparison() -> Comparison:
         ),
         crossed_domains=475,
         left_out=(("solace-last", "receipt 0: 'a' isn't a replication group message id"),),
-        recommendation=Recommendation(sized(Kind.BOTH, setting), 2.0, "This log needed W = 97."),
+        recommendation=Recommendation(sized(Kind.BOTH, setting), (2_000, 120_000_000), 2.0, "This log needed W = 97."),
     )
 
 

@@ -165,19 +165,20 @@ def test_rows_that_are_fitted_say_so_in_json(fitted):
     assert {row["policy"]: row["fitted"] for row in rows if "fitted" in row} == {
         "artemis:id_cache_size=4": True,
         "ttl:expiry=6": True,
+        "apama:window=4,expiry=1": True,
     }
 
 
 def test_rows_that_are_fitted_are_marked_on_a_terminal(fitted):
     lines = printed(comparison_document(fitted), 100)
     marked = [line.split()[2] for line in lines if "+" in line[:2] and ":" in line.split()[2]]
-    assert marked == ["artemis:id_cache_size=4", "ttl:expiry=6"]
+    assert marked == ["artemis:id_cache_size=4", "ttl:expiry=6", "apama:window=4,expiry=1"]
     assert lines.count("+ fitted to this log: 2 times the least that misses nothing, rounded up") == 1
 
 
 def test_rows_that_are_fitted_are_marked_on_the_page(fitted):
     text = text_of(comparison_page(fitted))
-    for policy in ("artemis:id_cache_size=4", "ttl:expiry=6"):
+    for policy in ("artemis:id_cache_size=4", "ttl:expiry=6", "apama:window=4,expiry=1"):
         assert re.search(rf"\+ \d+ {policy} ", text)
     assert "+ fitted to this log: 2 times the least that misses nothing, rounded up" in text
 

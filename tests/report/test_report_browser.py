@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from analyses import empty, hostile, large, of_kind, realistic
+from analyses import advised, empty, hostile, large, of_kind, realistic
 from pages import analysis_page
 
 from receiver.simulate.figures import Kind, SettingFigures
@@ -39,7 +39,7 @@ def test_every_chart_draws_its_marks(opened, analysis_of, charts):
 
 @pytest.mark.slow
 def test_the_heat_map_has_a_cell_for_each_setting_and_tells_its_figures(opened):
-    analysis = realistic()
+    analysis = advised(Kind.BOTH)
     page = opened(analysis_page(analysis))
     cells = page.locator("#missed .mark-rect.layer_0_marks path")
     assert cells.count() == len(analysis.settings) + 1
@@ -70,17 +70,19 @@ def test_the_recommended_setting_and_the_present_one_are_framed(opened):
         for layer in (2, 3)
     ]
     assert [[dash for _, dash in frames] for frames in dashes] == [["1,0"], ["5,4"]]
-    assert "expiry E: 5 s; window W: 200" in dashes[0][0][0]
+    assert "expiry E: 30 s; window W: 500" in dashes[0][0][0]
     assert "expiry E: 31 s; window W: 450" in dashes[1][0][0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("curve", ["by-window", "by-expiry"])
 def test_the_marks_of_a_curve_are_written_apart(opened, curve):
-    page = opened(analysis_page(realistic()), viewport={"width": 1440, "height": 900})
+    raised = of_kind(realistic(), Kind.PRESENT, SettingFigures(300, 10_000_000, 941, 0, 9_000))
+    page = opened(analysis_page(raised), viewport={"width": 1440, "height": 900})
     labels = page.locator(f"#{curve} .role-mark text")
-    need, recommended, yours, default = labels.all_text_contents()
-    assert [need[:5], recommended[:12], yours[:6], default[:8]] == ["need ", "recommended ", "yours ", "default "]
+    need, supported, yours, recommended = labels.all_text_contents()
+    assert [need[:5], supported[:10], yours[:6]] == ["need ", "supported ", "yours "]
+    assert recommended.startswith("recommended ")
     boxes = [labels.nth(index).bounding_box() for index in range(4)]
     assert all(upper["y"] + 13 <= lower["y"] for lower, upper in pairwise(boxes))
     around = page.locator(".believe").bounding_box()

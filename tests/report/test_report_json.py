@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from analyses import HOSTILE_TEXTS, empty, hostile, realistic
+from analyses import HOSTILE_TEXTS, advised, empty, hostile, realistic
 
 from receiver.report.json_object import analysis_json
-from receiver.simulate.figures import LogFigures
+from receiver.simulate.figures import Kind, LogFigures
 
 SETTING = ["window", "expiry_secs", "caught", "missed", "peak_ids"]
 LOG = [
@@ -49,11 +49,12 @@ def test_names_and_their_order():
         "settings",
     ]
     assert list(shown["domains"][0]["settings"][0]) == SETTING
-    assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "kind", "why"]
-    assert list(shown["kinds"]) == ["both", "window", "lean", "default", "present"]
+    assert list(shown["recommendation"]) == [*SETTING, "memory_bytes", "database_bytes", "kind", "moves", "why"]
+    assert list(shown["recommendation"]["moves"]) == ["window", "expiry"]
+    assert list(shown["kinds"]) == ["both", "window", "lean", "keep", "present"]
     assert list(shown["kinds"]["both"]) == [*SETTING, "memory_bytes", "database_bytes", "unseen"]
     assert list(shown["kinds"]["both"]["unseen"]) == ["duplicates", "missed"]
-    assert shown["kinds"]["default"]["unseen"] is shown["kinds"]["present"]["unseen"] is None
+    assert shown["kinds"]["keep"]["unseen"] is shown["kinds"]["present"]["unseen"] is None
     assert list(shown["evidence"]) == ["grade", "bursts", "window_need", "expiry_need_secs", "span_secs"]
     assert list(shown["elsewhere"]) == ["artemis_id_cache_size", "ttl_secs"]
     assert list(shown["findings"][0]) == ["id", "text"]
@@ -80,6 +81,12 @@ def test_figures_are_those_of_the_analysis():
         }
         assert isinstance(setting["expiry_secs"], float)
     assert shown["recommendation"]["memory_bytes"] == analysis.recommendation.sized.memory_bytes
+
+
+def test_the_recommendation_says_all_that_the_decision_says():
+    shown = json.loads(analysis_json(advised(Kind.LEAN, (100, 120_000_000), why="Why.", risk="Risk.", caveat="KEY.")))
+    assert shown["recommendation"]["moves"] == {"window": "raise", "expiry": "lower"}
+    assert shown["recommendation"]["why"] == "Why. Risk. KEY."
 
 
 def test_an_empty_log_has_nulls():

@@ -13,6 +13,7 @@ from small_logs import Receipt, domains_of
 
 SECOND_US = 1_000_000
 DEFAULTS = (2000, 120 * SECOND_US)
+"""Apama's: what `lean` is where a log asks for nothing."""
 
 Setting = tuple[int, int]
 """W, and E in microseconds."""
@@ -146,14 +147,14 @@ class Advice:
         asked -= {(0, 0)}
         return min(asked or {DEFAULTS}, key=lambda setting: (self.replay(setting).peak_ids, setting))
 
-    def default(self) -> Setting:
+    def keep(self) -> Setting:
         window, expiry_us = self.both(self.duplicates)
-        return max(DEFAULTS[0], window), max(DEFAULTS[1], expiry_us)
+        return max(self.present[0], window), max(self.present[1], expiry_us)
 
     def kinds(self) -> dict[str, Sized]:
         by_log = {"both": self.both, "window": self.window, "lean": self.lean}
         sized = {kind: self._sized(choose(self.duplicates), self._unseen(choose)) for kind, choose in by_log.items()}
-        return sized | {"default": self._sized(self.default(), None), "present": self._sized(self.present, None)}
+        return sized | {"keep": self._sized(self.keep(), None), "present": self._sized(self.present, None)}
 
     def _sized(self, setting: Setting, unseen: tuple[int, int] | None) -> Sized:
         return Sized(setting, self.missed(setting, self.duplicates), self.replay(setting).peak_ids, unseen)
@@ -183,5 +184,15 @@ class Advice:
 
     def recommended(self, budget_ids: int) -> str:
         kinds = self.kinds()
-        order = ["default"] * (self.grade() == "weak") + ["both", "window", "lean"]
-        return next((kind for kind in order if kinds[kind].peak_ids <= budget_ids), order[-1])
+        for kind in ("keep", "both", "window"):
+            if kinds[kind].peak_ids <= budget_ids:
+                return kind
+        return "lean"
+
+    def moves(self, budget_ids: int) -> list[str]:
+        """What becomes of W, and of E."""
+        advised = self.kinds()[self.recommended(budget_ids)].setting
+        return [
+            "keep" if new == today else "raise" if new > today else "lower"
+            for today, new in zip(self.present, advised, strict=True)
+        ]

@@ -63,8 +63,10 @@ ASKED = st.builds(
     Asked,
     margin=st.sampled_from([1.0, 1.1, 1.5, 2.0, 3.0]),
     max_missed=st.integers(0, 3),
-    budget=st.tuples(st.sampled_from(["both", "window", "lean", "default"]), st.sampled_from([0, -1])),
-    present=st.sampled_from([(2000, 120 * SECOND_US), (0, 1), (1, 0), (3, 5 * SECOND_US)]),
+    budget=st.tuples(st.sampled_from(["both", "window", "lean", "keep"]), st.sampled_from([0, -1])),
+    present=st.sampled_from(
+        [(2000, 120 * SECOND_US), (0, 1), (1, 0), (3, 5 * SECOND_US), (1, 600 * SECOND_US), (40, 1)]
+    ),
 )
 
 
@@ -97,7 +99,10 @@ def check(log: list[Receipt], key: str, asked: Asked) -> None:
     assert evidence.expiry_need_us == advice.expiry_need_us(advice.duplicates)
     assert (evidence.span_us, evidence.bursts) == (advice.span_us, advice.bursts())
     assert evidence.grade == advice.grade()
-    assert analysis.recommendation.sized.kind == advice.recommended(budget_bytes // BYTES_PER_ID)
+    advised, budget_ids = analysis.recommendation, budget_bytes // BYTES_PER_ID
+    assert advised.sized.kind == advice.recommended(budget_ids)
+    assert [advised.window_move, advised.expiry_move] == advice.moves(budget_ids)
+    assert advised.lowers == ("lower" in advice.moves(budget_ids))
     for domain in analysis.domains:
         own = [each for each in advice.duplicates if each.domain == domain.domain]
         assert (domain.window_need, domain.expiry_need_us) == (advice.window_need(own), advice.expiry_need_us(own))
@@ -115,7 +120,7 @@ def test_the_advice_on_many_bursts_is_the_models(log, asked):
     check(log, "name:x", asked._replace(max_missed=asked.max_missed // 2))
 
 
-REGULAR = Asked(margin=2.0, max_missed=0, budget=("default", 0))
+REGULAR = Asked(margin=2.0, max_missed=0, budget=("keep", 0))
 
 
 @pytest.mark.parametrize(

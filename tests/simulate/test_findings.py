@@ -5,11 +5,12 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, findings_of, judged, logs
+from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, findings_of, ingested, judged, logs
 
 from receiver.domains import domain_key
 from receiver.logs import StatusLine
 from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.findings import DOUBTS
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
@@ -36,8 +37,58 @@ def test_a_long_log_of_short_repeats_says_nothing():
 
 def test_no_duplicates():
     assert "of 2 checked receipts." in findings_of([Receipt(1, "a"), Receipt(2, "b"), Receipt(3)])["no-duplicates"]
-    assert "of 1 checked receipt." in findings_of([Receipt(1, "a")])["no-duplicates"]
+    assert (
+        "of 1 checked receipt. If the log is a table with a unique key"
+        in findings_of([Receipt(1, "a")])["no-duplicates"]
+    )
     assert "no-duplicates" not in findings_of(pair({}, {}))
+
+
+def times(count, ids):
+    """So many receipts, a minute apart, whose ids come in turn."""
+    return [Receipt(60 * SECOND_US * at, f"{at % ids}") for at in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "ids", "said"),
+    [
+        (101, 1, "ids-alike"),
+        (100, 1, "ids-repeated"),  # 99 repeats of an id
+        (202, 2, "ids-alike"),
+        (100, 50, "ids-repeated"),
+        (100, 51, None),
+        (99, 1, None),
+    ],
+)
+def test_ids_that_are_nearly_alike_or_nearly_all_come_again(count, ids, said):
+    found = findings_of(times(count, ids))
+    assert {id_ for id_ in found if id_.startswith("ids-")} == ({said} - {None})
+    if said:
+        assert next(iter(found)) == said
+        assert "--map unique_message_id=FIELD" in found[said]
+    texts = {
+        "ids-alike": f"{ids} id{'s' * (ids > 1)} for {count} checked",
+        "ids-repeated": f"{count - ids} of {count} (",
+    }
+    assert said is None or texts[said] in found[said]
+
+
+@pytest.mark.parametrize(("last_us", "count", "is_said"), [(999_999, 99, True), (SECOND_US, 99, False), (0, 98, False)])
+def test_times_that_all_fall_into_one_second(last_us, count, is_said):
+    log = [Receipt(0, f"{number}") for number in range(count)] + [Receipt(last_us, "last")]
+    found = findings_of(log)
+    assert ("one-second" in found) is is_said
+    if is_said:
+        assert "All 100 receipts have times within one second (1.00 s)" in found["one-second"]
+        assert list(found)[:2] == ["one-second", "no-duplicates"]
+
+
+def test_what_makes_a_log_doubtful_comes_first():
+    log = [*times(101, 1), Receipt(1, "a", connection_id="c2"), Receipt(2)]
+    found = list(findings_of(log, "destination"))
+    doubtful = [id_ in DOUBTS for id_ in found]
+    assert doubtful == sorted(doubtful, reverse=True)
+    assert doubtful[0]
 
 
 @pytest.mark.parametrize("key", ["default", "connection", "receiver"])
@@ -283,6 +334,8 @@ def test_a_log_too_short_to_judge_an_expiry():
     assert "spans 5 h 33 min, and its longest repeat took 33 min 20 s" in text
     assert "short-log" not in findings_of([*log, Receipt(20_000 * SECOND_US, "z")])
     assert "spans only 1 h." in findings_of([Receipt(0, "a"), Receipt(HOUR_US - 1, "b")])["short-log"]
+    assert text.endswith("Replay days that hold an outage to learn more.")
+    assert "an outage before you lower what is set today." in findings_of(log, lean=True)["short-log"]
 
 
 def disturbances(number, gap_us):
@@ -308,6 +361,8 @@ def test_halves_that_disagree():
     far = [Receipt(HOUR_US + n * 20 * SECOND_US, f"far-{n}") for n in range(99)] + [Receipt(2 * HOUR_US, "far-0")]
     text = findings_of([*near, *far])["halves-disagree"]
     assert "misses 1 of 4 (25 %) in the other" in text
+    assert text.endswith("replay more days to learn more.")
+    assert "before you lower what is set today." in findings_of([*near, *far], lean=True)["halves-disagree"]
     assert "first half needs W = 1, the second W = 99" in text
     assert "halves-disagree" not in findings_of(near)
 
@@ -317,10 +372,9 @@ def test_a_window_that_a_redelivery_outlasts_at_the_peak():
     again = Receipt(11 * SECOND_US, "599", jms_redelivered=True, jms_timestamp_ms=1_000)
     text = findings_of([*log, again], lean=False)["short-window"]
     assert "sends 2,000 ids in 3.33 s, and the longest redelivery took 10 s" in text
-    assert "Before you lower E, raise W to at least 6,000" in text
+    assert "W alone may miss a redelivery at the peak. E covers it: keep E at 10 s or more." in text
     tight = findings_of([*log, again], lean=True)["short-window"]
-    assert "E is less than that too" in tight
-    assert "Raise E to at least 10 s, or W to at least 6,000." in tight
+    assert "E is less than that too, so a redelivery at the peak may be missed: a larger --budget" in tight
     calm = [receipt._replace(received_at_us=receipt.received_at_us * 5 // 4) for receipt in log[:200]]
     assert "short-window" not in findings_of([*calm, again._replace(unique_message_id="1")])
 
@@ -369,6 +423,23 @@ def test_the_rule_of_thumb_beside_what_the_log_says():
     assert "It covers this log" in findings_of(delivered_after(5))["rule-of-thumb"]
     assert "does not cover this log" in findings_of(delivered_after(4))["rule-of-thumb"]
     assert "rule-of-thumb" not in findings_of(delivered_after(0))
+
+
+@pytest.mark.parametrize(
+    ("secs", "present_us", "is_why"),
+    [(9, 26_000_000, True), (9, 27_000_000, False), (6, 19_000_000, False), (3, 19_000_000, False)],
+)
+def test_the_rule_of_thumb_says_where_it_raises_e(secs, present_us, is_why):
+    """Twice the need is 20 s here, whatever the redelivery took."""
+    log = [
+        Receipt(0, "a"),
+        Receipt(10 * SECOND_US, "b"),
+        Receipt(10 * SECOND_US, "a", jms_redelivered=True, jms_timestamp_ms=10_000 - secs * 1000),
+    ]
+    analysis = analyse(WholeLog(ingested(log)), Question("default", present=(2000, present_us)))
+    (text,) = [finding.text for finding in analysis.findings if finding.id == "rule-of-thumb"]
+    assert ("The rule is why E is raised." in text) is is_why
+    assert (analysis.recommendation.expiry_move == "raise") is (is_why or secs < 9)
 
 
 def test_receipts_without_id():

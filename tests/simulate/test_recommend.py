@@ -5,10 +5,13 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_logs import SECOND_US, Receipt, analysed, judged, logs, repeats, with_a_repeat
+from small_logs import SECOND_US, Receipt, analysed, ingested, judged, logs, repeats, with_a_repeat
 
+from receiver.settings import SimulateSettings
+from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Kind
 from receiver.simulate.recommend import _rounded_up
+from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
 # In seconds, since no expiry below one is recommended.
@@ -72,6 +75,61 @@ def test_bytes_come_from_the_cost_of_an_id():
     assert (sized.memory_bytes, sized.database_bytes) == (20, 14)
 
 
+def recommended(log, present, key="default", **settings):
+    question = Question(key, present=present, settings=SimulateSettings(**settings))
+    return analyse(WholeLog(ingested(log, key), max_missed=question.settings.max_missed), question)
+
+
+PRESENT = st.tuples(st.integers(0, 90), st.integers(0, 90 * SECOND_US)).filter(any)
+BUDGETS = st.integers(1, 40)
+
+
+@given(LOGS, PRESENT, BUDGETS, st.integers(0, 2), st.sampled_from(["default", "destination"]))
+@cases(200)
+def test_nothing_is_lowered_but_for_memory(log, present, budget_ids, max_missed, key):
+    """And what is raised is raised for the log: by so much, and no more."""
+    analysis = recommended(log, present, key, budget_bytes=budget_ids, memory_bytes_per_id=1, max_missed=max_missed)
+    advised, keep, both = analysis.recommendation, analysis.of(Kind.KEEP), analysis.of(Kind.BOTH)
+    before = [sized for sized in analysis.kinds if list(Kind).index(sized.kind) < list(Kind).index(advised.sized.kind)]
+    before = [keep, *before] if advised.sized is not keep else []
+    assert all(sized.memory_bytes > budget_ids for sized in before)
+    assert keep.setting.pair == tuple(map(max, present, both.setting.pair))
+    assert keep.setting.missed <= analysis.of(Kind.PRESENT).setting.missed
+    if advised.lowers:
+        assert judged(log, *keep.setting.pair, key).peak_ids > budget_ids
+        assert "The risk: a repeat that comes more than" in advised.risk
+    for move, today, new, asked in zip(
+        (advised.window_move, advised.expiry_move), present, advised.setting.pair, both.setting.pair, strict=True
+    ):
+        assert (move == "raise", move == "lower") == (new > today, new < today)
+        if advised.sized is keep and move == "raise":
+            assert new == asked
+    assert bool(advised.risk) is (advised.sized is not keep)
+
+
+def test_what_is_set_today_is_kept_or_raised_by_what_each_tier_lacks():
+    """Doubled, the log needs W = 20 and E = 18 s."""
+    log = [Receipt(at * SECOND_US, f"{at % 10}") for at in range(10)] + [Receipt(9 * SECOND_US, "0")]
+    for present, moves in {
+        (20, 18_000_000): ("keep", "keep"),
+        (19, 18_000_000): ("raise", "keep"),
+        (20, 17_999_999): ("keep", "raise"),
+        (1, 0): ("raise", "raise"),
+        (2000, 120_000_000): ("keep", "keep"),
+    }.items():
+        advised = recommended(log, present).recommendation
+        assert (advised.sized.kind, advised.window_move, advised.expiry_move) == (Kind.KEEP, *moves)
+        assert advised.setting.pair == (max(20, present[0]), max(18_000_000, present[1]))
+
+
+def test_memory_may_raise_one_and_lower_the_other():
+    """`window` needs W, and hardly an expiry."""
+    log = [Receipt(at * SECOND_US, f"{at}") for at in range(100)] + [Receipt(99 * SECOND_US, "90")]
+    analysis = recommended(log, (2, 60 * SECOND_US), budget_bytes=25, memory_bytes_per_id=1)
+    advised = analysis.recommendation
+    assert (advised.sized.kind, advised.window_move, advised.expiry_move) == (Kind.WINDOW, "raise", "lower")
+
+
 def test_why_tells_need_margin_and_what_is_missed():
     log = [Receipt(1, "a"), *(Receipt(2, f"{n}") for n in range(9)), Receipt(3, "a")]
     recommendation = analysed(log).recommendation
@@ -79,25 +137,66 @@ def test_why_tells_need_margin_and_what_is_missed():
     assert (
         "To catch its one duplicate, this log needs W = 10 without an expiry, or E = 0.000001 s" in recommendation.why
     )
-    assert "raise Apama's defaults, not lower them" in recommendation.why
+    assert "is kept, and raised where it is less than 2 times that" in recommendation.why
+    assert recommendation.explanation == recommendation.why
     lean = analysed([*log, Receipt(3, "a")], max_missed=1, budget_bytes=1, margin=1.5).recommendation
     assert "all 2 duplicates but 1" in lean.why
     assert "1.5 times what they need together" in lean.why
-    assert "more memory than the budget of 1 bytes" in lean.why
+    assert lean.explanation == f"{lean.why} {lean.risk}"
 
 
-def test_why_says_that_a_budget_decided():
+def test_the_risk_says_that_a_budget_decided():
     log = [*(Receipt(n * SECOND_US, f"{n}") for n in range(99)), Receipt(99 * SECOND_US, "98")]
     sizes = {sized.kind: sized.memory_bytes for sized in analysed(log).kinds}
-    within = analysed(log, budget_bytes=sizes[Kind.LEAN]).recommendation
-    assert within.why.endswith(f"than the budget of {sizes[Kind.LEAN]:,} bytes.")
-    assert analysed(log, budget_bytes=1).recommendation.why.endswith("So does this: it is the smallest.")
+    budget_bytes = sizes[Kind.LEAN]
+    risk = analysed(log, budget_bytes=budget_bytes).recommendation.risk
+    assert risk.startswith(
+        f"Memory decides: 'keep' takes {sizes[Kind.KEEP]:,} bytes, and --budget allows {budget_bytes:,}. The risk: a repeat that "
+        "comes more than 1 s and 0 ids later may get through. What is set today catches each within 120 s or 2,000 ids."
+    )
+    risk = analysed(log, budget_bytes=1).recommendation.risk
+    assert f"--budget allows 1. This takes {sizes[Kind.LEAN]:,}, the least of all. The risk" in risk
 
 
 def test_weak_evidence_with_a_small_budget_is_no_reason_to_set_less():
     recommendation = analysed([Receipt(1, "a"), Receipt(2, "a")], budget_bytes=1).recommendation
-    assert recommendation.sized.kind is not Kind.DEFAULT
-    assert "A log that says this little is no reason to set less: raise --budget if you can." in recommendation.why
+    assert recommendation.sized.kind is not Kind.KEEP
+    assert "A log that says this little is no reason to set less: raise --budget if you can." in recommendation.risk
+
+
+def test_a_budget_that_raises_everything_risks_nothing():
+    log = [Receipt(at * SECOND_US, f"{at}") for at in range(100)] + [Receipt(99 * SECOND_US, "90")]
+    risk = recommended(log, (0, 1), budget_bytes=1).recommendation.risk
+    assert "the least of all" in risk
+    assert "The risk" not in risk
+
+
+@pytest.mark.parametrize(("counted", "is_said"), [(9, True), (10, False)])
+def test_a_key_that_hides_more_than_a_tenth_is_in_doubt(counted, is_said):
+    log = [Receipt(at, "a", connection_id="b1") for at in range(counted + 1)] + [Receipt(99, "a", connection_id="b2")]
+    caveat = analysed(log).recommendation.caveat
+    assert (
+        caveat
+        == (
+            f"But first run again with --domain destination: this KEY counts {counted} duplicates, and not the 1 repeat that came "
+            "over another connection or receiver of the same queue."
+        )
+        * is_said
+    )
+    assert analysed(log).recommendation.explanation.endswith(caveat)
+    assert not analysed(log, "destination").recommendation.caveat
+
+
+@given(logs(), st.sampled_from(["default", "connection", "receiver", "destination", "name:x"]))
+@cases(100)
+def test_the_key_proposed_counts_what_this_one_hides(log, key):
+    """Each receiver of a topic gets its messages, so only a queue's are looked at."""
+    log = [receipt._replace(destination="q") for receipt in log]
+    hidden = len(repeats(log, "destination")) - len(repeats(log, key))
+    analysis = analysed(log, key)
+    caveat = analysis.recommendation.caveat
+    assert bool(caveat) is (10 * hidden > analysis.log.duplicates)
+    assert not caveat or f"and not the {hidden} repeat" in caveat
 
 
 @pytest.mark.parametrize("max_missed", [1, 2, 100])
