@@ -1,5 +1,38 @@
 """Receipts a second through the sizing kernel, which answers for a whole grid, against libCacheSim's LRU, which answers
-for one cache size at a time and knows neither sources nor expiry nor peaks."""
+for one cache size at a time and knows neither sources nor expiry nor peaks.
+
+Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
+
+`kernel` uses both cores, while libCacheSim replays a trace on one. libCacheSim's default hash table is also far from the
+best for small caches.
+
+    on the wall: 33.4 (29.5 to 41.8)
+    by processor time, `kernel-cpu`: 19.5 (16.2 to 21.7)
+    on the wall, each cache's table fitted by hand, `kernel-fitted`: 20.5 (15.2 to 24.3)
+
+Sources of very different rates took the kernel twice the time. A quiet source's oldest entry lay far from all others, and
+each of the four columns that tell what becomes of it cost a miss of the cache. Now these lie by source, so a queue reads
+on where it stopped. While queues fill, every receipt raises the peak under each expiry; that takes vector instructions
+alone now. And the kernel says beforehand what it will read (`prefetch`): each source's queue reads on in a stretch of its
+own, and the processor foresees few such stretches by itself. That takes up to a third off a replay.
+
+Since then, four changes took another third off each of the five logs. Which ids have spilled is a bit for each row, not
+a byte: the set fits the processor's cache, and what an expiry forgets is counted 64 rows at a time. That count alone
+had taken up to half of the time. Whether a source still holds an id is read where its queue reads anyway, no longer in
+a column of its own. The search for what an expiry forgets goes by each 32nd time first. And the room of all expiries is
+checked by its least value. `kernel-zipf` still takes a third more processor time than `kernel`: while its quiet
+sources' queues fill, peaks rise for most of the log, and each time the kernel looks for what can be forgotten. About a
+sixth of its time goes into these searches.
+
+We tried three more ways:
+
+- A table of the first row in each small span of time, instead of the search: gains no more, costs a pass over the
+  log, and a tenth more time where a burst fills a span.
+- To check the room only once as many ids have spilled as there was room for: a branch that can't be foreseen, which costs
+  more than the check.
+- `prefetch` for the bit of the next id to spill: a tenth less with the largest windows and very different rates, and up to
+  a tenth more elsewhere.
+"""
 
 from __future__ import annotations
 

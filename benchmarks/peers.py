@@ -3,6 +3,20 @@
 All run on a real Artemis and a real PostgreSQL. A rate is that of the effects, from the first to the last committed one, as
 somebody else sees them. What each peer promises under a kill stands beside its route, in `java/Peers.java` and
 `peers_inbox.py`.
+
+Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
+
+`peers-camel-message-16`: a function of each message inserts its row by a statement of its own, one after another, on one
+connection. Camel has 16 of each. With `messages` a batch's rows go to the server together, which is 4.4 times Camel's
+best.
+
+`peers-queue-*`: the broker's own bridge hands messages on inside Java. Ours takes each one into Python and sends it back.
+By AMQP the connector alone, without a store, does 4,900 to 5,800 a second from queue to queue: 72 to 94 us a message to
+take, 71 to 87 to send. The bridge overlaps both, and so is faster with its store. 0.5 would take an AMQP client
+that spends less Python on a message.
+
+`peers-inbox-1`: both sides wait for the same sync of the disk and for as many ways to the server. A row of the
+application's own comes between lock and commit, so they can't go in one message.
 """
 
 from __future__ import annotations
