@@ -15,38 +15,46 @@ def _named(setting: SettingFigures) -> str:
     return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
 
 
-def answer(analysis: Analysis, allowed_missed: int | None) -> str:
-    """What the one setting that was asked for misses, and whether that is allowed; empty where there were more to choose from."""
+def answer(analysis: Analysis, allowed_missed: int | None) -> tuple[str, ...]:
+    """What the one setting that was asked for misses, whether that is allowed, and what it costs; empty where several were
+    asked for."""
     if len(analysis.settings) != 1:
-        return ""
+        return ()
     (setting,) = analysis.settings
-    said = f"{_named(setting)} would miss {of_duplicates(setting.missed, analysis.log.duplicates)}"
-    if allowed_missed is None:
-        return f"{said}."
-    verdict = "passes" if setting.missed <= allowed_missed else "fails"
-    return f"{said}. This {verdict}: --fail-on-missed allows {count(allowed_missed)}."
+    said = f"{_named(setting)} would miss {of_duplicates(setting.missed, analysis.log.duplicates)}."
+    if allowed_missed is not None:
+        verdict = "passes" if setting.missed <= allowed_missed else "fails"
+        said += f" This {verdict}: --fail-on-missed allows {count(allowed_missed)}."
+    memory = size(setting.peak_ids * analysis.bytes_per_id)
+    return said, f"It keeps at most {count(setting.peak_ids, 'id')}, {memory} of this package's memory."
 
 
 def decision(analysis: Analysis) -> str:
     """Whether to keep, to raise or to lower W and E, and what to mend before that."""
     advised = analysis.recommendation
-    (window, expiry_us), setting = advised.present, advised.setting
-    window_move, expiry_move = advised.window_move, advised.expiry_move
-    verb = window_move.capitalize()
-    if window_move is expiry_move is Move.KEEP and present_is_default(analysis):
-        verb = "Keep the defaults,"
-    changed = "=" if window_move is Move.KEEP else f"from {count(window)} to"
-    said = f"{verb} W {changed} {count(setting.window, 'id')} per source"
-    verb = "and" if expiry_move is window_move else f"and {expiry_move}"
-    changed = "=" if expiry_move is Move.KEEP else f"from {seconds(expiry_us)} to"
-    said += f" {verb} E {changed} {seconds(setting.expiry_us)}."
+    window_today, expiry_today_us = advised.present
+    window = _moved(advised.window_move, count(window_today), count(advised.setting.window, "id"))
+    expiry = _moved(advised.expiry_move, seconds(expiry_today_us), seconds(advised.setting.expiry_us))
+    is_one = advised.window_move is advised.expiry_move
+    begin = advised.window_move.capitalize()
+    if is_one and advised.window_move is Move.KEEP and present_is_default(analysis):
+        begin = "Keep the defaults,"
+    said = f"{begin} W {window} per source and {'' if is_one else f'{advised.expiry_move} '}E {expiry}."
     return " ".join(filter(None, (said, advised.caveat)))
+
+
+def _moved(move: Move, today: str, advised: str) -> str:
+    return f"= {advised}" if move is Move.KEEP else f"from {today} to {advised}"
 
 
 def supported(analysis: Analysis) -> str:
     """What the log asks for by itself, whatever is set today, and what lowering to that would save."""
     advised, both = analysis.recommendation, analysis.of(Kind.BOTH)
     if not analysis.evidence.window_need:  # it has no duplicate, or all may be missed
+        if advised.expiry_move is Move.RAISE:
+            return (
+                "No duplicate asks for that: E is at least a second, and at least three times the longest redelivery."
+            )
         return "The log itself asks for nothing."
     if both.setting == advised.setting:
         return "That is what the log itself supports."
@@ -54,22 +62,17 @@ def supported(analysis: Analysis) -> str:
     if advised.sized.kind is not Kind.KEEP:
         return f"{said}, which takes {size(both.memory_bytes)}."
     # What is kept is never less than what the log asks for.
-    lower = [
-        name
-        for name, kept, asked in (
-            ("W", advised.setting.window, both.setting.window),
-            ("E", advised.setting.expiry_us, both.setting.expiry_us),
-        )
-        if asked < kept
-    ]
-    what = "" if len(lower) > 1 else f"{lower[0]} "
+    what = "Lowering to that"
+    if both.setting.window == advised.setting.window:
+        what = "Lowering E to that"
+    elif both.setting.expiry_us == advised.setting.expiry_us:
+        what = "Lowering W to that"
     saved = advised.sized.memory_bytes - both.memory_bytes
     if saved <= 0:
-        return f"{said}. Lowering {what}to that would save no memory."
-    worth = (
-        "it shows too little for that" if analysis.evidence.grade is Grade.WEAK else "do it only where memory is short"
-    )
-    return f"{said}. Lowering {what}to that would save {size(saved)} of {size(advised.sized.memory_bytes)}: {worth}."
+        return f"{said}. {what} would save no memory."
+    is_weak = analysis.evidence.grade is Grade.WEAK
+    worth = "it shows too little for that" if is_weak else "do it only where memory is short"
+    return f"{said}. {what} would save {size(saved)} of {size(advised.sized.memory_bytes)}: {worth}."
 
 
 def weakness(analysis: Analysis) -> str:
@@ -85,7 +88,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     evidence, duplicates = analysis.evidence, analysis.log.duplicates
     bursts = f"{count(evidence.bursts, 'burst')} in {duration(evidence.span_us)}"
     if not duplicates:
-        return (f"The log holds no duplicate in {duration(evidence.span_us)}, so it says nothing about W and E.",)
+        return (f"The log holds no duplicate in {duration(evidence.span_us)}.",)
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
     needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."

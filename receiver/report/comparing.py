@@ -66,7 +66,7 @@ def _policies(comparison: Comparison) -> Table:
         ("*", {recommended_policy(comparison)} - {None}, "the two-tier setting recommended for this log"),
         ("+", fitted, _fitted_words(comparison)),
     ]
-    notes = ["missed: duplicates let through; false: new messages dropped"]
+    notes = ["missed: let through; false: new messages dropped; memory: this package's"]
     notes += [f"{sign} {meaning}" for sign, indices, meaning in signs if indices]
 
     def number(index: int) -> str:

@@ -90,7 +90,7 @@ def analysis_document(analysis: Analysis, *, allowed_missed: int | None = None) 
     answer = advice.answer(analysis, allowed_missed)
     doubts, findings = _findings(analysis)
     shown = [
-        *blocks("answer", Lead(answer) if answer else None, _kept_by_the_one(analysis) if answer else None),
+        *blocks("answer", *map(Lead, answer[:1]), *answer[1:]),
         *blocks("answer", Lead(advice.decision(analysis)), Items("", doubts) if doubts else None),
         *blocks("answer", recommendation.risk, Text(advice.supported(analysis), grade=grade)),
         *blocks("answer", f"{_GRADES[grade]} {meaning[0].upper()}{meaning[1:]}.", only=Only.PAGE),
@@ -126,8 +126,8 @@ def _findings(analysis: Analysis) -> tuple[list[str], list[str]]:
 
 
 def _kinds(analysis: Analysis) -> Table:
-    """One row of each kind of setting; `present` only where it isn't kept as it is, for then the row of `keep` says so. A log
-    that asks for nothing has no rows for what it asks for, unless one of them is recommended.
+    """One row of each kind of setting. Where `keep` is what is set today, its row stands for both. A log that asks for nothing
+    has no rows for what it asks for, unless one of them is recommended.
     """
     recommended, keep, present = analysis.recommendation.sized, analysis.of(Kind.KEEP), analysis.of(Kind.PRESENT)
     is_one_row = present.setting == keep.setting
@@ -156,13 +156,6 @@ def _kinds(analysis: Analysis) -> Table:
 
 def _mark(is_recommended: bool) -> str:  # noqa: FBT001 - private
     return MARK if is_recommended else ""
-
-
-def _kept_by_the_one(analysis: Analysis) -> str:
-    """What the one setting that was asked for costs."""
-    (setting,) = analysis.settings
-    memory_bytes = setting.peak_ids * analysis.bytes_per_id
-    return f"It keeps at most {count(setting.peak_ids, 'id')}, {words.size(memory_bytes)} of this package's memory."
 
 
 def _curves(analysis: Analysis) -> Iterator[Text | Chart]:

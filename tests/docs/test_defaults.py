@@ -65,7 +65,7 @@ def test_no_class_of_settings_has_a_default_of_its_own(section):
 HELP = {
     "simulate": [
         f"--window {WINDOW} --expiry {EXPIRY_SECS} --verdicts verdicts.csv",
-        f"may miss N duplicates. [default: {SIMULATE['max_missed']}]",
+        f"at most N duplicates are missed. [default: {SIMULATE['max_missed']}]",
         f"what the log needs. [default: {SIMULATE['margin']}]",
     ],
     "retire": [

@@ -95,6 +95,8 @@ def contradictions(sentence: str, advised: Read) -> list[str]:
         found += [] if is_done else [f"{verb} {what} {size}".strip()]
     if "may be missed" in sentence and not advised.by_memory:
         found.append("may be missed")
+    if "asks for nothing" in sentence and "raise" in advised.verb.values():
+        found.append("asks for nothing")
     return found + [size for size in re.findall(f"with W = ({NUMBER})", sentence) if number(size) != advised.size["W"]]
 
 

@@ -39,7 +39,7 @@ def test_the_policies_side_by_side():
         "    7   sequence                       941        0   1,204         15   3.08 kB",
         ">*  8   apama:window=200,expiry=5      941        0       0      6,500   1.33 MB",
         "    9   perfect                        941        0       0    214,340   43.9 MB",
-        "missed: duplicates let through; false: new messages dropped",
+        "missed: let through; false: new messages dropped; memory: this package's",
         "> never wrong, with the fewest ids",
         "* the two-tier setting recommended for this log",
         "7: Pulsar, RabbitMQ streams; 9: solace-lookup, forgets nothing, the yardstick",

@@ -149,10 +149,7 @@ def test_what_makes_the_log_doubtful_stands_beside_the_decision():
 def test_a_log_without_duplicates_promises_nothing():
     set_, believe, _, present, price = answers(empty())
     assert "The log itself asks for nothing. Evidence: weak. Too few disturbances, or halves of the log" in set_
-    assert believe == (
-        "The evidence is weak: 0 bursts, where fair takes 10. The log holds no duplicate in 0 s, so it says nothing about W "
-        "and E."
-    )
+    assert believe == ("The evidence is weak: 0 bursts, where fair takes 10. The log holds no duplicate in 0 s.")
     assert "window W 2,000 2,000 - expiry E 120 s 120 s -" in present
     assert price.startswith("No source sent a duplicate, so no source decides about W and E.")
 

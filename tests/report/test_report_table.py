@@ -91,6 +91,12 @@ def test_what_the_log_itself_supports_and_what_lowering_to_that_would_save(kind,
     assert text.count(f"Evidence: {grade}.") == 1
 
 
+def test_without_a_duplicate_a_rule_may_raise_e():
+    analysis = replace(empty(), recommendation=replace(empty().recommendation, present=(2_000, 100)))
+    assert "No duplicate asks for that: E is at least a second, and at least three times the" in said(analysis)
+    assert "The log itself asks for nothing." in said(empty())
+
+
 def test_lowering_may_save_nothing():
     analysis = of_kind(realistic(), Kind.BOTH, replace(setting_at(200, 5_000_000), peak_ids=28_500))
     sized = replace(analysis.of(Kind.BOTH), memory_bytes=analysis.of(Kind.KEEP).memory_bytes)
