@@ -41,9 +41,9 @@ _SHORTEST_WAIT_SECS = 0.05
 _RETRY_SECS = 5.0
 """How soon files are tried again that couldn't be made."""
 _MOST_WAITING_FILES, _LEAST_MOST_BYTES = 4, 64 << 20
-"""A receiver leaves so many files of `rotate_bytes` waiting in the store, or as much as this, before it drops what comes."""
+"""Receipts are dropped while so many files of `rotate_bytes` wait in the store, and at least so many bytes."""
 _FOREIGN_ROTATIONS = 2
-"""Who can't make files of its own for so many times `rotate_secs` is dead or can't write; another host does it then."""
+"""A host whose batches have waited for so many times `rotate_secs` is dead or can't write: others make its files."""
 _PATIENCE_SECS = 10.0
 """How long it waits, without a store that says so, for others who make files in the folder."""
 _TOO_MUCH = "as much waits in the store as may"
@@ -87,7 +87,7 @@ class Recorder(Closing):
         self._pid = os.getpid()
         self._changed = threading.Condition()
         self._waiting_bytes = 0
-        """What waits in the store: as much as was left when files were last made, and what has been packed since."""
+        """How much waits in the store: what was left when files were last made, and what has been packed since."""
         self._wakes_at_bytes = self._settings.rotate_bytes
         self._asked = self._done = 0
         """How often files were asked for, and how often they have been made."""

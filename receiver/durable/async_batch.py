@@ -59,7 +59,7 @@ class AsyncBatch(ABC):
 
     @abstractmethod
     async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """What a function returns that may ask the database."""
+        """Call a function that may ask the database, and await all that it asks."""
 
     receive = _awaited(Batch.receive)
     """What was decided is recorded when the batch ends."""
@@ -220,7 +220,7 @@ class ConcurrentTaskBatch(AsyncBatch):
 
 
 async def to_the_end(awaited: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
-    """What it returns; a task that is cancelled waits for it all the same."""
+    """Its result. A task that is cancelled meanwhile waits for the end all the same, and is cancelled then."""
     ending = asyncio.ensure_future(awaited)
     cancelled = None
     while not ending.done():

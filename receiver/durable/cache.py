@@ -247,7 +247,7 @@ class DomainCache:
             self._histories[id_] = digests
 
     def note(self, seq: int, id_: str, history: History) -> None:
-        """Note an id's history, which this row has; no older row of the id is needed any more."""
+        """Note the history of an id. This row has all of it, so no older row of the id is needed."""
         self.forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:

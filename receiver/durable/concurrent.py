@@ -246,16 +246,19 @@ class ConcurrentBatch(Batch):
 
 
 class FoldedUpTo(NamedTuple):
-    """What the last folding leaves for the next."""
+    """How far the last folding came."""
 
     policy: TwoTierDetector
-    """Whose forgotten ids are released: another one has read the log anew."""
+    """The policy in memory whose forgotten ids were released. If the next batch has another, the log was read anew."""
     again: set[str]
-    """Ids to be looked at again, for somebody was at their claims."""
+    """Forgotten ids whose claims an open transaction had: they are released later."""
 
 
 def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = _AT_ONCE) -> tuple[int, FoldedUpTo]:
-    """Fold receipts in, in a batch of the domain, and release what the rule has forgotten; how many, and how far that is."""
+    """Fold waiting receipts in, in a batch of the domain, and release the claims of ids that the rule has forgotten.
+
+    Returns how many receipts that were, and how far it came.
+    """
     rows = claims.take(at_most)
     for row in rows:
         batch.decide(

@@ -181,7 +181,7 @@ def _join(values: _Values, status: Status, *, with_gauges: bool) -> None:
 
 
 def _samples(metric: _Metric, status: Status) -> Iterator[tuple[str, str, float]]:
-    """What ends the name of each sample, the value of its own label, and its value."""
+    """The samples of a metric: the end of each one's name, the value of its own label, and its value."""
     value = metric.read(status)
     end = "_total" if metric.kind == "counter" else ""
     if isinstance(value, Buckets):

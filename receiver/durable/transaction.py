@@ -53,7 +53,7 @@ class Transaction:
         log = self.log
         self._held = Hold(session.lock, lambda: log.holder, task or threading.get_ident(), domain=session.store_id)
         self.state: DomainState
-        """As the transaction found it."""
+        """The domain's state as the transaction found it."""
         self._has_read_on = False
         self.converts = False
         """Whether it makes the domain one of the other kind."""

@@ -386,7 +386,7 @@ class Lease:
 
 
 def waiting_by_row() -> Subquery:
-    """What waits, for whoever counts it: each row, with how many messages it has."""
+    """The rows of waiting messages, to count them: each row says how many it has."""
     return union_all(
         select(*waiting.c["target_id", "messages", "received_at_us", "last_sequence", "body_bytes"]),
         select(

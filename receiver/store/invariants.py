@@ -350,7 +350,7 @@ class _PackedCheck:
             self._store.note("messages", DomainName.of(state), f"{which}: {wrong}")
 
     def _wrong(self, raw: RawRow, state: DomainState) -> str | None:
-        """What of a row isn't as its messages say, or which of them is elsewhere too; None if all is well."""
+        """How a row contradicts its messages, or which of them is in another row too; None if all is well."""
         try:
             messages = unpack(raw.runs, raw.packed, raw.tries)
             # As a driver would take them.

@@ -163,9 +163,9 @@ def _shortened(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
-    """The values of all objects by name, where all have the same names, as most do; else the objects.
+    """The objects as a column for each name, where all have the same names, as most do; else as they are.
 
-    For values that are those of a `known` column there is that one's name.
+    In place of a column that equals a `known` one there is that one's name.
     """
     if not any(objects):
         return {}

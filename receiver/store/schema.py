@@ -1,4 +1,4 @@
-"""Whose tables are in a database, and of which version: looked at first, made or migrated if need be.
+"""Whether a database has our tables, and of which version; they are made or migrated if need be.
 
 Nothing is changed before a look has shown that the tables are ours. The look takes no lock, so whoever opens an up-to-date
 store waits for nobody. Alembic is loaded only where a store isn't of the current version.

@@ -36,7 +36,7 @@ from receiver.store.tables import (
 )
 
 _PAUSE_SECS = 0.1
-"""Who waits for a locked file looks this often whether it is free."""
+"""Between two parts of giving space back, so that those who wait for the file get their turn."""
 
 
 def examined_rows(address: str | URL, query: Executable) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""What each kind of database does in its own way. No module outside knows which kinds there are; another is another object.
+"""The kinds of databases: an object for each, which does what others do differently. No other room knows which there are.
 
 | file | what is in it |
 |---|---|
