@@ -1,4 +1,4 @@
-"""What `docs/bridge.md` and `docs/brokers.md` name is there: tests, options, fields, metrics, modes."""
+"""What the pages on the bridge and its brokers name is there: tests, options, fields, metrics, modes."""
 
 import ast
 import importlib
@@ -14,10 +14,12 @@ from receiver.bridge import Message, Mode, Origin, open_bridge
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.metrics import export
-from tests.docs.markdown import ROOT, blocks, commands
+from tests.docs.markdown import ROOT, blocks, commands, sections
 
 PAGE = "docs/bridge.md"
-TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in (PAGE, "docs/brokers.md"))
+PAGES = (PAGE, "docs/bridge-failures.md", "docs/brokers.md")
+TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+PROMISES = sections("docs/reliability.md")["Promises of the bridge"]
 
 
 def functions_of_tests() -> set[str]:
@@ -26,14 +28,14 @@ def functions_of_tests() -> set[str]:
 
 
 def test_every_test_named_is_there():
-    named = set(re.findall(r"`(test_\w+)`", TEXT))
+    named = set(re.findall(r"`(test_\w+)`", TEXT + PROMISES))
     assert len(named) > 20
     assert named - functions_of_tests() == set()
     assert [path for path in re.findall(r"`(tests/[^`]*)`", TEXT) if not (ROOT / path).exists()] == []
 
 
 def test_every_promise_has_its_test():
-    table = TEXT.partition("| mode | promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = PROMISES.partition("| mode | promise | test |")[2].partition("\n\n")[0].splitlines()[2:]
     assert len(table) > 12
     assert [row for row in table if "`test_" not in row] == []
 
@@ -85,8 +87,8 @@ def test_every_metric_is_named(bridge):
 
 @pytest.mark.parametrize("nth", [0, 1])
 def test_rows_of_your_own_are_written_once(tmp_path, monkeypatch, nth):
-    source = blocks(PAGE, "python", "Rows of your own")[nth]
-    (command,) = commands(blocks(PAGE, "sh", "Rows of your own")[nth])
+    (source,) = blocks(PAGE, "python", "Rows of your own")
+    command = commands(blocks(PAGE, "sh", "Rows of your own")[0])[nth]
     target, url = command[5], command[7]
     _, module, _ = target.split(":")
     (tmp_path / f"{module}.py").write_text(source, encoding="utf-8")

@@ -1,49 +1,43 @@
-"""The story of `docs/bridge.md`, from senders that send twice to windows sized for them: its commands, and what they say."""
+"""The program `examples/bridge/sizing.sh`, from senders that send twice to windows sized for them, does what it says."""
 
 import os
 import re
+import subprocess
+import sysconfig
 import uuid
 from pathlib import Path
 
 import pytest
 
 from examples.demo.processes import HOST
-from tests.docs.markdown import blocks, commands, run
+from tests.docs.markdown import ROOT
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
-PAGE, STORY = "docs/bridge.md", "From start to end: windows sized from what came"
-VARIES = re.compile(r"(?<=Rate=)[\d,]+")
+STORY = ROOT / "examples" / "bridge" / "sizing.sh"
 
 
-def said(line: str) -> str:
-    """A line of the log without what differs from run to run."""
-    return VARIES.sub("…", line.partition(" - ")[2])
-
-
-def test_from_start_to_end(running_artemis, tmp_path):
-    (send,) = blocks(PAGE, "python", STORY)
-    queue, port = f"orders-{uuid.uuid4()}", running_artemis.amqp_port
-    own = f"{HOST}:{port}/queue/{queue}"
-    (tmp_path / "send.py").write_text(send.replace("localhost/queue/orders", own), encoding="utf-8")
-    outputs = blocks(PAGE, "text", STORY)
-    given = {"env": os.environ | {"COLUMNS": "80"}}
-    for block, shown in zip(blocks(PAGE, "sh", STORY), outputs, strict=True):
-        ran = [run(line, tmp_path, **given) for line in commands(block.replace("localhost/queue/orders", own))]
-        if "JMS Status" in shown:
-            logged = ran[-1].stderr.replace(f"{tmp_path}{os.sep}", "…/")
-            logged = logged.replace(rf"{HOST}\:{port}:queue://{queue}", r"localhost\:5672:queue://orders")
-            *meanwhile, last = logged.splitlines()  # a slow machine has more than one line of figures
-            reported = [said(line) for line in [*(line for line in meanwhile if "JMS Status" not in line), last]]
-            assert [said(line) for line in shown.splitlines()] == reported[-shown.count("\n") :]
-        else:
-            printed = words(ran[-1].stdout)  # where lines are broken depends on the figures that vary
-            assert [part for part in map(words, shown.split("…")) if part not in printed] == []
-    assert len(set(lines := ids(tmp_path / "orders.jsonl"))) == len(lines) == 8_000
-
-
-def words(text: str) -> str:
-    return " ".join(text.split())
+def test_windows_sized_from_what_came(running_artemis, tmp_path):
+    address = f"amqp://{HOST}:{running_artemis.amqp_port}/queue/orders-{uuid.uuid4()}"
+    ran = subprocess.run(
+        ["sh", STORY, address],
+        cwd=tmp_path,
+        env=os.environ | {"COLUMNS": "80", "PATH": f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}"},
+        capture_output=True,
+        check=True,
+        encoding="utf-8",
+        timeout=300,
+    )
+    lines = [line for line in ran.stderr.splitlines() if "JMS Status" in line and "rx=4,160 " in line]
+    first, second = (dict(re.findall(r"(\w+)=([\d,]+)", line)) for line in (lines[0], lines[-1]))
+    assert (first["tx"], first["rDupsDet"], first["rDupIds"]) == ("4,000", "160", "4,000")
+    assert (second["tx"], second["rDupsDet"], second["rDupIds"]) == ("4,000", "160", "160")
+    assert "batches have at most 80 messages, as many as the window has ids" in ran.stderr
+    assert ran.stdout.startswith("Keep the defaults, W = 2,000 ids per source and E = 120 s.\n")
+    assert "Evidence: weak." in " ".join(ran.stdout.split())
+    assert re.search(r"^  lean +80 +0 s +0 ", ran.stdout, re.MULTILINE)
+    assert ran.stdout.split()[-2:] == ["8000", "orders.jsonl"]
+    assert len(set(ids_of := ids(tmp_path / "orders.jsonl"))) == len(ids_of) == 8_000
 
 
 def ids(file: Path) -> list[str]:

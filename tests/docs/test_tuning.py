@@ -230,9 +230,8 @@ def test_a_topic_of_kafka(folder):
 @pytest.mark.slow
 def test_a_bridge_records(running_artemis, folder):
     own = f"{HOST}:{running_artemis.amqp_port}/queue/orders-{uuid.uuid4()}"
-    (send,) = blocks("docs/bridge.md", "python", "From start to end: windows sized from what came")
-    (folder / "send.py").write_text(send.replace("localhost/queue/orders", own), encoding="utf-8")
-    run([sys.executable, "send.py", "1", "500"], folder)
+    send = [sys.executable, str(ROOT / "examples" / "bridge" / "send.py"), f"amqp://{own}"]
+    run([*send, "1", "500"], folder)
     bridge, simulate = commands(BRIDGE.replace("localhost/queue/orders", own))
     run(bridge, folder)
     receipts, duplicates = counted(run(simulate, folder).stdout)
@@ -240,7 +239,7 @@ def test_a_bridge_records(running_artemis, folder):
     assert duplicates
 
     (options,) = re.findall(r"`(--mode AT_LEAST_ONCE .*?)`", sections(PAGE)[SHADOW])
-    run([sys.executable, "send.py", "500", "1000"], folder)
+    run([*send, "500", "1000"], folder)
     shadow = [*bridge[:-2], *shlex.split(options), *bridge[-2:]]
     swaps = {"sqlite:///receiver.db": "sqlite:///shadow.db", "file:orders.jsonl": "file:all.jsonl"}
     ran = run([swaps.get(argument, argument) for argument in shadow], folder)
