@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
 CLOSED = (asyncio.IncompleteReadError, ConnectionError)
+_ACCEPTS_SECS = 0.01
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -36,17 +37,30 @@ class Proxy:
         self,
         connect: Callable[[], Awaitable[Streams]],
         make_link: Callable[[asyncio.StreamWriter, asyncio.StreamWriter], Link],
+        port: int = 0,
     ) -> None:
+        """`port`: where it listens, instead of anywhere."""
         self._connect = connect
         self._make_link = make_link
         self.links: set[Link] = set()
         self.reachable = True
         self.loop = asyncio.new_event_loop()
-        self.listener = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.listener = self.loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", port))
+        self.port: int = self.listener.sockets[0].getsockname()[1]
 
-    @property
-    def port(self) -> int:
-        return self.listener.sockets[0].getsockname()[1]
+    def listen(self, *, again: bool) -> None:
+        """Refuse connections, as where nobody listens, or take them again."""
+
+        async def change() -> None:
+            if again:
+                self.listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+                return
+            for listening in self.listener.sockets:
+                self.loop.remove_reader(listening.fileno())
+            await asyncio.sleep(_ACCEPTS_SECS)  # asyncio loses a connection that is being taken as its server is closed
+            self.listener.close()
+
+        asyncio.run_coroutine_threadsafe(change(), self.loop).result()
 
     def cut(self) -> None:
         """Cut all links now."""

@@ -56,6 +56,10 @@ class Event(StrEnum):
     KILL_BROKER = "kills -9 of the broker"
     CUT = "cuts of all links to the broker"
     CUT_STORE = "links to the store cut at a commit"
+    FAIL_OVER = "failovers: kills -9 of the leading node"
+    CUT_OFF = "leading nodes cut off from the others"
+    FREEZE = "leading nodes frozen"
+    ROLL = "rolling restarts of all nodes"
 
 
 class Queue(NamedTuple):
@@ -79,6 +83,13 @@ class Queue(NamedTuple):
     def straight(self, name: str) -> str:
         """The address past the proxy."""
         return f"{self.protocol}://{self.login}{HOST}:{self.broker_port}/queue/{name}"
+
+    def source(self) -> str:
+        """Where bridges take from."""
+        return self.address(self.name)
+
+    def is_empty(self) -> bool:
+        return effects.has_nothing(self.straight(self.name))
 
 
 class Store(NamedTuple):
@@ -132,6 +143,9 @@ class Plan:
 class Campaign:
     """One of them, from the first start to the last message."""
 
+    stuck_secs = STUCK_SECS
+    """After so long without a message, senders wait for nobody."""
+
     def __init__(self, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
         self.plan, self.queue, self.store = plan, queue, store
         self.senders = [
@@ -151,7 +165,7 @@ class Campaign:
 
     def _bridge(self, name: str) -> MortalBridge:
         plan, queue = self.plan, self.queue
-        arguments = [queue.address(queue.name), plan.target, "--store", self.store.bridges_url, "--mode", plan.mode]
+        arguments = [queue.source(), plan.target, "--store", self.store.bridges_url, "--mode", plan.mode]
         if plan.consumers is not None:
             arguments += ["--consumers", str(plan.consumers)]
         if plan.record is not None:
@@ -287,7 +301,7 @@ class Campaign:
                 bridge.start("--stop-when-idle", IDLE_SECS)
             for bridge in self.bridges:
                 bridge.ends_in()
-            self.is_empty = effects.has_nothing(self.queue.straight(self.queue.name))
+            self.is_empty = self.queue.is_empty()
             if self.is_empty and not self._waiting():
                 return
 
@@ -324,7 +338,7 @@ class Campaign:
         if new != self._progress.new:
             self._progress = Progress(new, self._looked_at)
         # What the broker holds back is waited for by nobody.
-        is_stuck = self._looked_at > self._progress.at + STUCK_SECS
+        is_stuck = self._looked_at > self._progress.at + self.stuck_secs
         too_many = self._confirmed() - new > MOST_WAITING and not is_stuck
         for sender in self.senders:
             assert sender.error is None, sender.error

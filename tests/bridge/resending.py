@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge.connectors import Message, Sink, way_to
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 
@@ -55,7 +55,7 @@ class Sender(threading.Thread):
         self.held = threading.Event()
         """Whether it is to wait, for the queue is long enough."""
         self.ending = threading.Event()
-        self._address = BrokerAddress.parse(address)
+        self._connect = way_to(BrokerAddress.parse(address))
         self._draw = random.Random(f"{seed} {source}")
 
     def ids(self) -> Iterator[str]:
@@ -77,7 +77,7 @@ class Sender(threading.Thread):
     def _live(self) -> None:
         """Send until it crashes, the broker can't be reached any more, or the end."""
         try:
-            with sink_of(self._address) as sink:
+            with self._connect() as sink:
                 while not self.is_done and self._send_batch(sink):
                     while self.held.is_set() and not self.ending.is_set():
                         time.sleep(HOLD_SECS)

@@ -1,13 +1,16 @@
 """Two real Artemis brokers, a primary and its backup, by replication: failover, and back."""
 
+import math
+import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from examples.demo.artemis import PASSWORD, USER, Broker
 from examples.demo.processes import HOST
-from tests.brokers.cluster import Nodes, subfolder
+from tests.brokers.cluster import TICK_SECS, Nodes, is_open, subfolder, until
 
-# Who holds the lock is active: without one, both are while they don't hear each other.
+# Who holds the lock is active: without it, both are while they don't hear each other.
 LOCKS = """<manager>
 <class-name>org.apache.activemq.artemis.lockmanager.file.FileBasedLockManager</class-name>
 <properties><property key="locks-folder" value="{locks}"/></properties>
@@ -27,7 +30,10 @@ CONFIG = """<connectors>
 </cluster-connection></cluster-connections>
 <ha-policy><replication>{policy}</replication></ha-policy>
 """
-IS_ACTIVE, IS_SYNCHRONIZED = "AMQ221007", "AMQ221024"
+IS_ACTIVE, IS_SYNCHRONIZED, HAS_STOPPED = "AMQ221007", "AMQ221024", "AMQ221002"
+STANDS_BY = "started, awaiting connection to a primary"
+IDLE_SECS = 5.0
+"""So long it may take a backup that has stopped to stand by again."""
 BEFORE = "<security-settings>"
 
 
@@ -37,20 +43,66 @@ class Node(Broker):
     def is_up(self, said: str) -> bool:
         return IS_ACTIVE in said or IS_SYNCHRONIZED in said
 
+    @property
+    def is_active(self) -> bool:
+        return is_open(self.amqp_port)
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it stands by, with all that the active one has."""
+        said = self.said()
+        return said.rfind(IS_SYNCHRONIZED) > max(map(said.rfind, (STANDS_BY, IS_ACTIVE, HAS_STOPPED)))
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it does nothing, although its process lives."""
+        said = self.said()
+        return said.rfind(HAS_STOPPED) > max(said.rfind(STANDS_BY), said.rfind(IS_ACTIVE))
+
+    def start(
+        self, id_cache_sizes: Mapping[str, int] | None = None, *, properties: Mapping[str, object] | None = None
+    ) -> None:
+        """A message that was under way at ten kills is no poison."""
+        super().start(id_cache_sizes, properties={'addressSettings."#".maxDeliveryAttempts': -1, **(properties or {})})
+
 
 class Pair(Nodes[Node]):
     """The first is the primary. Whenever it is there and has all that the backup has, it is the active one."""
 
-    def __init__(self, home: Path, folder: Path) -> None:
+    def __init__(self, home: Path, folder: Path, *, has_locks: bool = True) -> None:
+        """Without locks, the backup takes over whenever it doesn't hear the primary."""
         with ThreadPoolExecutor() as threads:  # making one takes seconds
             super().__init__(list(threads.map(lambda name: Node(home, folder / name), ("primary", "backup"))))
         self.primary, self.backup = self.nodes
-        locks = LOCKS.format(locks=subfolder(folder, "locks"))
+        self.restarts_of_backup = 0
+        """How often it had stopped by itself, and was started again by hand."""
+        locks = LOCKS.format(locks=subfolder(folder, "locks")) if has_locks else ""
         ports = [self.network.port_to(node, node.core_port) for node in self.nodes]
-        policies = [f"<primary>{locks}</primary>", f"<backup>{locks}<allow-failback>true</allow-failback></backup>"]
+        looks_first = "" if has_locks else "<check-for-active-server>true</check-for-active-server>"
+        policies = [
+            f"<primary>{locks}{looks_first}</primary>",
+            f"<backup>{locks}<allow-failback>true</allow-failback></backup>",
+        ]
         for node, itself, other, policy in zip(self.nodes, ports, reversed(ports), policies, strict=True):
             config = CONFIG.format(host=HOST, itself=itself, other=other, user=USER, password=PASSWORD, policy=policy)
             file = node.folder / "etc" / "broker.xml"
             text = file.read_text(encoding="utf-8")
             assert text.count(BEFORE) == 1
             file.write_text(text.replace(BEFORE, config + BEFORE), encoding="utf-8")
+
+    def leader(self, _queue: str) -> Node:
+        """The active one."""
+        return until(lambda: next((node for node in self.nodes if node.is_active), None))
+
+    def settle(self) -> None:
+        """Wait until the primary is active, and the backup could take over."""
+        until(lambda: self.primary.is_active)
+        idle_since = math.inf
+        while not self.backup.has_all:
+            idle_since = min(idle_since, time.monotonic()) if self.backup.has_stopped else math.inf
+            if time.monotonic() > idle_since + IDLE_SECS:
+                # Artemis 2.44 now and then stops a backup in the moment that it starts again, and leaves it so.
+                self.backup.kill()
+                self.start(self.backup)
+                self.restarts_of_backup += 1
+            time.sleep(TICK_SECS)

@@ -7,21 +7,25 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import psutil
 
-from examples.demo.processes import HOST, Server
+from examples.demo.processes import HOST, Server, free_ports
 from tests import links
 
 PIECE_BYTES = 1 << 16
 TICK_SECS = 0.02
+_SEEN_PORT = 20_000
+_LISTENS = "0A"
+"""The state of a socket, in `/proc/net/tcp`."""
 PATIENCE_SECS = 120
 _T = TypeVar("_T")
 _Node = TypeVar("_Node", bound=Server)
@@ -55,20 +59,40 @@ class _Wire(links.Link):
 
 
 class Network:
-    """The connections between nodes. Who is cut off neither hears the others nor is heard; clients reach it all the same."""
+    """The connections between nodes. Who is cut off neither hears the others nor is heard; clients reach it all the same.
+
+    A node that doesn't listen is refused, as without proxies: the brokers make a difference between that and silence.
+    """
 
     def __init__(self) -> None:
         self.away: set[Server] = set()
         """Who is cut off."""
-        self._proxies: list[tuple[Server, links.Proxy]] = []
+        self._routes: list[_Route] = []
         self._serving = ExitStack()
+        self._ended = threading.Event()
+        self._following = threading.Thread(target=self._follow, daemon=True)
 
     def port_to(self, node: Server, port: int) -> int:
         """By which other nodes are to reach a port of a node."""
-        proxy = links.Proxy(partial(asyncio.open_connection, HOST, port), partial(self._new_wire, node))
-        self._proxies.append((node, proxy))
+        (seen_port,) = free_ports(_SEEN_PORT)
+        proxy = links.Proxy(partial(asyncio.open_connection, HOST, port), partial(self._new_wire, node), seen_port)
         self._serving.enter_context(links.serving(proxy))
-        return proxy.port
+        self._routes.append(_Route(node, port, proxy))
+        return seen_port
+
+    def start(self) -> None:
+        """Follow who listens, from before the first node does."""
+        if self._following.ident is None:
+            self._following.start()
+
+    def _follow(self) -> None:
+        open_ports = {route.port for route in self._routes}
+        while not self._ended.wait(TICK_SECS):
+            listening = _listening_ports()
+            for route in self._routes:
+                if (route.port in open_ports) != (route.port in listening):
+                    route.proxy.listen(again=route.port in listening)
+            open_ports = listening
 
     def cut_off(self, node: Server) -> None:
         self.away.add(node)
@@ -79,6 +103,9 @@ class Network:
         self._hold()
 
     def close(self) -> None:
+        self._ended.set()
+        if self._following.ident is not None:
+            self._following.join()
         self._serving.close()
 
     def _hold(self) -> None:
@@ -88,8 +115,8 @@ class Network:
             for wire in wires:
                 self._hold_if_away(target, wire)
 
-        for target, proxy in self._proxies:
-            asyncio.run_coroutine_threadsafe(hold(target, proxy.links), proxy.loop).result()
+        for route in self._routes:
+            asyncio.run_coroutine_threadsafe(hold(route.node, route.proxy.links), route.proxy.loop).result()
 
     def _new_wire(self, target: Server, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> _Wire:
         wire = _Wire(client, server)
@@ -101,6 +128,18 @@ class Network:
             wire.passes.clear()
         else:
             wire.passes.set()
+
+
+class _Route(NamedTuple):
+    node: Server
+    port: int
+    proxy: links.Proxy
+
+
+def _listening_ports() -> set[int]:
+    """Of all processes: to try each port would disturb who listens there."""
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
+    return {int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in lines if state == _LISTENS}
 
 
 def _client_ports(node: Server) -> set[int]:
@@ -123,8 +162,14 @@ class Nodes(Generic[_Node]):
 
     def start(self, *nodes: _Node) -> None:
         """Start these at once, or all, and wait until they are up."""
+        self.network.start()
         with ThreadPoolExecutor() as threads:
             list(threads.map(lambda node: node.start(), nodes or self.nodes))
+
+    def stop(self) -> None:
+        """Stop all, the last first."""
+        for node in reversed(self.nodes):
+            node.stop()
 
     def freeze(self, node: _Node) -> None:
         """Its connections stay, and it says nothing more until `thaw`."""
@@ -134,6 +179,9 @@ class Nodes(Generic[_Node]):
     def thaw(self, node: _Node) -> None:
         os.kill(_pid(node), signal.SIGCONT)
         self._frozen.discard(node)
+
+    def settle(self) -> None:
+        """Wait until the cluster can do without any node again."""
 
     def is_whole(self, node: _Node) -> bool:
         """Whether it runs, and nothing is done to it."""

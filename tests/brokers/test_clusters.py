@@ -62,6 +62,7 @@ def test_who_is_cut_off_neither_hears_nor_is_heard_but_clients_reach_it(network,
     asked = launched(tmp_path, "asked", ECHOES, port)
     until(lambda: is_open(port))
     seen = network.port_to(asked, port)
+    network.start()
     asking = launched(tmp_path, "asking", ASKS, seen)
     try:
         until(lambda: "hello" in asking.said())

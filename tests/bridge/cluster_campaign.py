@@ -1,0 +1,120 @@
+"""The campaign on a cluster: its nodes are killed, cut off from the others, frozen and restarted in turn under load."""
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from examples.demo.processes import HOST
+from tests.bridge.campaign import Campaign, Queue
+from tests.brokers.cluster import is_open, until
+
+LONGEST_CALM_SECS = 0.5
+NOTICES_SECS = 3.0
+"""In which nodes notice that they had lost each other."""
+SESSION_SECS = "1"
+LONGEST_DOWN_SECS = 2.0
+LONGEST_AWAY_SECS = 12.0
+"""So that some are noticed by the others, and some aren't."""
+
+
+class ClusterQueue(NamedTuple):
+    """A queue of a cluster, by the list of all its nodes."""
+
+    broker: Any
+    """One of the clusters in `tests.brokers`."""
+    protocol: str
+    name: str
+    login: str = ""
+    """`USER:PASSWORD@`, where the cluster asks for it."""
+    start_options: Mapping[str, Any] = MappingProxyType({})
+
+    def address(self, name: str) -> str:
+        hosts = ",".join(f"{HOST}:{self.port(node)}" for node in self.broker.nodes)
+        return f"{self.protocol}://{self.login}{hosts}/queue/{name}"
+
+    straight = address
+    source, is_empty = Queue.source, Queue.is_empty
+
+    def port(self, node: Any) -> int:
+        """Of a node, for clients."""
+        return getattr(node, f"{self.protocol}_port")
+
+
+class Topic(NamedTuple):
+    """A topic of a cluster of Kafka, which a group takes."""
+
+    broker: Any
+    name: str
+    protocol: str = "kafka"
+
+    def address(self, name: str) -> str:
+        return self.broker.address(name)
+
+    def source(self) -> str:
+        return self.broker.address(self.name, "g", session=SESSION_SECS)
+
+    def is_empty(self) -> bool:
+        """Nothing more can be said of a topic, which keeps what is taken: the bridges have seen its end."""
+        return True
+
+    def port(self, node: Any) -> int:
+        return node.port
+
+
+class ClusterCampaign(Campaign):
+    """One of them. Never is more than one node away."""
+
+    queue: ClusterQueue | Topic
+
+    def _leader(self) -> Any:
+        self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+        return self.queue.broker.leader(self.queue.name)
+
+    def _fail_over(self) -> None:
+        node = self._leader()
+        self._say(f"kill -9 the leader, {self.queue.port(node)}")
+        node.kill()
+        self._pause(self._draw.uniform(0, LONGEST_DOWN_SECS))
+        self._goes_on()
+        self._say("goes on")
+        self._come_back(node)
+
+    def _cut_off(self) -> None:
+        node, cluster, secs = self._leader(), self.queue.broker, self._draw.uniform(0, LONGEST_AWAY_SECS)
+        self._say(f"cut the leader, {self.queue.port(node)}, off for {secs:.1f} s")
+        cluster.network.cut_off(node)
+        self._pause(secs)
+        cluster.network.mend()
+        self._pause(NOTICES_SECS)
+        self._is_back(node)
+
+    def _freeze(self) -> None:
+        node, cluster, secs = self._leader(), self.queue.broker, self._draw.uniform(0, LONGEST_AWAY_SECS)
+        self._say(f"freeze the leader, {self.queue.port(node)}, for {secs:.1f} s")
+        cluster.freeze(node)
+        self._pause(secs)
+        cluster.thaw(node)
+        self._is_back(node)
+
+    def _roll(self) -> None:
+        for node in self.queue.broker.nodes:
+            self._say(f"restart {self.queue.port(node)}")
+            node.stop()
+            self._come_back(node)
+
+    def _come_back(self, node: Any) -> None:
+        self.queue.broker.start(node)
+        self._say("started")
+        self._is_back(node)
+
+    def _is_back(self, node: Any) -> None:
+        until(lambda: is_open(self.queue.port(node)))
+        self.queue.broker.settle()
+        self._goes_on()
+        self._say("all nodes are back")
+
+
+class KafkaCampaign(ClusterCampaign):
+    stuck_secs = math.inf
+    """Kafka holds nothing back: senders wait for bridges that are slow."""

@@ -1,0 +1,86 @@
+"""Campaigns on clusters: nodes lost under load, with kills of bridges in between, end with every effect once."""
+
+import uuid
+from functools import partial
+
+import pytest
+
+from tests.bridge import effects
+from tests.bridge.campaign import Event, Plan, perform
+from tests.bridge.cluster_campaign import ClusterCampaign, ClusterQueue, KafkaCampaign, Topic
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+LOSSES = {
+    "quick": {Event.FAIL_OVER: 1, Event.CUT_OFF: 1, Event.KILL: 1},
+    "small": {Event.FAIL_OVER: 15, Event.CUT_OFF: 4, Event.FREEZE: 1, Event.ROLL: 1, Event.KILL: 10},
+    "long": {Event.FAIL_OVER: 80, Event.CUT_OFF: 15, Event.FREEZE: 5, Event.ROLL: 5, Event.KILL: 100},
+}
+
+
+@pytest.fixture
+def store(mortal_store):
+    return mortal_store
+
+
+@pytest.fixture
+def rabbitmq_queue(rabbitmq_cluster, protocol):
+    """A quorum queue on all three nodes."""
+    name = f"orders-{uuid.uuid4().hex}"
+    node = rabbitmq_cluster.nodes[0]
+    for each in (name, f"{name}-out"):
+        node.declare(each, "quorum", x_delivery_limit=-1)  # what was under way at ten kills is no poison
+    return ClusterQueue(rabbitmq_cluster, protocol, name, f"{node.user}:{node.password}@")
+
+
+@pytest.mark.parametrize(("protocol", "database"), [("amqp", "sqlite"), ("stomp", "postgresql")])
+def test_exactly_once_from_a_cluster_of_rabbitmq(rabbitmq_queue, store, size, seed, tmp_path):
+    target = tmp_path / "orders.jsonl"
+    plan = Plan(target=f"file:{target}", events=LOSSES[size])
+    perform(plan, rabbitmq_queue, store, seed, partial(effects.in_file, target), kind=ClusterCampaign)
+
+
+@pytest.fixture
+def artemis_queue(artemis_pair, protocol):
+    return ClusterQueue(artemis_pair, protocol, f"orders-{uuid.uuid4().hex}")
+
+
+PAIR = {
+    "quick": {Event.FAIL_OVER: 1, Event.CUT_OFF: 1, Event.KILL: 1},
+    "small": {Event.FAIL_OVER: 20, Event.CUT_OFF: 2, Event.KILL: 10},
+    "long": {Event.FAIL_OVER: 100, Event.CUT_OFF: 10, Event.KILL: 100},
+}
+"""Each failover is followed by the way back to the primary."""
+
+
+@pytest.mark.artemis
+@pytest.mark.parametrize(("protocol", "database"), [("amqp", "postgresql"), ("stomp", "sqlite")])
+def test_exactly_once_from_a_pair_of_artemis(artemis_queue, store, size, seed, tmp_path):
+    target = tmp_path / "orders.jsonl"
+    plan = Plan(target=f"file:{target}", events=PAIR[size])
+    perform(plan, artemis_queue, store, seed, partial(effects.in_file, target), kind=ClusterCampaign)
+
+
+@pytest.mark.artemis
+@pytest.mark.parametrize(("protocol", "database"), [("amqp", "sqlite")])
+def test_exactly_once_to_a_pair_of_artemis(artemis_queue, store, size, seed):
+    """The backup drops by the ids that the primary has had."""
+    target = artemis_queue.address(f"{artemis_queue.name}-out")
+    plan = Plan(target=target, events=PAIR[size])
+    perform(plan, artemis_queue, store, seed, partial(effects.in_queue, target), kind=ClusterCampaign)
+
+
+OF_KAFKA = {
+    "quick": {Event.FAIL_OVER: 1, Event.ROLL: 1, Event.KILL: 1},
+    "small": {Event.FAIL_OVER: 17, Event.ROLL: 1, Event.CUT_OFF: 1, Event.FREEZE: 1, Event.KILL: 10, Event.STOP: 5},
+    "long": {Event.FAIL_OVER: 80, Event.ROLL: 10, Event.CUT_OFF: 5, Event.FREEZE: 5, Event.KILL: 100, Event.STOP: 50},
+}
+"""Whenever a bridge of the group goes or comes, partitions are dealt out anew."""
+
+
+@pytest.mark.parametrize("database", ["postgresql"])
+def test_exactly_once_from_a_cluster_of_kafka(kafka_cluster, store, size, seed, tmp_path):
+    target = tmp_path / "orders.jsonl"
+    plan = Plan(target=f"file:{target}", events=OF_KAFKA[size], bridges=3)
+    topic = Topic(kafka_cluster, kafka_cluster.new_topic(3))
+    perform(plan, topic, store, seed, partial(effects.in_file, target), kind=KafkaCampaign)
