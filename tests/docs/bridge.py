@@ -52,10 +52,11 @@ class Payment(Base):
 
 
 class Aside(Base):
-    """Messages that have no id."""
+    """Messages that have no id, or can't be read."""
 
     __tablename__ = "aside"
     number: Mapped[int] = mapped_column(primary_key=True)
+    id: Mapped[str | None]
     body: Mapped[bytes]
 
 
@@ -81,3 +82,5 @@ def pay(connection, message):
     )
     if message.unique_message_id == "bad":
         raise ValueError
+    if message.unique_message_id == "worst":
+        raise LookupError

@@ -1,6 +1,6 @@
-"""The consumers of `docs/embedding.md`, as they stand there, killed again and again on a real RabbitMQ."""
+"""The programs in `examples/consumers/`, killed again and again on a real RabbitMQ; the one in FastAPI, asked twice."""
 
-import json
+import importlib.util
 import random
 import subprocess
 import sys
@@ -13,27 +13,17 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from examples.demo.processes import HOST
 from tests.docs.bridge import Base
-from tests.docs.markdown import blocks, replaced
+from tests.docs.markdown import ROOT, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-PAGE = "docs/embedding.md"
-EXCLUSIVE = blocks(PAGE, "python", "In an event loop")[1]
-THREADS, TASKS, FASTSTREAM = blocks(PAGE, "python", "Many consumers at once")
-CONSUMERS = {"exclusive": EXCLUSIVE, "threads": THREADS, "tasks": TASKS, "faststream": FASTSTREAM}
+PROGRAMS = ROOT / "examples" / "consumers"
 KILLS = {"quick": 1, "small": 5, "long": 100}
 SENT_PER_KILL = 200
 SECS = 180
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("script", CONSUMERS.values(), ids=CONSUMERS)
-def test_they_are_short(script):
-    assert len(script.splitlines()) <= 45
-    assert len(script.partition("async def main")[2].splitlines()) <= 30
-
-
-@pytest.fixture(params=["exclusive-sqlite", "exclusive-postgresql", "threads", "tasks", "faststream"])
+@pytest.fixture(params=["batches-sqlite", "batches-postgresql", "threads", "tasks", "faststream"])
 def kind(request):
     if request.param == "faststream":
         pytest.importorskip("faststream")
@@ -54,21 +44,24 @@ def queue(rabbitmq):
 
 @pytest.fixture
 def consumer(rabbitmq, queue, kind, url, tmp_path):
-    """Starts the page's script."""
+    """Starts the program, with addresses of the test's."""
     takes = {"threads": "consume", "faststream": "RabbitQueue"}.get(kind, "get_queue")
     backend = make_url(url).get_backend_name()
     driver = "aiosqlite" if backend == "sqlite" else "asyncpg"
     by_driver = make_url(url).set(drivername=f"{backend}+{driver}").render_as_string(hide_password=False)
+    program = f"rabbitmq_{kind.partition('-')[0]}.py"
     real = {
-        "postgresql://bridge@db.example.com/bridge": url,
-        "amqp://guest:guest@localhost/": f"amqp://guest:guest@{HOST}:{rabbitmq.amqp_port}/",
-        f'{takes}("orders"': f'{takes}("{queue}"',
+        program: {f'{takes}("orders"': f'{takes}("{queue}"'},
+        "payments.py": {
+            "amqp://guest:guest@localhost/": f"amqp://guest:guest@{HOST}:{rabbitmq.amqp_port}/",
+            "postgresql://bridge@db.example.com/bridge": url,
+            "postgresql+asyncpg://bridge@db.example.com/bridge": by_driver,
+        },
     }
-    if kind != "threads":
-        real["postgresql+asyncpg://bridge@db.example.com/bridge"] = by_driver
-    script = replaced(CONSUMERS[kind.partition("-")[0]], real)
-    (tmp_path / "consumer.py").write_text(script, encoding="utf-8")
-    return lambda: subprocess.Popen([sys.executable, "consumer.py"], cwd=tmp_path)
+    for name, replacements in real.items():
+        text_of = (PROGRAMS / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(replaced(text_of, replacements), encoding="utf-8")
+    return lambda: subprocess.Popen([sys.executable, program], cwd=tmp_path)
 
 
 @pytest.fixture
@@ -79,7 +72,8 @@ def rows(url):
 
     def read(what="count(*)", table="payment"):
         with engine.connect() as connection:
-            return list(connection.scalars(text(f"SELECT {what} FROM {table}")))  # noqa: S608
+            found = connection.execute(text(f"SELECT {what} FROM {table}")).all()  # noqa: S608
+        return found if "," in what else [value for (value,) in found]
 
     return read
 
@@ -92,10 +86,10 @@ def until(condition, process):
         time.sleep(0.002)
 
 
-def publish(channel, queue, ids):
+def publish(channel, queue, ids, body=b'{"cents": 100}'):
     for id_ in ids:
         properties = pika.BasicProperties(message_id=id_, delivery_mode=pika.DeliveryMode.Persistent)
-        channel.basic_publish("", queue, json.dumps({"cents": 100}).encode(), properties)
+        channel.basic_publish("", queue, body, properties)
 
 
 @pytest.fixture
@@ -130,11 +124,31 @@ def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, ro
     assert sorted(rows("reference")) == sorted(sent)
 
 
-@pytest.mark.parametrize("missing", [None, ""])
-def test_a_message_without_an_id_is_put_aside(channel, queue, consumer, rows, missing):
-    publish(channel, queue, ["1", missing, "2"])
+@pytest.mark.parametrize("poison", [(None, b'{"cents": 100}'), ("", b'{"cents": 100}'), ("3", b'{"cents')])
+def test_a_message_that_no_retry_makes_good_is_put_aside(channel, queue, consumer, rows, poison):
+    id_, body = poison
+    publish(channel, queue, ["1"])
+    publish(channel, queue, [id_], body)
+    publish(channel, queue, ["2"])
     with consumer() as process:
-        until(lambda: rows() == [2], process)
+        until(lambda: rows() == [2] and rows(table="aside") == [1], process)
         process.kill()
     assert sorted(rows("reference")) == ["1", "2"]
-    assert set(rows("body", "aside")) == {b'{"cents": 100}'}
+    assert [(id_ or None, body)] == [(found or None, bytes(left)) for found, left in rows("id, body", "aside")]
+
+
+def test_a_webhook_that_is_called_again_pays_once(tmp_path, monkeypatch):
+    pytest.importorskip("fastapi")
+    testclient = pytest.importorskip("fastapi.testclient")
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location("fastapi_webhook", PROGRAMS / "fastapi_webhook.py")
+    webhook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(webhook)
+    for paid in (True, False):  # two lives of the application
+        with testclient.TestClient(webhook.app) as client:
+            answer = client.post("/payments", params={"cents": 100}, headers={"Idempotency-Key": "17"})
+            assert answer.json() == {"paid": paid}
+            assert client.post("/payments", params={"cents": 100}).status_code == 422
+            assert client.post("/payments", params={"cents": 1}, headers={"Idempotency-Key": ""}).status_code == 422
+    with create_engine("sqlite:///pay.db", poolclass=NullPool).connect() as connection:
+        assert list(connection.scalars(text("SELECT reference FROM payment"))) == ["17"]

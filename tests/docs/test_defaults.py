@@ -29,7 +29,7 @@ STATED = (
     ("docs/bridge.md", f"A body of {MEGABYTES} MB passes several times through memory"),
     ("docs/bridge.md", f"Every {BRIDGE['status_secs']} s (`--status-secs`)"),
     ("docs/embedding.md", f"ends after `lock_timeout_secs`, {STORE['lock_timeout_secs']} s by default"),
-    ("docs/embedding.md", f"more than `retire_sources_after_days` ({RULE['retire_sources_after_days']}),"),
+    ("docs/embedding.md", f"`retire_sources_after_days` ({RULE['retire_sources_after_days']}),"),
     ("docs/embedding.md", f"more than `max_sources` ({RULE['max_sources']:,}),"),
     ("docs/embedding.md", f"says whether it is dropped as a {RULE['id_reuse']} (the default)"),
     ("docs/embedding.md", f"(`synchronous={STORE['sqlite_synchronous']}`)"),

@@ -21,7 +21,7 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
 from receiver.store.inbox import Inbox
 from tests.docs.bridge import CHANNEL, Aside, Broker, CrashError, Payment, orders_of, pay, verdicts
-from tests.docs.markdown import blocks, commands, sections
+from tests.docs.markdown import ROOT, blocks, commands, sections
 from tests.docs.markdown import run as run_command
 
 PAGE = "docs/embedding.md"
@@ -86,35 +86,25 @@ def test_in_an_event_loop(request, driver):
         assert sorted(connection.scalars(text("SELECT reference FROM payment"))) == ["1", "2", "payment 30"]
 
 
-@shows("Many consumers at once")
-def test_many_consumers_at_once():
-    """`test_consumer_programs.py` kills them."""
-    for program in PYTHON["Many consumers at once"]:
-        assert "concurrent=True" in program
-
-
-@shows("A whole program")
-def test_a_whole_program(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (program,) = PYTHON["A whole program"]
-    run(program, "", {})
-    assert f"It prints `{capsys.readouterr().out.strip()}`" in sections(PAGE)["A whole program"]
-    with create_engine("sqlite:///pay.db", poolclass=NullPool).connect() as connection:
-        assert connection.scalars(text("SELECT reference FROM payment ORDER BY 1")).all() == ["17", "18", "19"]
-
-
-@shows("Ten lines")
-def test_ten_lines(store_url, names):
-    ten_lines, _ = PYTHON["Ten lines"]
+@shows("The loop")
+def test_the_loop(store_url, names):
+    (loop,) = PYTHON["The loop"]
     delivered = []
     names |= {"broker": Broker("1", "2", "1"), "deliver": delivered.append}
-    assert len([line for line in ten_lines.splitlines() if line and not line.startswith("URL")]) == 9
-    run(ten_lines, store_url, names)
+    run(loop, store_url, names)
     assert [message.unique_message_id for message in delivered] == ["1", "2"]
     assert not names["broker"].sent
     names["broker"] = Broker("2", "3")
-    run(ten_lines, store_url, names)
+    run(loop, store_url, names)
     assert [message.unique_message_id for message in delivered] == ["1", "2", "3"]
+
+
+def test_the_first_consumer(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run((ROOT / "examples" / "consumers" / "first.py").read_text(encoding="utf-8"), "", {})
+    assert capsys.readouterr().out == "seen before: 18\n"
+    with create_engine("sqlite:///pay.db", poolclass=NullPool).connect() as connection:
+        assert connection.scalars(text("SELECT reference FROM payment ORDER BY 1")).all() == ["17", "18", "19"]
 
 
 @shows("Messages without an id")
@@ -155,33 +145,33 @@ def test_no_message_is_lost_or_delivered_again_after_a_commit(store_url, names, 
     if dies == "before the acknowledgement":
         broker.acknowledge = acknowledge
     with pytest.raises(CrashError):
-        run(PYTHON["Ten lines"][0], store_url, names)
+        run(PYTHON["The loop"][0], store_url, names)
     before = list(delivered)
     broker.recover()
     names["deliver"] = lambda message: delivered.append(message.unique_message_id)
     broker.__dict__.pop("acknowledge", None)
-    run(PYTHON["Ten lines"][0], store_url, names)
+    run(PYTHON["The loop"][0], store_url, names)
     assert before == (["1"] if dies == "inside the block" else ["1", "2"])
     # Inside the block, the effect outside the database happens twice.
     assert delivered == (["1", "1", "2"] if dies == "inside the block" else ["1", "2"])
 
 
-@shows("Ten lines")
+@shows("The loop")
 def test_a_store_that_fails_is_asked_again(store_url, names, monkeypatch, caplog):
-    _, loop = PYTHON["Ten lines"]
+    loop = PYTHON["The loop"][0].replace('"queue://orders")', '"queue://orders", store_settings=impatient)')
     here, sleep = threading.get_ident(), time.sleep
     # Threads of others sleep, too.
     monkeypatch.setattr("time.sleep", lambda secs: blocker.close() if threading.get_ident() == here else sleep(secs))
     engine = create_engine(store_url, poolclass=NullPool)
     delivered = []
     names |= {"broker": Broker("1", "2"), "deliver": delivered.append}
-    with orders_of(store_url, store_settings=StoreSettings(lock_timeout_secs=0.05)) as orders:
-        names["orders"] = orders
-        blocker = engine.connect()
-        blocker.execute(text("UPDATE receiver_domain SET last_seq = last_seq"))
-        with caplog.at_level(logging.ERROR, "bridge"):
-            run(loop, store_url, names)
-        assert orders.status().rx == 2
+    names["impatient"] = StoreSettings(lock_timeout_secs=0.05)
+    with orders_of(store_url):  # makes the domain
+        pass
+    blocker = engine.connect()
+    blocker.execute(text("UPDATE receiver_domain SET last_seq = last_seq"))
+    with caplog.at_level(logging.ERROR, "consumer"):
+        run(loop, store_url, names)
     assert [message.unique_message_id for message in delivered] == ["1", "2"]
     (record,) = caplog.records
     assert "raise lock_timeout_secs" in record.getMessage()
@@ -207,8 +197,11 @@ def test_effects_in_the_same_database(store_url, names, payments):
         send(savepoints, "4", "5", "bad", "6")
         assert payments() == ["1", "2", "3", "4", "5", "6"]
         assert [message.unique_message_id for message in names["refused"]] == ["bad"]
+        with pytest.raises(LookupError):  # which leaves the whole transaction
+            send(savepoints, "7", "worst")
+        assert "7" not in payments()
         names["engine"].dispose()
-    assert verdicts(store_url, "6", "bad") == ["duplicate", "new"]
+    assert verdicts(store_url, "6", "bad", "7") == ["duplicate", "new", "new"]
 
 
 @shows("Many processes, one domain")
@@ -239,12 +232,9 @@ def test_resizing(store_url, names):
 
 
 @pytest.mark.slow
-@shows("Sources that have ended")
-def test_retiring(store_url, names):
-    (block,) = PYTHON["Sources that have ended"]
+def test_retiring(store_url):
     with orders_of(store_url) as orders, orders.batch() as batch:
         batch.receive("1", "gateway-1:4711")
-    run(block, store_url, names)
     for command in blocks(OPERATIONS, "sh", "Cleaning up")[0].splitlines():
         arguments = shlex.split(command.replace(ITS_URL.strip('"'), store_url))
         ran = subprocess.run([sys.executable, "-m", *arguments], check=True, capture_output=True, text=True)
@@ -386,11 +376,3 @@ def test_the_senders_side(store_url, names):
             ("1:gateway-1", "10 EUR"),
             ("2:gateway-1", "10 EUR"),
         ]
-
-
-@shows("Other systems' rules")
-def test_other_systems_rules(store_url, names):
-    for block in PYTHON["Other systems' rules"]:
-        run(block, store_url, names)
-    with Receiver.open(store_url, connection_id="broker-c", destination="queue://orders") as orders:
-        assert orders.status().rDupIds == 1
