@@ -2,6 +2,7 @@
 
 import re
 import sqlite3
+from contextlib import closing
 from pathlib import PurePosixPath
 
 import pytest
@@ -52,7 +53,7 @@ def test_upgrading_backup_and_cleaning_up(tmp_path, monkeypatch):
             for command in commands(block):
                 run(command, tmp_path)
     domains = "SELECT count(*) FROM receiver_domain"
-    with sqlite3.connect("copy.db") as copy, sqlite3.connect("receiver.db") as store:
+    with closing(sqlite3.connect("copy.db")) as copy, closing(sqlite3.connect("receiver.db")) as store:
         assert (copy.execute(domains).fetchone(), store.execute(domains).fetchone()) == ((2,), (1,))
 
 

@@ -12,9 +12,11 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from receiver import AsyncReceiver
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
+from tests.durable import opened as serial
 from tests.durable.async_opened import engine_for, opened, run, send
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UNCHECKED, UndoError, sizes
 from tests.durable.proxy import Cut, proxied
+from tests.durable.test_concurrent import until as wait_until
 from tests.stores import execute, rows_of
 
 WAYS = pytest.mark.parametrize("way", ["own", "psycopg", "asyncpg"])
@@ -439,7 +441,9 @@ def test_a_link_that_is_cut_around_a_commit(fresh_postgres_url, cut):
             await asyncio.sleep(0.5)  # as a broker takes to send it again
             assert await consumer.send("c") == [NEW if cut is Cut.BEFORE_COMMIT else DUPLICATE]
 
-    with proxied(fresh_postgres_url) as proxy:
+    # Another process folds, by a link of its own: a COMMIT of folding could take the cut.
+    with proxied(fresh_postgres_url) as proxy, serial.opened(fresh_postgres_url, concurrent=True) as folds:
+        wait_until(lambda: folds.is_folding)
         run(main())
 
 
