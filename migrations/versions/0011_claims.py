@@ -23,6 +23,7 @@ def upgrade() -> None:
         sa.Column("unique_message_id", sa.LargeBinary, nullable=False),
         sa.Column("long_id", sa.LargeBinary),
         sa.Column("is_repeated", sa.Boolean, nullable=False),
+        sa.Column("is_single", sa.Boolean, nullable=False),
         sa.PrimaryKeyConstraint("domain_id", "unique_message_id", name="receiver_claim_pkey"),
         sqlite_with_rowid=False,
     )

@@ -42,8 +42,12 @@ _AT_ONCE = 2_000
 """Receipts folded in by one transaction."""
 _LOOK_SECS = 0.1
 """How often the folding process looks for receipts."""
+_COUNT_SECS = 1
+"""How often it counts what waits, while it folds."""
 _TAKE_OVER_SECS = 0.5
 """How often other processes try to become the folding one."""
+_LEFT_AT_MOST = 10_000
+"""Forgotten ids whose claims may be left until what waits is folded in."""
 _LOST_AT_MOST = 32
 """Idle connections that a pool keeps, all of which are lost where a server was restarted."""
 _DUPLICATE = Decision(Verdict.DUPLICATE)
@@ -251,7 +255,7 @@ class FoldedUpTo(NamedTuple):
     policy: TwoTierDetector
     """The policy in memory whose forgotten ids were released. If the next batch has another, the log was read anew."""
     again: set[str]
-    """Forgotten ids whose claims an open transaction had: they are released later."""
+    """Forgotten ids that are still claimed: an open transaction had the claim, or other receipts may have the id."""
 
 
 def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = _AT_ONCE) -> tuple[int, FoldedUpTo]:
@@ -274,11 +278,14 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
     if known is not None and known.policy is policy:
         forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
     else:  # the log was read anew, and what was forgotten meanwhile isn't known
-        forgotten = claims.all()
+        forgotten = claims.folded_in()
     policy.forgotten_ids = deque()
     # What was forgotten by hand has no id any more.
-    again = claims.release(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
-    return len(rows), FoldedUpTo(policy, again)
+    left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
+    # Few ids come more than once. To release them, all that waits is read: not for a few, then, while much waits.
+    if left and (len(rows) < at_most or len(left) > _LEFT_AT_MOST):
+        left = claims.release(left)
+    return len(rows), FoldedUpTo(policy, left)
 
 
 def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
@@ -299,9 +306,9 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
         claims.drop()
         claims.add(policy.remembered())
     else:
-        known = None
-        while claims.waiting().receipts:
-            _, known = fold(batch, claims, known)
+        folded, known = fold(batch, claims, None)
+        while folded:
+            folded, known = fold(batch, claims, known)
         claims.drop()
     transaction.converts = True
 
@@ -371,16 +378,24 @@ class Folder:
     def _fold_all(self) -> None:
         """Fold in what is there; nothing is written where nothing is to be done."""
         while self._is_due():
-            try:
-                with Batch(self._session) as batch:
-                    folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
-            except BaseException:
-                self._known = None
-                raise
-            self._known = known
-            self._last_writer = batch.transaction.last_writer
-            if folded < _AT_ONCE and not known.policy.forgotten_ids:
+            # What waits isn't counted before each batch: that takes long where there is much of it.
+            ends_secs = time.monotonic() + _COUNT_SECS
+            while (is_more := self._fold_some()) and time.monotonic() < ends_secs:
+                pass
+            if not is_more:
                 break
+
+    def _fold_some(self) -> bool:
+        """Whether more is there."""
+        try:
+            with Batch(self._session) as batch:
+                folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
+        except BaseException:
+            self._known = None
+            raise
+        self._known = known
+        self._last_writer = batch.transaction.last_writer
+        return folded == _AT_ONCE or bool(known.policy.forgotten_ids)
 
     def _is_due(self) -> bool:
         assert self._kept is not None  # noqa: S101 - it has the lock

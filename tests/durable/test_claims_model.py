@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from receiver.durable import concurrent
 from receiver.store.databases import claims
 from receiver.store.databases.claims import Claims
 from tests.choosing import examples
@@ -180,8 +181,8 @@ def somebody_is_at_what_is_forgotten(domain):
 
 
 def what_is_forgotten_waits_to_be_folded_in(domain):
-    commit(domain, "abca")
-    domain.fold(0, 3)
+    commit(domain, "abcdeabc")
+    domain.fold(0, 5)
     domain.check()
 
 
@@ -229,6 +230,10 @@ FAULTS = {
         what_is_forgotten_waits_to_be_folded_in,
         edited("_RELEASE", ("\n    WHERE domain_id", "\n    WHERE false AND domain_id")),
     ),
+    "what several receipts have released at once": (
+        what_is_forgotten_waits_to_be_folded_in,
+        edited("_RELEASE_SINGLE", (" AND is_single", "")),
+    ),
     "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
     "a batch reordered": (
         an_id_comes_twice_at_once,
@@ -239,6 +244,14 @@ FAULTS = {
         edited("_CLAIM", ("ORDER BY nth) > 1", "ORDER BY nth DESC) > 1")),
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def _few_are_left(monkeypatch):
+    """Claims of ids that came more than once wait for all to be folded in, or until they are as many as this."""
+    monkeypatch.setattr(concurrent, "_LEFT_AT_MOST", 1)
+
+
 STORIES = sorted({story for story, _ in FAULTS.values()}, key=lambda story: story.__name__)
 
 

@@ -16,7 +16,6 @@ from tests.durable import opened as serial
 from tests.durable.async_opened import engine_for, opened, run, send
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UNCHECKED, UndoError, sizes
 from tests.durable.proxy import Cut, proxied
-from tests.durable.test_concurrent import until as wait_until
 from tests.stores import execute, rows_of
 
 WAYS = pytest.mark.parametrize("way", ["own", "psycopg", "asyncpg"])
@@ -426,6 +425,12 @@ def test_a_link_that_is_cut_around_a_commit(fresh_postgres_url, cut):
     """What became of the batch isn't known; sent again, it is judged by what the store has."""
 
     async def main():
+        # It folds, by a link of its own: a COMMIT of folding could take the cut.
+        with serial.opened(fresh_postgres_url, concurrent=True) as folds:
+            await until(lambda: folds.is_folding)
+            await cut_consumer()
+
+    async def cut_consumer():
         async with program(proxy.url, "own") as consumer:
             await consumer.send("a")
             async with consumer.batch() as batch:
@@ -441,9 +446,7 @@ def test_a_link_that_is_cut_around_a_commit(fresh_postgres_url, cut):
             await asyncio.sleep(0.5)  # as a broker takes to send it again
             assert await consumer.send("c") == [NEW if cut is Cut.BEFORE_COMMIT else DUPLICATE]
 
-    # Another process folds, by a link of its own: a COMMIT of folding could take the cut.
-    with proxied(fresh_postgres_url) as proxy, serial.opened(fresh_postgres_url, concurrent=True) as folds:
-        wait_until(lambda: folds.is_folding)
+    with proxied(fresh_postgres_url) as proxy:
         run(main())
 
 

@@ -14,13 +14,14 @@ What makes it exact, statement by statement:
 - Ids are claimed in the order of their bytes, so that two statements never wait for each other.
 - Numbers are drawn above a sort that has the whole result of claiming below it: after the last id is had, and in the order
   of the batch. A number drawn earlier would put the loser of a race for an id before its winner.
-- Whoever releases claims first locks those that nobody is at, then looks in another statement, which has a later snapshot,
-  for arrivals of these ids. Until its transaction ends nobody can touch these claims.
+- Whoever releases claims first locks those that nobody is at. Until its transaction ends nobody can touch these. A claim that
+  a single receipt has is released at once: what was folded in is that receipt. For any other one it looks in another
+  statement, which has a later snapshot, for arrivals of the id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -71,14 +72,14 @@ WITH waits AS MATERIALIZED (
         {_key("unique_message_id")} AS key, nth
     FROM unnest({_GIVEN_TYPES}) WITH ORDINALITY AS came({_GIVEN_NAMES}, nth)
 ), claimed AS (
-    INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated)
-    SELECT (SELECT domain_id FROM here), key, long_id, false
+    INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)
+    SELECT (SELECT domain_id FROM here), key, long_id, false, is_single
     FROM (
-        SELECT DISTINCT key, CASE WHEN key <> unique_message_id THEN unique_message_id END AS long_id
-        FROM came WHERE key IS NOT NULL ORDER BY key
+        SELECT key, CASE WHEN key <> unique_message_id THEN unique_message_id END AS long_id, count(*) = 1 AS is_single
+        FROM came WHERE key IS NOT NULL GROUP BY key, unique_message_id ORDER BY key
     ) AS ids
     WHERE EXISTS (SELECT FROM here)
-    ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true
+    ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false
     RETURNING unique_message_id AS key, is_repeated
 ), arrived AS (
     INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})
@@ -100,13 +101,24 @@ WITH gone AS (
 DELETE FROM {claims.name} USING gone
 WHERE domain_id = %s AND {claims.name}.unique_message_id = {_key("gone.unique_message_id")} AND NOT gone.is_repeated
 """
-_FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) FOR UPDATE SKIP LOCKED"
-_RELEASE = f"""
-DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%s) AND NOT EXISTS (
+_FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) FOR UPDATE SKIP LOCKED"
+_RELEASE_SINGLE = f"""
+WITH free AS MATERIALIZED ({_FREE}), released AS (
+    DELETE FROM {claims.name} USING free
+    WHERE domain_id = %s AND {claims.name}.unique_message_id = free.unique_message_id AND is_single
+    RETURNING {claims.name}.unique_message_id
+)
+SELECT {_ID} FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) AND NOT EXISTS (
+    SELECT FROM released WHERE released.unique_message_id = {claims.name}.unique_message_id
+)
+"""
+_WAITS = f"""EXISTS (
     SELECT FROM {arrivals.name}
     WHERE domain_id = %s AND {_key(f"{arrivals.name}.unique_message_id")} = {claims.name}.unique_message_id
-) RETURNING {_ID}
-"""
+)"""
+_RELEASE = (
+    f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) AND NOT {_WAITS} RETURNING {_ID}"
+)
 _ARRIVAL = ", ".join(arrival_rows.columns)
 _IDS_AT_ONCE = 10_000
 
@@ -169,26 +181,36 @@ class Claims:
         rows = self._driver.execute(of_id, (self._domain_id, to_bytes(id_))).fetchall()
         return sorted(arrival_rows.read_many(rows)) if rows else []
 
-    def release(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of ids that are forgotten; those that must be looked at again, as somebody is at them.
+    def release_single(self, ids: Iterable[str]) -> set[str]:
+        """Release the claims of ids that are forgotten; those that are left, as others than the receipt that was folded in
+        may have them.
 
         Ids without a claim are as good as released.
         """
-        left = [_key_of(to_bytes(id_)) for id_ in ids]
-        again: set[str] = set()
-        for first in range(0, len(left), _IDS_AT_ONCE):
-            part = left[first : first + _IDS_AT_ONCE]
-            there = self._ids("AND unique_message_id = ANY(%s)", part)
+        left: set[str] = set()
+        for part in _parts(ids):
+            values = (self._domain_id, part, self._domain_id, self._domain_id, part)
+            left.update(text_of(row[0]) for row in self._driver.execute(_RELEASE_SINGLE, values).fetchall())
+        return left
+
+    def release(self, ids: Iterable[str]) -> set[str]:
+        """Release the claims of ids that are forgotten; those that somebody is at, or whose receipts wait, are left.
+
+        It reads all receipts that wait.
+        """
+        left: set[str] = set()
+        for part in _parts(ids):
+            there = self._ids("AND unique_message_id = ANY(%b)", part)
             free = [row[0] for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()]
             released = self._driver.execute(_RELEASE, (self._domain_id, free, self._domain_id)).fetchall()
-            again.update(map(text_of, there.difference(row[0] for row in released)))
-        return again
+            left.update(map(text_of, there.difference(row[0] for row in released)))
+        return left
 
-    def all(self) -> set[str]:
-        """All claimed ids that are committed."""
-        return set(map(text_of, self._ids()))
+    def folded_in(self) -> set[str]:
+        """The claimed ids none of whose receipts wait, as far as they are committed."""
+        return set(map(text_of, self._ids(f"AND NOT {_WAITS}", self._domain_id)))
 
-    def _ids(self, and_where: str = "", *values: Any) -> set[bytes]:
+    def _ids(self, and_where: str, *values: Any) -> set[bytes]:
         found = self._driver.execute(
             f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s {and_where}", (self._domain_id, *values)
         )
@@ -200,8 +222,8 @@ class Claims:
         keys = list(map(_key_of, stored))
         long_ids = [id_ if id_ != key else None for id_, key in zip(stored, keys, strict=True)]
         self._driver.execute(
-            f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated)"
-            " SELECT %s, *, true FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT DO NOTHING",
+            f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
+            " SELECT %s, *, true, true FROM unnest(%s::bytea[], %s::bytea[]) ON CONFLICT DO NOTHING",
             (self._domain_id, keys, long_ids),
         )
 
@@ -229,3 +251,8 @@ class Claims:
         """What waits to be folded in, as far as it is committed."""
         counted = f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
         return Waiting(*self._driver.execute(counted, (self._domain_id,)).fetchone())
+
+
+def _parts(ids: Iterable[str]) -> Iterator[list[bytes]]:
+    keys = [_key_of(to_bytes(id_)) for id_ in ids]
+    return (keys[first : first + _IDS_AT_ONCE] for first in range(0, len(keys), _IDS_AT_ONCE))
