@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable import concurrent
+from receiver.store.codec import text_of
 from receiver.store.databases import claims
 from receiver.store.databases.claims import Claims
 from tests.choosing import examples
@@ -181,8 +182,15 @@ def somebody_is_at_what_is_forgotten(domain):
 
 
 def what_is_forgotten_waits_to_be_folded_in(domain):
+    domain.fold_all(0)
     commit(domain, "abcdeabc")
     domain.fold(0, 5)
+    domain.check()
+
+
+def who_takes_over_has_much_to_fold_in(domain):
+    commit(domain, "abc")
+    domain.fold(0, 1)
     domain.check()
 
 
@@ -233,6 +241,10 @@ FAULTS = {
     "what several receipts have released at once": (
         what_is_forgotten_waits_to_be_folded_in,
         edited("_RELEASE_SINGLE", (" AND is_single", "")),
+    ),
+    "what waits taken for folded in": (
+        who_takes_over_has_much_to_fold_in,
+        partial(patch.object, Claims, "folded_in", lambda self: set(map(text_of, self._ids()))),
     ),
     "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
     "a batch reordered": (
