@@ -6,7 +6,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from examples.demo.processes import HOST
-from tests.bridge.campaign import Campaign, Queue
+from tests.bridge import effects
+from tests.bridge.campaign import Campaign
 from tests.brokers.cluster import is_open, until
 
 LONGEST_CALM_SECS = 0.5
@@ -19,7 +20,7 @@ LONGEST_AWAY_SECS = 12.0
 
 
 class ClusterQueue(NamedTuple):
-    """A queue of a cluster, by the list of all its nodes."""
+    """A queue of a cluster, or a stream, by the list of all its nodes."""
 
     broker: Any
     """One of the clusters in `tests.brokers`."""
@@ -28,13 +29,20 @@ class ClusterQueue(NamedTuple):
     login: str = ""
     """`USER:PASSWORD@`, where the cluster asks for it."""
     start_options: Mapping[str, Any] = MappingProxyType({})
+    is_stream: bool = False
+    """Then bridges take it as one. It keeps what is taken."""
 
-    def address(self, name: str) -> str:
+    def address(self, name: str, kind: str = "queue") -> str:
         hosts = ",".join(f"{HOST}:{self.port(node)}" for node in self.broker.nodes)
-        return f"{self.protocol}://{self.login}{hosts}/queue/{name}"
+        return f"{self.protocol}://{self.login}{hosts}/{kind}/{name}"
 
     straight = address
-    source, is_empty = Queue.source, Queue.is_empty
+
+    def source(self) -> str:
+        return self.address(self.name, "stream" if self.is_stream else "queue")
+
+    def is_empty(self) -> bool:
+        return self.is_stream or effects.has_nothing(self.straight(self.name))
 
     def port(self, node: Any) -> int:
         """Of a node, for clients."""
@@ -115,6 +123,8 @@ class ClusterCampaign(Campaign):
         self._say("all nodes are back")
 
 
-class KafkaCampaign(ClusterCampaign):
+class LogCampaign(ClusterCampaign):
+    """From a topic of Kafka, or a stream."""
+
     stuck_secs = math.inf
-    """Kafka holds nothing back: senders wait for bridges that are slow."""
+    """It holds nothing back: senders wait for bridges that are slow."""
