@@ -14,6 +14,7 @@ from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import Origin, open_bridge
 from receiver.bridge.received import Taken, new_received
 from receiver.bridge.targets.python_target import PythonTarget
+from receiver.durable.audit import look
 from receiver.durable.forgetting import retire_sources
 from receiver.errors import StoreError
 from receiver.store.inbox import Inbox
@@ -23,6 +24,7 @@ from tests.durable.async_opened import orders_and_engine, run
 from tests.durable.async_opened import send as async_send
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
+from tests.durable.test_concurrent import until, waiting
 from tests.postgres import shown
 from tests.senders.making import application, billing, gateway, numbers
 from tests.standby import primary_and_standby
@@ -123,6 +125,23 @@ def test_tasks(pair, url, tail, driver, joins):
 
 
 @TAILS
+def test_concurrent_receivers(pair, url, tail):
+    """Also their thread that folds, which remembers what it has folded."""
+    with opened(url, concurrent=True) as orders:
+        send(orders, "kept")
+        with lost(pair):
+            send(orders, *LOST, *tail)
+            until(lambda: waiting(url) == 0)
+        with opened(url, concurrent=True) as new:
+            send(new, *OTHERS, *tail)
+        assert send(orders, LOST[0], OTHERS[0], "kept") == [NEW, DUPLICATE, DUPLICATE]
+        until(lambda: waiting(url) == 0)
+    (domain,) = look(url).domains
+    assert domain.state.receipts == 1 + len(OTHERS) + len(tail) + 3
+    assert_sound(url)
+
+
+@TAILS
 @pytest.mark.parametrize("policy", ["artemis:id_cache_size=100", "ttl:expiry=60", "solace-lookup"])
 def test_other_policies(pair, url, tail, policy):
     with opened(url, policy=policy) as orders:
@@ -142,6 +161,22 @@ def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
         policy = orders.session.cache.policy
         assert send(orders, OTHERS[0], "new") == [DUPLICATE, NEW]
         assert orders.session.cache.policy is policy
+
+
+def test_an_address_of_both_servers_leads_to_the_one_that_takes_writes(pair, url):
+    hosts_url = shown(make_url(pair.hosts_url).set(database=make_url(url).database))
+    with opened(hosts_url) as orders:
+        send(orders, "kept")
+        pair.catch_up()
+        pair.fail_over()
+        pair.build_standby()  # where the address has the lost one
+        assert send(orders, "kept", "new") == [DUPLICATE, NEW]
+        pair.catch_up()
+        pair.fail_over()
+        assert send(orders, "kept", "new", "newer") == [DUPLICATE, DUPLICATE, NEW]
+        pair.build_standby()
+    with opened(hosts_url) as anew:
+        assert undone(anew, "newer") == [DUPLICATE]
 
 
 def test_a_cut_link_alone_costs_no_reading(pair, url):

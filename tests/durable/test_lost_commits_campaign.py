@@ -1,7 +1,8 @@
 """Failovers under load, half of them with lost commits: what the new primary knows as done is done once, and nothing else is.
 
-All that works on the pair goes on through each failover: batches of a receiver's own, joined ones, tasks, a bridge to rows of
-the same database, and a sender. Brokers send again what isn't acknowledged, and at the end everything.
+All that works on the pair goes on through each failover: batches of a receiver's own, joined ones, tasks, concurrent
+receivers, a bridge to rows of the same database, and a sender; some by an address that follows the primary, some by one that
+names both servers. Brokers send again what isn't acknowledged, and at the end everything.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -37,6 +39,7 @@ LOST = (ReceiverError, SQLAlchemyError, OSError)
 SECS = 300
 TURNS = 25
 """So many batches are one receiver's, then as many the other's."""
+THREADS = 3
 
 
 class Worker:
@@ -120,8 +123,8 @@ class Worker:
             else:
                 self.acknowledge(ids)
 
-    def receiver(self) -> Receiver:
-        return opened(self.url, destination=self.kind, patience_secs=5)
+    def receiver(self, **options: Any) -> Receiver:
+        return opened(self.url, destination=self.kind, patience_secs=5, **options)
 
     def work(self) -> None:
         raise NotImplementedError
@@ -139,6 +142,22 @@ class OfItsOwn(Worker):
                     batch.connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
 
 
+class InThreads(OfItsOwn):
+    """They share a concurrent receiver, and each has a batch of its own."""
+
+    def work(self):
+        with (
+            self.receiver(concurrent=True) as one,
+            self.receiver(concurrent=True) as other,
+            ThreadPoolExecutor(THREADS) as threads,
+        ):
+            self.go_on(lambda ids: self._share(threads, self.one_of([one, other]), ids))
+
+    def _share(self, threads, orders, ids):
+        for done in [threads.submit(self._handle, orders, ids[first::THREADS]) for first in range(THREADS)]:
+            done.result()
+
+
 class Joined(Worker):
     def work(self):
         engine = create_engine(self.url)
@@ -154,12 +173,14 @@ class Joined(Worker):
 
 
 class InTasks(Worker):
+    is_concurrent = False
+
     def work(self):
         asyncio.run(self._work())
 
     async def _work(self):
         engine = create_async_engine(make_url(self.url).set(drivername="postgresql+asyncpg"))
-        how = {"destination": self.kind, "patience_secs": 5}
+        how = {"destination": self.kind, "patience_secs": 5, "concurrent": self.is_concurrent}
         async with await async_opened(self.url, **how) as one, await async_opened(self.url, **how) as other:
             while self.goes_on():
                 ids = self.take()
@@ -177,6 +198,16 @@ class InTasks(Worker):
             for id_ in ids:
                 if (await batch.receive(id_)).deliver:
                     await connection.execute(text(EFFECT), {"kind": self.kind, "id": id_})
+
+
+class InTasksAtOnce(InTasks):
+    """They share a concurrent receiver, and each has a batch of its own."""
+
+    is_concurrent = True
+
+    async def _handle(self, orders, engine, ids):
+        parts = [ids[first::THREADS] for first in range(THREADS)]
+        await asyncio.gather(*[super(InTasksAtOnce, self)._handle(orders, engine, part) for part in parts])
 
 
 class Bridged(Worker):
@@ -252,11 +283,12 @@ def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(requ
     failovers = FAILOVERS[request.config.getoption("--campaign")] // (4 if is_synchronous else 1) or 1
     with primary_and_standby(is_synchronous=is_synchronous) as pair:
         pair.primary.ask("CREATE DATABASE campaign")
-        url = shown(make_url(pair.url).set(database="campaign"))
+        url, hosts_url = (shown(make_url(each).set(database="campaign")) for each in (pair.url, pair.hosts_url))
         migrate(make_url(url))
         with create_engine(url, poolclass=NullPool).begin() as connection:
             connection.execute(text("CREATE TABLE effect (kind TEXT, id TEXT)"))
-        workers = [kind(kind.__name__, url) for kind in (OfItsOwn, Joined, InTasks, Bridged, Sender)]
+        kinds = [OfItsOwn, InThreads, Joined, InTasks, InTasksAtOnce, Bridged, Sender]
+        workers = [kind(kind.__name__, chosen.choice([url, hosts_url])) for kind in kinds]
         for worker in workers:
             worker.start()
         wait_for(workers)

@@ -30,6 +30,13 @@ def test_postgresql_goes_through_psycopg(driver):
     assert url.query == {"sslmode": "require"}
 
 
+@pytest.mark.parametrize("hosts", ["host=a,b", "host=a:5432&host=b:5432", "host=a,b&port=5432,5432"])
+def test_an_address_may_name_several_servers(hosts):
+    url = store_url(f"postgresql://bridge@/desk?{hosts}&target_session_attrs=read-write")
+    _, options = url.get_dialect()().create_connect_args(url)
+    assert (options["host"], options["target_session_attrs"]) == ("a,b", "read-write")
+
+
 @pytest.mark.parametrize(
     "address",
     [
@@ -48,6 +55,7 @@ def test_postgresql_goes_through_psycopg(driver):
         "postgres://u:secret@h/d",
         "postgresql+asyncpg://u:secret@h/d",
         "postgresql://u:secret@h:port/d",
+        "postgresql://u:secret@a:5432,b:5432/d",
         "postgresql://u:sec@ret@h/d",
         "postgresql://u:secret@/d?host=a&host=b&port=1&port=2",
         "postgresql://u:secret@/d?host=a:port&host=b",

@@ -22,7 +22,10 @@ from receiver.store.tables import receipts
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims
 
-ADDRESSES = "sqlite:///FILE or postgresql://USER@HOST/DATABASE; memory:// is for a receiver that keeps nothing"
+ADDRESSES = (
+    "sqlite:///FILE or postgresql://USER@HOST/DATABASE, for several servers postgresql://USER@/DATABASE?host=A:PORT&host=B:PORT; "
+    "memory:// is for a receiver that keeps nothing"
+)
 """The forms of a store's address, as a hint."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
