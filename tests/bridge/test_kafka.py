@@ -16,6 +16,8 @@ from receiver.bridge.opening import BridgeOptions
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
+from tests.brokers import kafka as kafka_module
+from tests.brokers.cached import new_broker
 from tests.choosing import quick
 from tests.stores import execute
 
@@ -443,3 +445,14 @@ def test_a_bridge_to_kafka_says_that_it_is_at_least_once(kafka, topic, sqlite_st
     with source_of(kafka.address(out, "g")) as source:
         (message,) = take_all(source)
     assert (message.properties["uniqueMessageId"], message.default_source) == ("1", "web")
+
+
+def test_hosts_of_two_clusters_are_refused_in_one_line(kafka, topic, sqlite_store, tmp_path):
+    with new_broker(kafka_module) as other:
+        other.start()
+        address = kafka.address(topic, "g").replace(kafka.servers, f"{kafka.servers},{other.servers}")
+        bridge = open_bridge(address, f"file:{tmp_path / 'x'}", sqlite_store, BridgeOptions())
+        said = f"isn't one cluster: {kafka.servers} is Kafka's cluster .*, {other.servers} is Kafka's cluster "
+        with pytest.raises(SettingsError, match=said) as caught:
+            bridge.run()
+    assert "\n" not in str(caught.value)

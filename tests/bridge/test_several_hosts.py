@@ -117,6 +117,17 @@ def test_who_takes_connections_and_ends_them_keeps_nobody_from_another(address, 
     assert bodies(file) == ["1"]
 
 
+def test_a_name_that_stands_for_nothing_is_warned_of_in_one_line(address, hosts, sqlite_url, tmp_path, caplog):
+    file, misspelt = tmp_path / "out.jsonl", address.replace(f"{HOST}:{hosts[0].port}", "no-such-host.invalid:1")
+    send(address, "1")
+    open_bridge(misspelt, f"file:{file}", sqlite_url, BridgeOptions()).run(stop_when_idle_secs=0)
+    assert bodies(file) == ["1"]
+    (warning,) = [said for record in caplog.records if "no-such-host" in (said := record.getMessage())]
+    assert "no-such-host.invalid:1" in warning
+    assert "can't be reached" in warning
+    assert "\n" not in warning
+
+
 def test_a_probe_keeps_to_one_host(address, hosts):
     lose(hosts[0])
     seen = probe(BrokerAddress.parse(address), messages=100, endings=[Ending.CLOSED])

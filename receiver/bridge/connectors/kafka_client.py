@@ -137,7 +137,8 @@ class TopicLookup:
 def cluster_at(address: BrokerAddress) -> str:
     """Which cluster is there."""
     connected(address).close()
-    asked = AdminClient(client_config(address), logger=Quiet).describe_cluster(request_timeout=ANSWER_SECS)
+    admin = AdminClient(client_config(address), logger=Quiet)  # kept by its name, for its answers end with it
+    asked = admin.describe_cluster(request_timeout=ANSWER_SECS)
     try:
         return f"Kafka's cluster {asked.result(ANSWER_SECS).cluster_id}"
     except (KafkaException, TimeoutError) as error:
