@@ -1,11 +1,11 @@
-"""The source with positions of `docs/clients.md` as it stands there: killed between bridges, nothing comes twice."""
+"""The source in `examples/sources/positions.py`: killed between bridges, nothing comes twice."""
 
 import json
 import sys
 
 import pytest
 
-from tests.docs.markdown import blocks, run
+from tests.docs.markdown import ROOT, run
 
 BRIDGE = """
 import sys
@@ -22,8 +22,8 @@ bridge.run(stop_when_idle_secs=0)
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_LEAST_ONCE", "APP_CONTROLLED"])
 def test_a_source_with_positions_goes_on_where_it_was(tmp_path, mode):
-    (block,) = blocks("docs/clients.md", "python", "Brokers that forget nothing")
-    (tmp_path / "client.py").write_text(block + BRIDGE)
+    source = (ROOT / "examples" / "sources" / "positions.py").read_text(encoding="utf-8")
+    (tmp_path / "client.py").write_text(source + BRIDGE, encoding="utf-8")
     for count in (4, 4, 10):
         run([sys.executable, "client.py", str(count), mode], tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]

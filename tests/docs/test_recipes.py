@@ -1,4 +1,4 @@
-"""The recipes of `docs/clients.md` as they stand there: each is killed as it works, and has each row once at the end."""
+"""The programs in `examples/recipes/`: each is killed as it works, and has each row once at the end."""
 
 import asyncio
 import random
@@ -17,12 +17,11 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports
-from tests.docs.markdown import blocks, replaced
+from tests.docs.markdown import ROOT, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-PAGE = "docs/clients.md"
-HEADING = "Recipes: a loop of your own"
+PROGRAMS = ROOT / "examples" / "recipes"
 KILLS = {"quick": 1, "small": 3, "long": 100}
 DYING = """
 import os, signal, sys
@@ -39,7 +38,13 @@ if sys.argv[1:]:
         if not calls and when == "after":
             os.kill(os.getpid(), signal.SIGKILL)
 """
-ROWS, PIKA, KAFKA, NATS, SQS, REDIS = range(6)
+PIKA, KAFKA, NATS, SQS, REDIS = (
+    "rabbitmq_pika.py",
+    "kafka_confluent.py",
+    "nats_jetstream.py",
+    "sqs_boto3.py",
+    "redis_streams.py",
+)
 WAITS_SECS = 180
 SENT_AT_ONCE = 20
 
@@ -49,8 +54,7 @@ class Consumer:
 
     def __init__(self, folder, recipe, real, send):
         self.folder, self.send, self.sent = folder, send, 0
-        rows, script = (blocks(PAGE, "python", HEADING)[number] for number in (ROWS, recipe))
-        assert len(script.splitlines()) <= 60
+        rows, script = ((PROGRAMS / name).read_text(encoding="utf-8") for name in ("rows.py", recipe))
         (folder / "rows.py").write_text(rows + DYING, encoding="utf-8")
         (folder / "consumer.py").write_text(replaced(script, real), encoding="utf-8")
         with closing(sqlite3.connect(folder / "orders.db")) as database:
