@@ -22,6 +22,8 @@ from receiver.testing.story import MOST_DEATHS, SHORT_STORIES, Dies, Fails, Move
 from receiver.testing.words import steps_of
 
 _under_way = threading.Lock()
+_FIRST_STEPS, _LAST_STEPS = 12, 8
+"""How many steps are shown of a story that has more."""
 _names = (f"story{number}" for number in itertools.count(1))
 """No two stories of a process have the same name."""
 
@@ -158,6 +160,7 @@ class _Search:
     def told(self, found: Outcome) -> str:
         steps = steps_of(found.journal, found.labels)
         lines = [f"{number:>3}. {step}" for number, step in enumerate(steps, 1)]
+        lines[_FIRST_STEPS:-_LAST_STEPS] = lines[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
         story = ["The smallest story found:", "", *lines, ""] if steps else []
         flaky = ["It doesn't always end so: does the program use threads, a clock or chance?"] if self._is_flaky else []
         smaller = self._played - self._first_wrong

@@ -58,6 +58,8 @@ class Life:
         self.died: ProgramDied | None = None
         self.died_in: object = None
         """The thread or the task."""
+        self.goes_on = False
+        """Whether it asks for messages after its death. To clean up is all right."""
         self.losses: list[Exception] = []
         """The errors that the program was given for lost connections."""
         self.on_death: Callable[[], None] = self.cut
@@ -76,6 +78,8 @@ class Life:
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A call to the broker."""
+        if self.died and name == "receive":
+            self.goes_on = self.goes_on or this_task() is self.died_in
         if self._calls_when_dead > _MOST_WHEN_DEAD:
             return []
         fate = self.fate(f"{name}()")
@@ -106,7 +110,9 @@ class Life:
     def cut(self) -> None:
         """Cut all connections that the program has made, as the system does for a process that has died."""
         for proxy in list(self._proxies):
-            _cut(proxy)
+            if proxy.is_valid:
+                _undo(proxy)
+                proxy.invalidate()
         for entry in list(self._entries):
             entry.invalidate()
 
@@ -174,14 +180,14 @@ class Life:
 
     def _strike(self, connection: Connection, fate: Fate) -> None:
         self.meet(fate)
-        _cut(connection.connection)
-        raise self._loss(connection.dialect)
+        _undo(connection.connection)
+        raise self._loss(connection.dialect)  # by which SQLAlchemy gives up the connection, see `handle_error`
 
     def _strike_ending(self, connection: Connection, fate: Fate) -> None:
         """At the end of a transaction SQLAlchemy takes an event's error as it is."""
         self.meet(fate)
         loss = self._loss(connection.dialect)
-        _cut(connection.connection)
+        _undo(connection.connection)
         connection.invalidate(loss)
         raise OperationalError(fate.call, None, loss, connection_invalidated=True)
 
@@ -222,15 +228,14 @@ def _is_dead() -> bool:
     return threading.current_thread() in Life.left_threads or bool(Life.current and Life.current.died)
 
 
-def _cut(proxy: PoolProxiedConnection) -> None:
-    """End a connection, with nothing left of its transaction."""
-    if not proxy.is_valid:
-        return
+def _undo(proxy: PoolProxiedConnection) -> None:
+    """Leave nothing of a connection's transaction, before the connection goes too.
+
+    A rollback is waited for; a server would notice only a moment later that the connection is gone.
+    """
     for end in (*[cursor.close for cursor in proxy.info.get(_CURSORS, ())], proxy.rollback):
         with suppress(Exception):  # it may be lost already
             end()
-    # A rollback is waited for; a server would notice only a moment later that the connection is gone.
-    proxy.invalidate()
 
 
 def this_task() -> object:

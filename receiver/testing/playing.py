@@ -188,14 +188,15 @@ async def _run_in_loop(program: Program, life: Life, name: str) -> object:
                 life.meet(IDLE, _place_of(main))
         calls = life.calls
         await asyncio.wait([main, death], timeout=IDLE_SECS, return_when=asyncio.FIRST_COMPLETED)
-    if isinstance(life.died_in, asyncio.Task) and life.died_in is not asyncio.current_task():
-        # It closes connections on its way out, as SQLAlchemy does; to cancel that would leave them open.
-        await asyncio.wait([life.died_in], timeout=IDLE_SECS)
+    # Who dies closes connections on its way out, as SQLAlchemy does; to cancel that would leave them open.
+    dying = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if task is life.died_in}
+    if dying:
+        await asyncio.wait(dying, timeout=IDLE_SECS)
     has_ended = main.done()
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*dying, *others, return_exceptions=True)
     await (greenlet_spawn(life.cut) if importlib.util.find_spec("greenlet") else asyncio.to_thread(life.cut))
     if has_ended:
         main.result()
@@ -218,10 +219,7 @@ def _life(program: Program, world: World, name: str) -> _End:
     life = Life(lambda what, *arguments: getattr(world, what)(*arguments))
     Life.current, end = life, _End()
     try:
-        main = _run(program, life, name)
-        if life.died and life.died_in is main:
-            frame, line = next(iter(traceback.walk_tb(life.died.__traceback__)))
-            end = _End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
+        life.goes_on |= life.died_in is _run(program, life, name)
     except SettingsError:
         raise
     except (Exception, ProgramDied) as error:  # noqa: BLE001 - the story tells it
@@ -234,6 +232,9 @@ def _life(program: Program, world: World, name: str) -> _End:
         Life.current = None
         life.cut()
         life.end()
+        if life.died and life.goes_on:
+            frame, line = next(iter(traceback.walk_tb(life.died.__traceback__)))
+            end = _End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
         for thrown in [life.died, end.cause, *life.losses]:
             if thrown:  # what its frames had half read would keep a lock of SQLite's
                 traceback.clear_frames(thrown.__traceback__)
@@ -249,7 +250,7 @@ def _killable_life(program: Program, world: World, name: str) -> _End:
     end = None
     with ours, suppress(EOFError, ConnectionError):
         while end is None:
-            if not ours.poll(IDLE_SECS):
+            if not ours.poll(2 * IDLE_SECS):  # so that an event loop is the first to say so
                 world.note(Struck(IDLE, ""))
                 process.kill()
             what, *arguments = ours.recv()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from receiver.testing.story import Dies, Fails, Pauses, Redelivers, Resends, Sends, Story
 
 _BEGIN_MS = 1_767_600_000_000
-_MOST_CALLS = 20_000
+_MOST_CALLS = 10_000
 """In a life of a program, before it is told that it doesn't end."""
 _MOST_EMPTY = 100
 """How often in a row a program may ask for messages when there are none."""
