@@ -1,15 +1,15 @@
-"""Prove your own consumer: each message has its effect once, whatever dies, fails or comes again (extra `testing`).
+"""Prove that your own consumer is right: each message has its effect once, whatever crashes, fails or comes again.
 
 | file | what is in it |
 |---|---|
 | `checking.py` | `check_exactly_once`: which stories are tried, and what is said of the smallest that goes wrong |
-| `story.py` | a story, as a value: what senders and broker do, and where the program dies |
-| `world.py` | plays the part of broker, senders and fate; keeps a journal |
+| `story.py` | a story, as a value: what senders and broker do, and the faults |
+| `world.py` | plays a story: the broker, its senders, when a fault strikes; keeps a journal |
 | `broker.py` | the broker that a program is given, for threads or an event loop |
-| `life.py` | one life of a program: its crash points, by SQLAlchemy's events; its connections, cut where it dies |
-| `playing.py` | a story with a program, life after life, in this process or one to be killed |
+| `crash_points.py` | one run of a program: where it may crash, by SQLAlchemy's events; its connections, cut where it does |
+| `running.py` | a run in this process, in an event loop, or in a process that is killed |
+| `playing.py` | a story with a program: run after run, and what is wrong at the end |
 | `words.py` | a journal in plain words |
-| `traces.py` | for those who write the rule once more: receipts as receivers see them, the naive rule, the two as a file |
 """
 
 from receiver.errors import MissingExtraError

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import secrets
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from random import Random
 
@@ -16,20 +17,32 @@ from hypothesis import Phase
 from hypothesis.errors import Flaky, NoSuchExample
 
 from receiver.errors import SettingsError
-from receiver.testing.life import watched
-from receiver.testing.playing import Outcome, Program, play
-from receiver.testing.story import MOST_DEATHS, SHORT_STORIES, Dies, Fails, Move, Sends, Story, stories
+from receiver.testing.crash_points import watched
+from receiver.testing.playing import Outcome, play
+from receiver.testing.running import Program
+from receiver.testing.story import (
+    MOST_CRASHES,
+    ONE_MESSAGE,
+    SHORT_STORIES,
+    Crashes,
+    LosesConnection,
+    Sends,
+    Story,
+    stories,
+)
 from receiver.testing.words import steps_of
 
-_under_way = threading.Lock()
+_MOST_IN_SETUP = 12
+"""How many crash points are tried in turn before a program asks for messages: it may make a hundred tables there."""
 _FIRST_STEPS, _LAST_STEPS = 12, 8
 """How many steps are shown of a story that has more."""
-_names = (f"story{number}" for number in itertools.count(1))
-"""No two stories of a process have the same name."""
+_under_way = threading.Lock()
+_names = (f"story_{number}_{secrets.token_hex(3)}" for number in itertools.count(1))
+"""No two stories have the same name, nor have those of an earlier process. Nothing else of a story depends on it."""
 
 
 class NoDatabaseWarning(UserWarning):
-    """The program makes no call to a database through SQLAlchemy, so it dies at calls to the broker alone."""
+    """The program makes no call to a database through SQLAlchemy, so it crashes at calls to the broker alone."""
 
 
 def check_exactly_once(
@@ -43,28 +56,29 @@ def check_exactly_once(
     seed: int = 0,
     body: Callable[[str], bytes] = str.encode,
 ) -> None:
-    """Show that each message has its effect once, whatever dies, fails or comes again; or raise the story that shows otherwise.
+    """Show that each message has its effect once, whatever crashes, fails or comes again; or raise a story that shows otherwise.
 
-    A story has a broker, senders and faults. First each crash point of a story of one message is tried in turn: the
-    program dies there, and the call there fails. Then `max_examples` longer stories are drawn, and the smallest is looked
-    for that still shows what is wrong. The same arguments tell the same stories.
+    A story has a broker, senders and faults. First each crash point of a story of one message is tried in turn: the program
+    crashes there, and the call there fails. Then `max_examples` longer stories are drawn. If one goes wrong, the smallest
+    is looked for that still does. Equal arguments give equal stories.
 
     Args:
-        consume: The program under test, `consume(broker)` or `consume(broker, story)`; with `async def` it runs in an event
-            loop of its own. It takes messages of the `FlakyBroker` (`AsyncFlakyBroker`) until `receive` gives none. Whatever
-            it needs, such as a connection, it makes itself, for it is run again after each death. `story` is a fresh name
-            for each story: keep its effects in a place of that name.
-        effects: The `unique_message_id` of each effect that stands, `effects()` or `effects(story)`; `async def` will do.
+        consume: The program under test, `consume(broker)` or `consume(broker, story)`. It takes messages from the
+            `FlakyBroker` until `receive` gives none, and returns. It is run again after each crash, so it makes its own
+            connections. With `async def` it gets an `AsyncFlakyBroker`, and an event loop for each run.
+            `story` is a fresh name for each story: keep the effects of each in a place of that name.
+        effects: `effects()` or `effects(story)`: the `unique_message_id` of each effect that stands. May be `async def`.
         messages: How many messages a story may have.
         at_least_once: An effect may stand twice. None may be missing.
-        kill: Run the program in a process of its own, to die by SIGKILL. Slower, and nothing of it outlives its death.
-        max_examples: How many stories are drawn.
+        kill: Run the program in a process of its own, and have it crash by SIGKILL. That is slower, but nothing of the
+            program outlives its crash.
+        max_examples: How many longer stories are drawn.
         seed: What they are drawn from.
-        body: What to make of a `unique_message_id` the body of its message.
+        body: Makes a message's body of its `unique_message_id`.
 
     Raises:
         AssertionError: With the smallest story found, step by step.
-        SettingsError: An argument, or what it gives, isn't as it should be.
+        SettingsError: An argument, or what it gives, can't be used.
     """
     program = Program(consume, effects, body, messages, is_once=not at_least_once, is_killed=kill)
     _check(program, max_examples)
@@ -74,11 +88,11 @@ def check_exactly_once(
         with watched():
             search = _Search(program, seed)
             story = search.in_turn() or search.drawn(max_examples)
-            found = story and search.once_more(story)
+            said, cause = search.told(story) if story else (None, None)
     finally:
         _under_way.release()
-    if found:
-        raise AssertionError(search.told(found)) from found.cause
+    if said:
+        raise AssertionError(said) from cause
 
 
 def _check(program: Program, max_examples: int) -> None:
@@ -89,7 +103,7 @@ def _check(program: Program, max_examples: int) -> None:
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")
     if program.is_killed and not hasattr(os, "fork"):
-        raise SettingsError("kill=True needs os.fork, which this system hasn't")
+        raise SettingsError("kill=True needs os.fork, which this system lacks")
     with suppress(RuntimeError):
         if asyncio.get_running_loop():
             raise SettingsError(
@@ -103,38 +117,28 @@ class _Search:
     def __init__(self, program: Program, seed: int) -> None:
         self._program = program
         self._seed = seed
-        self._points = 1
-        """For a message."""
-        self._played = 0
-        self._first_wrong = 0
-        """Which of them was the first to go wrong."""
+        self._setup_points = self._message_points = 0
+        self._played = self._first_wrong = 0
+        """How many stories were played, and which of them was the first to go wrong."""
         self._wrong: dict[Story, Outcome] = {}
-        self._is_flaky = False
-        """Whether the smallest story doesn't always go wrong."""
 
     def in_turn(self) -> Story | None:
-        """Short stories without a fault, and then one message with each fault at each of its crash points."""
-        outcome = self._play(SHORT_STORIES[0])
-        if outcome.problem:
-            return SHORT_STORIES[0]
-        if not outcome.database_points:
+        """The first that goes wrong of the short stories, and of those of one message and each fault."""
+        plain = self._play(ONE_MESSAGE)
+        if plain.problem:
+            return ONE_MESSAGE
+        if True not in plain.points:
             warnings.warn(
-                "the program makes no call to a database through SQLAlchemy: it dies at calls to the broker alone",
+                "the program makes no call to a database through SQLAlchemy: it crashes at calls to the broker alone",
                 NoDatabaseWarning,
                 stacklevel=3,
             )
-        self._points = outcome.points
-        points = range(1, outcome.points + 1)
-        faults: list[Move] = [
-            *map(Dies, points),
-            *map(Fails, outcome.database_points),
-            *(Dies(p, MOST_DEATHS) for p in points),
-        ]
-        in_turn = [*SHORT_STORIES[1:], *(Story((fault, Sends("A"))) for fault in faults)]
-        return next(filter(self._goes_wrong, in_turn), None)
+        self._setup_points = plain.setup_points
+        self._message_points = len(plain.points) - plain.setup_points
+        return next(filter(self._goes_wrong, [*SHORT_STORIES, *_with_each_fault(plain)]), None)
 
     def drawn(self, max_examples: int) -> Story | None:
-        """Longer stories, by Hypothesis."""
+        """The smallest that goes wrong of longer stories, which Hypothesis draws and makes smaller."""
         settings = hypothesis.settings(
             max_examples=max_examples,
             database=None,
@@ -142,7 +146,7 @@ class _Search:
             derandomize=False,
             phases=[Phase.generate, Phase.shrink],
         )
-        longer = stories(self._program.messages, self._points)
+        longer = stories(self._program.messages, self._setup_points, self._message_points)
         random = Random(self._seed)  # noqa: S311 - the same stories each time
         try:
             return hypothesis.find(longer, self._goes_wrong, settings=settings, random=random)
@@ -151,24 +155,27 @@ class _Search:
         except Flaky:
             return next(reversed(self._wrong))
 
-    def once_more(self, story: Story) -> Outcome:
-        """What went wrong, with all that there is to tell."""
-        outcome = play(story, self._program, next(_names), looks_often=True)
-        self._is_flaky = outcome.problem is None
-        return self._wrong[story] if self._is_flaky else outcome
-
-    def told(self, found: Outcome) -> str:
-        steps = steps_of(found.journal, found.labels)
-        lines = [f"{number:>3}. {step}" for number, step in enumerate(steps, 1)]
-        lines[_FIRST_STEPS:-_LAST_STEPS] = lines[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
-        story = ["The smallest story found:", "", *lines, ""] if steps else []
-        flaky = ["It doesn't always end so: does the program use threads, a clock or chance?"] if self._is_flaky else []
-        smaller = self._played - self._first_wrong
-        again = (
-            f"Story {self._first_wrong} with seed={self._seed} went wrong, and {smaller} more made it smaller"
-            f" (Hypothesis {hypothesis.__version__})."
+    def told(self, story: Story) -> tuple[str, BaseException | None]:
+        """What is wrong, with the story step by step."""
+        again = play(story, self._program, name := next(_names), looks_often=True)
+        found = again if again.problem else self._wrong[story]
+        steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(found.journal, found.labels), 1)]
+        steps[_FIRST_STEPS:-_LAST_STEPS] = steps[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
+        lines = [str(found.problem), *(["The smallest story found:", "", *steps, ""] if steps else [])]
+        if not again.problem:
+            lines.append("It doesn't always end so. Does the program use threads, a clock or chance?")
+        elif steps and story != ONE_MESSAGE and play(ONE_MESSAGE, self._program, next(_names)).problem:
+            lines.append(
+                "Something stays from one story to the next, such as a module's variable: now a single message goes wrong"
+                " that was right at first. Keep such things in consume, or use kill=True."
+            )
+        more = self._played - self._first_wrong
+        smaller = f", made smaller by {more} more" if more else ""
+        lines.append(
+            f"Found as story {self._first_wrong} of seed={self._seed}{smaller} (Hypothesis {hypothesis.__version__});"
+            f" played again as {name}."
         )
-        return "\n".join([str(found.problem), *story, *flaky, again])
+        return "\n".join(lines), found.cause
 
     def _goes_wrong(self, story: Story) -> bool:
         return self._play(story).problem is not None
@@ -180,3 +187,19 @@ class _Search:
             self._first_wrong = self._first_wrong or self._played
             self._wrong[story] = outcome
         return outcome
+
+
+def _with_each_fault(plain: Outcome) -> Iterator[Story]:
+    """One message with each fault at each crash point that it passed: before the program asked for it, and then."""
+    setup, then = plain.points[: plain.setup_points], plain.points[plain.setup_points :]
+    message, points = Sends("A"), range(1, len(then) + 1)
+    for point in points:
+        yield Story((message, Crashes(point)))
+    for point in (point for point in points if then[point - 1]):
+        yield Story((message, LosesConnection(point)))
+    for point in points:
+        yield Story((message, Crashes(point, MOST_CRASHES)))
+    apart = max(1, len(setup) / _MOST_IN_SETUP)
+    for point in (round(number * apart) for number in range(1, round(len(setup) / apart) + 1)):
+        yield Story((Crashes(point), message))
+        yield Story((LosesConnection(point), message))

@@ -1,4 +1,4 @@
-"""A story in plain words, step by step."""
+"""A journal in plain words, step by step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from receiver.quantities import duration
 from receiver.testing.world import Acknowledged, Came, Committed, Ended, Event, Message, Paused, Recovered, Struck
 
 _STRUCK = {
-    "dies": "The program died",
-    "fails": "The connection to the database was lost",
-    "endless": "The program was stopped",
+    "crash": "The program crashed",
+    "loss": "The connection to the database was lost",
+    "limit": "The program was stopped",
 }
 _DONE = {"committed", "acknowledged"}
-_AGAIN_BY_SENDER = "came again, sent by another process of the sender"
+_UNITS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 
 
 class _Step(NamedTuple):
@@ -28,7 +27,7 @@ class _Step(NamedTuple):
 
 
 def steps_of(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> list[str]:
-    """What came to pass, each step a sentence. Messages that were taken one like the other are one step."""
+    """What came to pass, each step a sentence. Messages that fared alike are one step."""
     steps = list(_steps(journal, labels))
     told: list[str] = []
     while steps:
@@ -47,7 +46,8 @@ def steps_of(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> li
 def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iterator[_Step]:  # noqa: C901 - a case for each event
     sources: dict[str, str] = {}
     stood: Counter[str] = Counter()
-    is_taking = False
+    acknowledged: set[str] = set()
+    is_taking = is_struck = False
     for position, event in enumerate(journal):
         match event:
             case Came(messages):
@@ -56,29 +56,34 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 for manner, group in groupby(zip(manners, messages, strict=True), key=lambda pair: pair[0]):
                     yield _Step(manner, tuple(message.unique_message_id for _, message in group))
             case Acknowledged(messages):
-                yield _Step("acknowledged", tuple(message.unique_message_id for message in messages))
+                ids = tuple(message.unique_message_id for message in messages)
+                acknowledged.update(ids)
+                yield _Step("acknowledged", ids)
             case Committed() if is_taking:  # before that, a program makes its tables
                 yield _Step("committed")
             case Recovered():
                 yield _Step("", text="The program had the broker recover.")
-            case Struck(fate, place):
+            case Struck(strike, place):
+                is_struck = True
                 end = next((later for later in journal[position:] if isinstance(later, Ended)), None)
-                new = _new(end, stood) if fate.kind == "dies" else []
-                effects = f", and the effect of {_named(new, labels)} stood" if new else ""
-                yield _Step("", text=f"{_STRUCK[fate.kind]} {fate.when} {fate.call}{place and f' ({place})'}{effects}.")
+                new = _new(end, stood) if strike.kind == "crash" else []
+                told = [id_ for id_ in new if id_ in labels and id_ not in acknowledged]
+                effects = f", and the effect of {_named(told, labels)} stood" if told else ""
+                at = f"{strike.when} {strike.call}{place and f' ({place})'}"
+                yield _Step("", text=f"{_STRUCK[strike.kind]} {at}{effects}.")
             case Paused(secs):
-                yield _Step(
-                    "", text=f"The broker had nothing for {duration(1_000_000 * secs)}, and the program began again."
-                )
+                yield _Step("", text=f"The broker had nothing for {_duration(secs)}.")
             case Ended(error, stands):
-                is_taking = False
                 if error:
                     yield _Step("", text=f"The program failed: {error}.")
+                elif not is_struck and position + 1 < len(journal):
+                    yield _Step("", text="The program returned, and was started again.")
+                is_taking = is_struck = False
                 stood = stands or stood
 
 
 def _new(end: Ended | None, stood: Counter[str]) -> list[str]:
-    """Whose effects had come to stand by the end of a life."""
+    """Whose effects had come to stand by the end of a run."""
     return list((end.stands - stood).keys()) if end and end.stands else []
 
 
@@ -88,7 +93,7 @@ def _manner(message: Message, sources: dict[str, str]) -> str:
     if known is None:
         return "came"
     if known != source:
-        return _AGAIN_BY_SENDER
+        return "came again, sent by another process of the sender"
     return "came again, flagged as redelivered" if message.redelivered else "came again"
 
 
@@ -120,9 +125,19 @@ def _sentences(turn: list[_Step], labels: dict[str, tuple[int, str]]) -> Iterato
     done = []
     for (verb, ids), group in groupby(turn, key=lambda step: step[:2]):
         times = len(list(group))
-        done.append(f"{verb} {_named(ids, labels)}" if ids else verb if times == 1 else f"{verb} {times} times")
+        often = {1: "", 2: " twice"}.get(times, f" {times} times")
+        done.append(f"{verb} {_named(ids, labels)}" if ids else f"{verb}{often}")
     if done:
         yield f"The program {', then '.join(done)}."
+
+
+def _duration(secs: int) -> str:
+    """In the largest unit, and the next: `1 day`, `2 hours 5 minutes`."""
+    parts = []
+    for unit, of_secs in _UNITS.items():
+        number, secs = divmod(secs, of_secs)
+        parts += [f"{number} {unit if number > 1 else unit[:-1]}"] * (number > 0)
+    return " ".join(parts[:2])
 
 
 def _begun(words: str) -> str:

@@ -12,3 +12,8 @@ def checked(store_url, tmp_path):
 @pytest.fixture
 def checked_on_sqlite(sqlite_url, tmp_path):
     return Checked(sqlite_url, tmp_path)
+
+
+@pytest.fixture
+def checked_on_postgresql(fresh_postgres_url, tmp_path):
+    return Checked(fresh_postgres_url, tmp_path)

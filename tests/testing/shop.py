@@ -30,6 +30,10 @@ def order(connection, message):
     connection.execute(ORDER, {"id": message.unique_message_id})
 
 
+def is_known(connection, message):
+    return connection.scalar(KNOWN, {"id": message.unique_message_id}) > 0
+
+
 def is_new(connection, message, key=None):
     """Remembers it, too."""
     row = {"id": key or message.unique_message_id, "number": number_of(message), "sent_ms": message.jms_timestamp_ms}
@@ -68,7 +72,7 @@ class Shop:
         return engine
 
     def _hurry(self, engine):
-        if not self.is_server:  # a process that dies loses nothing by it
+        if not self.is_server:  # a process that crashes loses nothing by it
 
             @event.listens_for(engine, "connect")
             def hurry(connection, _):

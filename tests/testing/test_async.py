@@ -35,7 +35,7 @@ async def with_an_inbox(driver, broker, shop):
 
 
 async def by_session(driver, broker, shop):
-    """What it holds is left to its death."""
+    """It never closes what it holds."""
     session = AsyncSession(await shop.async_opened(driver))
     while messages := await broker.receive(5):
         for message in messages:
@@ -59,7 +59,7 @@ async def by_a_task_for_each_message(driver, broker, shop):
 
 
 async def by_a_worker_that_nobody_waits_for(driver, broker, shop):
-    """If it dies, whoever waits for its queue would wait for ever."""
+    """If it crashes, whoever waits for its queue would wait for ever."""
     engine, waiting = await shop.async_opened(driver), asyncio.Queue()
 
     async def work():

@@ -72,9 +72,9 @@ def test_a_consumer_that_never_ends(checked, consume, kill):
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_consumer_that_does_nothing_for_ever(checked, kill, monkeypatch):
     """That can be seen in an event loop, and in a process of its own."""
-    monkeypatch.setattr("receiver.testing.playing.IDLE_SECS", 0.2)
+    monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 0.2)
     said = told(checked, waits_for_ever, kill=kill)
-    assert "The program was stopped as it made no call for 30 s (test_bad_input.py:" in said
+    assert "The program was stopped as it made no call for 0.2 s (test_bad_input.py:" in said
 
 
 def test_a_consumer_that_takes_nothing(checked):
@@ -98,7 +98,7 @@ def test_effects_of_earlier_stories(checked):
         lambda broker, shop: with_an_inbox(broker, shop) or everything.extend(shop.ordered()),
         effects=lambda _: everything,
     )
-    assert "before the story began: let consume and effects take a second argument, story" in said
+    assert "before the story began: give consume and effects a second argument, story" in said
 
 
 def catches_everything(broker, shop):
@@ -121,13 +121,13 @@ def returns_from_finally(broker, shop):
 
 
 @pytest.mark.parametrize("consume", [catches_everything, returns_from_finally])
-def test_a_program_that_outlives_its_death(checked, consume):
+def test_a_program_that_outlives_its_crash(checked, consume):
     said = told(checked, consume)
-    assert said.startswith("the program caught its own death at test_bad_input.py:")
+    assert said.startswith("the program caught its own crash at test_bad_input.py:")
     assert "`except Exception` is enough" in said
 
 
-def test_a_program_that_outlives_its_death_in_an_event_loop(tmp_path):
+def test_a_program_that_outlives_its_crash_in_an_event_loop(tmp_path):
     sent = tmp_path / "sent"
 
     async def consume(broker):
@@ -143,7 +143,7 @@ def test_a_program_that_outlives_its_death_in_an_event_loop(tmp_path):
 
     with pytest.warns(NoDatabaseWarning):
         said = told(check_exactly_once, consume, lambda story: [id_ for id_ in lines(sent) if story in id_])
-    assert said.startswith("the program caught its own death at test_bad_input.py:")
+    assert said.startswith("the program caught its own crash at test_bad_input.py:")
 
 
 def test_a_program_that_is_killed_catches_nothing(checked):
@@ -177,7 +177,7 @@ def test_no_database_is_said_once(tmp_path):
                 file.writelines(f"{m.unique_message_id}\n" for m in messages if m.unique_message_id not in known)
             broker.acknowledge(messages)
 
-    with pytest.warns(NoDatabaseWarning, match="it dies at calls to the broker alone") as warned:
+    with pytest.warns(NoDatabaseWarning, match="it crashes at calls to the broker alone") as warned:
         check_exactly_once(consume, lambda story: lines(tmp_path / story), max_examples=5)
     assert len(warned) == 1
     assert warned[0].filename == __file__

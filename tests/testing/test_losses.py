@@ -22,15 +22,15 @@ def checked(request, driver, tmp_path):
 @pytest.fixture
 def struck(monkeypatch):
     """Which calls failed, and when."""
-    fates, play = set(), playing.play
+    strikes, play = set(), playing.play
 
     def watch(*arguments, **options):
         outcome = play(*arguments, **options)
-        fates.update(event.fate for event in outcome.journal if isinstance(event, playing.Struck))
+        strikes.update(event.strike for event in outcome.journal if isinstance(event, playing.Struck))
         return outcome
 
     monkeypatch.setattr("receiver.testing.checking.play", watch)
-    return fates
+    return strikes
 
 
 def test_the_connection_is_lost(checked, driver, struck):
@@ -64,5 +64,5 @@ def test_the_connection_is_lost(checked, driver, struck):
     checked(once if driver in {"pysqlite", "psycopg"} else once_in_a_loop, messages=1, max_examples=1)
     assert {type(error) for error in errors} == {OperationalError}
     assert all(error.connection_invalidated for error in errors)
-    lost = {(fate.when, fate.call.partition(" ")[0]) for fate in struck if fate.kind == "fails"}
+    lost = {(strike.when, strike.call.partition(" ")[0]) for strike in struck if strike.kind == "loss"}
     assert lost == {(when, call) for when in ("before", "after") for call in ("connect", "CREATE", "INSERT", "COMMIT")}

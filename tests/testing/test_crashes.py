@@ -1,4 +1,4 @@
-"""What the death of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
+"""What the crash of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
 
 import pytest
 from sqlalchemy import text
@@ -29,7 +29,7 @@ def by_session(broker, shop):
 
 
 def by_an_open_transaction(broker, shop):
-    """Nobody ends it but the one who has died."""
+    """Nobody ends it but the program that has crashed."""
     KEPT.append(connection := shop.opened().connect())
     while messages := broker.receive(2):
         for message in messages:
@@ -79,7 +79,7 @@ def while_it_reads(broker, shop):
 
 
 def while_its_driver_reads(broker, shop):
-    """Only the frames of the dead know of its cursor."""
+    """Only the frames of the crashed program know its cursor."""
     engine = shop.opened()
     with engine.begin() as connection:
         for number in range(3):
