@@ -159,8 +159,12 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
     """When the program's main task ends, or any task crashes, all of its tasks end."""
     loop = asyncio.get_running_loop()
     crash = loop.create_future()
+
+    def end_main_too() -> None:
+        loop.call_soon_threadsafe(crash.cancel)
+
     if not program.is_killed:
-        current.on_crash = lambda: loop.call_soon_threadsafe(crash.cancel)
+        current.on_crash = end_main_too
     main = asyncio.ensure_future(called(program.consume, [AsyncFlakyBroker(current)], story))
     calls = -1
     while not (main.done() or current.crash):
@@ -219,7 +223,7 @@ def _alarm(current: Run) -> Iterator[None]:
     def crash_in_main_too() -> None:
         on_crash()
         if threading.current_thread() is not main:
-            signal.pthread_kill(main.ident, signal.SIGALRM)
+            signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
 
     current.on_crash = crash_in_main_too
     signal.signal(signal.SIGALRM, ring)

@@ -6,8 +6,7 @@ from sqlalchemy import bindparam, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
-
-from tests.testing.shop import KNOWN, ORDER, Shop, is_known, is_new, number_of, order, sender_of
+from tests.testing.shop import ORDER, Shop, is_known, is_new, number_of, order
 
 ALL_BUT_FOUR = text("DELETE FROM inbox WHERE id NOT IN (SELECT id FROM inbox ORDER BY sent_ms DESC LIMIT 4)")
 OLDER_THAN = text("DELETE FROM inbox WHERE sent_ms < :ms")

@@ -32,6 +32,7 @@ def test_a_right_consumer_passes(checked_on_sqlite, consume, request):
     checked_on_sqlite(consume, max_examples=STORIES[request.config.getoption("--campaign")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("consume", gallery.RIGHT)
 def test_a_right_consumer_passes_on_a_server(checked_on_postgresql, consume):
     checked_on_postgresql(consume, max_examples=10)
