@@ -121,8 +121,8 @@ class ClusterCampaign(Campaign):
         self._is_back(node)
 
     def _is_back(self, node: Any) -> None:
-        until(lambda: is_open(self.queue.port(node)))
         self.queue.broker.settle()
+        until(lambda: is_open(self.queue.port(node)))
         self._goes_on()
         self._say("all nodes are back")
 

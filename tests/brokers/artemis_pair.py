@@ -37,6 +37,7 @@ IS_ACTIVE, IS_SYNCHRONIZED, HAS_STOPPED = "AMQ221007", "AMQ221024", "AMQ221002"
 STANDS_BY = "started, awaiting connection to a primary"
 IDLE_SECS = 5.0
 """So long it may take a backup that has stopped to stand by again."""
+_LAST_WORDS = 4_000
 BEFORE = "<security-settings>"
 _LOGGER = logging.getLogger(__name__)
 
@@ -98,7 +99,7 @@ class Pair(Nodes[Node]):
 
     def settle(self) -> None:
         """Wait until the primary is active, and the backup could take over."""
-        until(lambda: self.primary.is_active)
+        until(lambda: self.primary.is_active, self._last_words)
         idle_since = math.inf
         while not self.backup.has_all:
             idle_since = min(idle_since, time.monotonic()) if self.backup.has_stopped else math.inf
@@ -108,6 +109,10 @@ class Pair(Nodes[Node]):
                 self.start(self.backup)
                 _LOGGER.warning("the backup had stopped by itself, and is started again")
             time.sleep(TICK_SECS)
+
+    def _last_words(self) -> str:
+        said = {"primary": self.primary.said(), "backup": self.backup.said()}
+        return "\n".join(f"the {name} said\n{text[-_LAST_WORDS:]}" for name, text in said.items())
 
 
 @contextmanager
