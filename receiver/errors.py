@@ -27,10 +27,7 @@ The root is never raised itself: every error has a culprit.
 
 from __future__ import annotations
 
-import re
-import shlex
-import sys
-from itertools import chain
+from shlex import quote
 from typing import Any
 
 __all__ = [
@@ -57,10 +54,6 @@ __all__ = [
     "StoreVersionError",
     "detects_nothing",
 ]
-
-_DISTRIBUTION = "reliable-receiver"
-_EXTRA = re.compile(r"extra == ['\"]([\w-]+)")
-_OTHER_EXTRAS = re.compile(rf"{_DISTRIBUTION}\[(.+)\]")
 
 
 class ReceiverError(Exception):
@@ -146,32 +139,23 @@ class MissingExtraError(ReceiverError):
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the extra '{extra}', which isn't installed",
-            hint=shlex.join([sys.executable or "python3", "-m", "pip", "install", *_needed_by(extra)]),
+            f"{purpose} needs the extra '{extra}', which isn't installed", hint=f"pip install {_installable(extra)}"
         )
         self.extra = extra
 
 
-def _needed_by(extra: str) -> list[str]:
-    """What pip is to install for an extra: its libraries by name, for no index has this package itself.
+def _installable(extra: str) -> str:
+    """How to name this package with an extra to pip. No index has the package, so a checkout is named by its path.
 
-    A checkout that isn't installed, but only on the path of modules, has no list of libraries. It is named by its folder.
+    An installed wheel is known to pip by its name, and what the extra needs is on the index.
     """
-    from importlib.metadata import PackageNotFoundError, requires  # here, because the rules import this module
-    from importlib.resources import files
+    from importlib.resources import files  # here, because the rules import this module and do no I/O
 
-    try:
-        declared = requires(_DISTRIBUTION) or []
-    except PackageNotFoundError:
-        declared = []
-    needed: list[str] = []
-    for line in declared:
-        library, _, marker = line.partition(";")
-        if extra in _EXTRA.findall(marker):
-            others = _OTHER_EXTRAS.fullmatch(library.strip())
-            needed += chain(*map(_needed_by, others[1].split(","))) if others else [library.strip()]
-    checkout = str(files("receiver")).removesuffix("receiver").rstrip("/\\")
-    return list(dict.fromkeys(needed)) or ["--editable", f"{checkout}[{extra}]"]
+    package = files("receiver")
+    if package.joinpath("settings.yaml").is_file():  # which in a checkout stands beside the package
+        return f"'reliable-receiver[{extra}]'"
+    checkout = str(package).removesuffix("receiver").rstrip("/\\")
+    return f"--editable {quote(f'{checkout}[{extra}]')}"
 
 
 class MissingProgramError(ReceiverError):

@@ -28,6 +28,7 @@ def _whose() -> str:
         systems = [
             system if vendor.sizes_are_ours or not vendor.sizes else f"{system} ({vendor.sizes.partition('=')[2]})"
             for vendor in kind.declaration.vendors
+            if vendor.is_tried
             for system in vendor.systems
         ]
         if systems and not kind.declaration.names_its_system:

@@ -106,6 +106,30 @@ def _ring(size: int, domain: Domain) -> Judged:
 
 
 @compiled()
+def _judge_by_use(earlier: Int32s, size: int) -> tuple[Flags, int]:
+    """Judge rows by a memory of the ids used last, which holds rows that no later one repeats, from the oldest held on."""
+    is_duplicate = np.zeros(len(earlier), np.bool_)
+    repeated = np.zeros(len(earlier), np.bool_)
+    oldest, held, peak_ids = 0, 0, 0
+    for row in range(len(earlier)):
+        if earlier[row] != _NOTHING:
+            repeated[earlier[row]] = True
+            is_duplicate[row] = earlier[row] >= oldest
+        held += not is_duplicate[row]
+        if held > size:
+            while repeated[oldest]:
+                oldest += 1
+            oldest += 1
+            held -= 1
+        peak_ids = max(peak_ids, held)
+    return is_duplicate, peak_ids
+
+
+def _used(size: int, domain: Domain) -> Judged:
+    return Judged(*_judge_by_use(domain.rows.earlier, size))
+
+
+@compiled()
 def _judge_by_highest(numbers: Int64s, producers: Int32s, highest: Int64s) -> tuple[Flags, int]:
     """Judge rows by the highest number of their producer. `highest` has one for each producer, is all -1 and is left so."""
     is_duplicate = np.zeros(len(numbers), np.bool_)
@@ -160,6 +184,7 @@ _MAKERS: dict[str, Callable[[Policy, Receipts], CompiledPolicy]] = {
     "two-tier": lambda policy, _receipts: partial(_two_tier, *policy.sizes),
     "age": lambda policy, _receipts: partial(_age, policy.sizes[1]),
     "ring": lambda policy, _receipts: partial(_ring, policy.sizes[0]),
+    "used": lambda policy, _receipts: partial(_used, policy.sizes[0]),
     "highest": lambda _policy, receipts: _highest(receipts),
     "last": lambda _policy, receipts: _last(receipts),
 }

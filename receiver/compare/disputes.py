@@ -54,13 +54,13 @@ def missed_causes(
     cause = misses.cause if expiry_us or misses.without_expiry is None else misses.without_expiry
     refreshed = np.zeros(len(missed), np.bool_)
     earlier = rows.earlier[missed]
-    match misses.limit:
+    match policy.declaration.limit:
         case Limit.AGE:
             refreshed = rows.received_at_us[missed] - rows.received_at_us[earlier] <= expiry_us
         case Limit.ACCEPTED:
             accepted = np.cumsum(~judged.is_duplicate, dtype=np.int32)
             refreshed = accepted[missed - 1] - accepted[earlier] < size
-        case None:
+        case Limit.USED | Limit.SOURCES | None:  # a repeat refreshes, or there is nothing to refresh
             pass
         case never:
             assert_never(never)

@@ -35,6 +35,7 @@ from receiver.settings import ReceiverSettings
         keeps_ids=True,
         goes_by_send_time=False,
         clock=Clock.RECEIPTS,
+        limit=None,
         misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
         false_cause=None,
         memory_bytes_per_id=None,

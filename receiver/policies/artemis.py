@@ -22,6 +22,7 @@ from receiver.policies.interface import (
 )
 
 _DEFAULT_SIZE = 20_000
+_CAMEL = "https://github.com/apache/camel/blob/main/core/camel-support/src/main/java/org/apache/camel/support/processor/idempotent"
 
 
 @registered(
@@ -39,13 +40,21 @@ _DEFAULT_SIZE = 20_000
                     "id-cache-size", "https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html"
                 ),
             ),
+            Vendor(
+                ("Camel's memory repository",),
+                "id_cache_size=1000",
+                is_tried=False,
+                aliases=("camel",),
+                setting=Setting("cacheSize", f"{_CAMEL}/MemoryIdempotentRepository.java"),
+            ),
         ),
         names_its_system=True,
         records_duplicates=False,
         keeps_ids=True,
         goes_by_send_time=False,
         clock=None,
-        misses=Misses(Cause.EVICTED, limit=Limit.ACCEPTED),
+        limit=Limit.ACCEPTED,
+        misses=Misses(Cause.EVICTED),
         false_cause=None,
         memory_bytes_per_id=None,
         compiled_policy="ring",

@@ -80,6 +80,7 @@ class CmqKeyCache(KeptForATime):
         keeps_ids=True,
         goes_by_send_time=True,
         clock=Clock.CALLER,
+        limit=None,
         misses=Misses(Cause.EXPIRED),
         false_cause=None,
         memory_bytes_per_id=None,

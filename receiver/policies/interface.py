@@ -36,6 +36,10 @@ class Parameter(NamedTuple):
         return self.argument.endswith("_us")
 
 
+FOR_EVER = 2**63 - 1
+"""The default of a memory that forgets nothing unless it is told to."""
+
+
 class Setting(NamedTuple):
     """What a system lets its users size its memory of ids by: ids or microseconds, as the rule's limit has it."""
 
@@ -48,6 +52,8 @@ class Setting(NamedTuple):
     """None: no page states any."""
     remark: str = ""
     """What else whoever sets it has to know, as a sentence."""
+    default: int | None = None
+    """What holds unless it is set, where the sizes of the `Vendor` don't say it."""
 
 
 class Vendor(NamedTuple):
@@ -59,11 +65,13 @@ class Vendor(NamedTuple):
     """Written as in a policy's text; empty for its defaults. None: there are none, and a comparison tries none unasked."""
     sizes_are_ours: bool = False
     """Whether we chose the sizes, because the vendor states none."""
+    is_tried: bool = True
+    """Whether a comparison tries the sizes unasked."""
     remark: str = ""
     aliases: tuple[str, ...] = ()
     """What people write who know the system and not the rule's name here, in lower case."""
     setting: Setting | None = None
-    """What a log can say how to set; None: nothing bounds what the systems remember, or it is sized in another way."""
+    """What a log can say how to set, by the rule's limit; None: nothing that anybody can set or has to know."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (*self.systems, self.remark)))
@@ -98,12 +106,16 @@ class Cause(StrEnum):
 
 
 class Limit(Enum):
-    """What bounds how long an id is remembered after its first receipt, where duplicates don't refresh it."""
+    """What bounds how long an id is remembered, and so what a log can say how large to make."""
 
-    AGE = auto()
-    """Its expiry."""
     ACCEPTED = auto()
-    """As many ids as its ring has slots, accepted after it."""
+    """The ids accepted since its first receipt; a repeat refreshes nothing."""
+    USED = auto()
+    """The different ids received since its latest receipt."""
+    AGE = auto()
+    """The time since its first receipt; a repeat refreshes nothing."""
+    SOURCES = auto()
+    """The sources that are remembered, each by its highest number."""
 
 
 class Misses(NamedTuple):
@@ -112,8 +124,6 @@ class Misses(NamedTuple):
     cause: Cause
     without_expiry: Cause | None = None
     """The cause where its expiry is 0, if that is another."""
-    limit: Limit | None = None
-    """The cause is `NOT_REFRESHED` if the newest earlier receipt is within this limit; None: never."""
 
 
 class Use(StrEnum):
@@ -169,6 +179,8 @@ class Declaration:
     goes_by_send_time: bool
     """Whether it matters when a message was sent, so that `receive` takes `jms_timestamp_ms` too."""
     clock: Clock | None
+    limit: Limit | None
+    """None: nothing bounds how long it remembers, or it is sized in another way."""
     misses: Misses | None
     """Why duplicates are let through; None: they never are."""
     false_cause: Cause | None
@@ -196,8 +208,8 @@ class Declaration:
             ),
             (self.compiled_policy is None or self.vendors, "in vendors, the sizes at which a comparison tries it"),
             (
-                not any(vendor.setting for vendor in self.vendors) or (self.misses and self.misses.limit),
-                "in misses, the limit that its vendors' settings size",
+                self.limit or not any(vendor.setting for vendor in self.vendors),
+                "the limit that its vendors' settings size",
             ),
             ((self.false_cause is None) == self.keeps_ids, "a false_cause if it doesn't keep each id, and only then"),
         ):
@@ -266,11 +278,6 @@ class Policy(Protocol):
     keeps_ids: ClassVar[bool]
     goes_by_send_time: ClassVar[bool]
 
-    latest_us: int
-    """The latest receipt's time."""
-    clock_clamped: int
-    """Receipts that came with a time before the latest one's."""
-
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
         """A policy with these sizes."""
@@ -282,6 +289,14 @@ class Policy(Protocol):
     @property
     def policy_state(self) -> int | None:
         """What a row of the log must keep of the receipt just judged new, so that it can be replayed; None for most policies."""
+
+    @property
+    def latest_us(self) -> int:
+        """The latest receipt's time."""
+
+    @property
+    def clock_clamped(self) -> int:
+        """Receipts that came with a time before the latest one's."""
 
     @property
     def serial(self) -> int:

@@ -112,20 +112,19 @@ def unasked() -> dict[str, str]:
         for rule in POLICIES
         if rule.declaration.compiled_policy is not None and rule.declaration.same_rule_as is None
         for vendor in rule.declaration.vendors
-        if vendor.sizes is not None
+        if vendor.is_tried and vendor.sizes is not None
     }
 
 
 def fitted_policies(size_of: Callable[[Limit], int]) -> list[Policy]:
-    """The policies that go by an id's first receipt and have one size, with the one that their limit asks for: ids, or
-    microseconds.
+    """The policies that a log can size, and that have one size, with the one that their limit asks for: ids, or microseconds.
 
     Where several times add up, another policy has the same rule with one.
     """
     return [
-        rule.of_sizes(size_of(misses.limit), size_of(misses.limit))  # it takes the one that its parameter is
+        rule.of_sizes(size_of(limit), size_of(limit))  # it takes the one that its parameter is
         for rule in POLICIES
-        if len(rule.parameters) == 1 and (misses := rule.declaration.misses) and misses.limit
+        if len(rule.parameters) == 1 and (limit := rule.declaration.limit)
     ]
 
 
@@ -136,26 +135,29 @@ class SizedSystem(NamedTuple):
     setting: Setting
     limit: Limit
     default: int | None
-    """What holds unless it is set: ids or microseconds, as the limit has it; None: the vendor states none."""
+    """What holds unless it is set: ids, microseconds or sources, as the limit has it; `FOR_EVER`, or None: it has to be set."""
 
 
 def sized_systems() -> list[SizedSystem]:
-    """The systems whose setting a log can tell, in the order of their policies."""
-    return [
-        SizedSystem(system, vendor.setting, misses.limit, _default_of(rule, vendor, misses.limit))
+    """The systems whose setting a log can tell, by their limits, in the order of their policies."""
+    systems = [
+        SizedSystem(system, vendor.setting, limit, _default_of(rule, vendor, limit))
         for rule in POLICIES
-        if (misses := rule.declaration.misses) and misses.limit
+        if (limit := rule.declaration.limit)
         for vendor in rule.declaration.vendors
         if vendor.setting is not None
         for system in vendor.systems
     ]
+    return sorted(systems, key=lambda system: list(Limit).index(system.limit))
 
 
 def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
+    if vendor.setting and vendor.setting.default is not None:
+        return vendor.setting.default
     if vendor.sizes is None or vendor.sizes_are_ours:
         return None
     ids, expiry_us = policy(_text_of(rule, vendor.sizes)).sizes
-    return ids if limit is Limit.ACCEPTED else expiry_us
+    return expiry_us if limit is Limit.AGE else ids
 
 
 def examples() -> list[str]:
@@ -164,7 +166,7 @@ def examples() -> list[str]:
         _text_of(rule, vendor.sizes)
         for rule in POLICIES
         for vendor in rule.declaration.vendors
-        if vendor.sizes and not vendor.sizes_are_ours
+        if vendor.sizes and vendor.is_tried and not vendor.sizes_are_ours
     ]
 
 

@@ -21,6 +21,7 @@ from receiver.policies.interface import Declaration, Vendor, registered
         keeps_ids=True,
         goes_by_send_time=False,
         clock=None,
+        limit=None,
         misses=None,
         false_cause=None,
         memory_bytes_per_id=None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from receiver.errors import IdFormatError
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Cause, Declaration, Vendor, registered
+from receiver.policies.interface import Cause, Declaration, Limit, Setting, Vendor, registered
 
 MOST_DIGITS = 1_000
 """Python refuses to read much longer numbers, and no producer counts as far."""
@@ -27,12 +27,25 @@ def parse_sequence(text: str) -> tuple[int, str]:
         kind="sequence",
         order=80,
         parameters=(),
-        vendors=(Vendor(("Pulsar", "RabbitMQ streams"), aliases=("pulsar", "rabbitmq")),),
+        vendors=(
+            Vendor(("Pulsar", "RabbitMQ streams"), aliases=("pulsar", "rabbitmq")),
+            Vendor(
+                ("Pulsar",),
+                is_tried=False,
+                setting=Setting(
+                    "brokerDeduplicationMaxNumberOfProducers",
+                    "https://pulsar.apache.org/docs/cookbooks-deduplication/",
+                    default=10_000,
+                    remark="Pulsar also forgets a producer that has gone for 6 hours, unless it is set otherwise.",
+                ),
+            ),
+        ),
         names_its_system=False,
         records_duplicates=False,
         keeps_ids=False,
         goes_by_send_time=False,
         clock=None,
+        limit=Limit.SOURCES,
         misses=None,
         false_cause=Cause.SEQUENCE_GAP,
         memory_bytes_per_id=None,

@@ -74,6 +74,7 @@ class ReplicationGroupMessageId:
         keeps_ids=False,
         goes_by_send_time=False,
         clock=None,
+        limit=None,
         misses=Misses(Cause.OTHER_ORIGIN),
         false_cause=Cause.SEQUENCE_GAP,
         memory_bytes_per_id=None,

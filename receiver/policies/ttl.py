@@ -6,6 +6,7 @@ from collections import deque
 
 from receiver.policies.firsts import Entry, KeptIds
 from receiver.policies.interface import (
+    FOR_EVER,
     Cause,
     Declaration,
     Limit,
@@ -17,6 +18,10 @@ from receiver.policies.interface import (
 )
 
 _AWS = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide"
+_MASSTRANSIT = (
+    "https://github.com/MassTransit/MassTransit/blob/develop/src/Persistence"
+    "/MassTransit.EntityFrameworkCoreIntegration/Configuration/Configuration"
+)
 _SPARK = "https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/api"
 
 
@@ -82,6 +87,63 @@ class KeptForATime(KeptIds):
                 ),
             ),
             Vendor(
+                ("MassTransit's inbox",),
+                "expiry=1800",
+                is_tried=False,
+                aliases=("masstransit",),
+                setting=Setting("DuplicateDetectionWindow", f"{_MASSTRANSIT}/EntityFrameworkOutboxConfigurator.cs"),
+            ),
+            Vendor(
+                ("NServiceBus' outbox",),
+                "expiry=604800",
+                is_tried=False,
+                aliases=("nservicebus",),
+                setting=Setting("KeepDeduplicationDataFor", "https://docs.particular.net/persistence/sql/outbox"),
+            ),
+            Vendor(
+                ("Wolverine's inbox",),
+                "expiry=300",
+                is_tried=False,
+                aliases=("wolverine",),
+                setting=Setting(
+                    "KeepAfterMessageHandling", "https://wolverinefx.net/guide/durability/idempotency.html"
+                ),
+            ),
+            Vendor(
+                ("AWS Powertools",),
+                "expiry=3600",
+                is_tried=False,
+                aliases=("powertools", "aws-powertools"),
+                setting=Setting(
+                    "expires_after_seconds",
+                    "https://docs.powertools.aws.dev/lambda/python/latest/utilities/idempotency/",
+                ),
+            ),
+            Vendor(
+                ("RabbitMQ's deduplication plugin",),
+                None,
+                aliases=("rabbitmq-message-deduplication",),
+                setting=Setting(
+                    "x-cache-ttl",
+                    "https://github.com/noxdafox/rabbitmq-message-deduplication",
+                    remark="x-cache-size has to hold all ids of that time, for a full cache drops any of them.",
+                ),
+            ),
+            Vendor(
+                ("Redis' SET NX EX",),
+                None,
+                aliases=("redis",),
+                setting=Setting("EX", "https://redis.io/docs/latest/commands/set/"),
+            ),
+            Vendor(
+                ("Kafka Streams' window store",),
+                None,
+                aliases=("kafka-streams",),
+                setting=Setting(
+                    "retentionPeriod", "https://kafka.apache.org/40/javadoc/org/apache/kafka/streams/state/Stores.html"
+                ),
+            ),
+            Vendor(
                 ("Spark's dropDuplicatesWithinWatermark",),
                 None,
                 aliases=("spark",),
@@ -91,13 +153,44 @@ class KeptForATime(KeptIds):
                     remark="Spark goes by event time, and drops what comes later than the delay, even if it is new.",
                 ),
             ),
+            Vendor(
+                ("Flink's deduplication",),
+                None,
+                aliases=("flink",),
+                setting=Setting(
+                    "table.exec.state.ttl",
+                    "https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/config/",
+                    default=FOR_EVER,
+                ),
+            ),
+            Vendor(
+                ("Spring Integration's metadata store",),
+                None,
+                aliases=("spring", "spring-integration"),
+                setting=Setting(
+                    "your own clean-up",
+                    "https://docs.spring.io/spring-integration/reference/meta-data-store.html",
+                    default=FOR_EVER,
+                ),
+            ),
+            Vendor(
+                ("Brighter's inbox",),
+                None,
+                aliases=("brighter",),
+                setting=Setting(
+                    "your own clean-up",
+                    "https://github.com/BrighterCommand/Docs/blob/master/contents/BrighterInboxSupport.md",
+                    default=FOR_EVER,
+                ),
+            ),
         ),
         names_its_system=False,
         records_duplicates=False,
         keeps_ids=True,
         goes_by_send_time=False,
         clock=None,
-        misses=Misses(Cause.EXPIRED, limit=Limit.AGE),
+        limit=Limit.AGE,
+        misses=Misses(Cause.EXPIRED),
         false_cause=None,
         memory_bytes_per_id=None,
         compiled_policy="age",

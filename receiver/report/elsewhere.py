@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.policies.interface import Limit
+from receiver.policies.interface import FOR_EVER, Limit
 from receiver.policies.names import sized_systems
 from receiver.quantities import count, duration, seconds
-from receiver.report.document import Cells, Column, Items, Table
-from receiver.report.words import or_dash
+from receiver.report.document import Cells, Column, Items, Shown, Table
+from receiver.report.words import named_domain
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
+    from receiver.policies.interface import Setting
     from receiver.policies.names import SizedSystem
-    from receiver.simulate.figures import Analysis
+    from receiver.simulate.figures import Analysis, DomainFigures, Elsewhere
+
+REMEMBERED = {
+    Limit.ACCEPTED: "latest new ids",
+    Limit.USED: "ids used last",
+    Limit.AGE: "ids for a time",
+    Limit.SOURCES: "producers' numbers",
+}
+_MOST_DOMAINS = 50
+_LONGEST_NAME = 120
 
 
 class Enough(StrEnum):
@@ -28,10 +39,14 @@ class Enough(StrEnum):
     """There is no default."""
 
 
+_SHORT = {Enough.BARELY: "enough only without a margin", Enough.NO: "not enough"}
+
+
 class SystemNeed(NamedTuple):
     """What one system would need, as people read it."""
 
     system: str
+    limit: Limit
     setting: str
     """As the system writes it; empty where nobody can set it."""
     needs: str
@@ -39,15 +54,14 @@ class SystemNeed(NamedTuple):
     with_margin: str
     """What to set, where it can be set; otherwise what would do."""
     default: str
-    """`-` where the vendor states none."""
+    """Empty where the vendor states none."""
     enough: Enough
-    sentence: str
-    source: str
-    """The vendor's page that states the default and the limits."""
+    shortfall: str
+    """What to do where the default is too little, in sentences; empty elsewhere."""
 
 
 def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
-    """What each system would need that goes by an id's first receipt; empty for a log without duplicates."""
+    """What each system would need, by what they remember; empty for a log without duplicates."""
     needs = analysis.elsewhere
     if needs is None:
         return ()
@@ -56,25 +70,37 @@ def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
 
 
 def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
-    setting, default = system.setting, system.default
+    setting, default, limit = system.setting, system.default, system.limit
     wanted = max(wanted, setting.least)
-    counts_ids = system.limit is not Limit.AGE
     # A time must be longer than the need: some systems have forgotten an id as old as it, and others don't say.
-    least = need if counts_ids else need + 1
+    least = need + 1 if limit is Limit.AGE else need
     enough = _enough(default, least, wanted)
-    if counts_ids:
-        needs, with_margin, stated = count(need, "id"), count(wanted), or_dash(default)
-    else:
-        needs, with_margin, stated = duration(need), seconds(wanted), or_dash(default, duration)
-        if needs == stated:  # to so few digits
-            needs = seconds(need) if enough is not Enough.NO else f"more than {stated}"
-    needed = f"this log needs {needs}, with the margin {with_margin}"
-    sentences = [_verdict(system, f"{stated} ids" if counts_ids else stated, enough, needed)]
-    if enough is not Enough.YES and setting.name:
-        sentences.append(_advice(system, least, wanted, with_margin))
-    return SystemNeed(
-        system.name, setting.name, needs, with_margin, stated, enough, " ".join(sentences), setting.source
-    )
+    needs, with_margin = amount(limit, need), seconds(wanted) if limit is Limit.AGE else count(wanted)
+    stated = "" if default is None else amount(limit, default)
+    if limit is Limit.AGE and needs == stated:  # to so few digits
+        needs = seconds(need) if enough is not Enough.NO else f"more than {stated}"
+    shortfall = ""
+    if short := _SHORT.get(enough):
+        what = f"{stated} by default" if setting.name else stated
+        shortfall = f"{system.name}: {what} is {short} here. This log needs {needs}, with the margin {with_margin}."
+        if setting.name:
+            shortfall += " " + _advice(setting, least, wanted, with_margin)
+    return SystemNeed(system.name, limit, setting.name, needs, with_margin, stated, enough, shortfall)
+
+
+def amount(limit: Limit, value: int) -> str:
+    """So much of what a memory is limited by: `20,000 ids`, `10 min`, `for ever`."""
+    match limit:
+        case Limit.AGE:
+            return "for ever" if value == FOR_EVER else duration(value)
+        case Limit.SOURCES:
+            return count(value, "producer")
+        case Limit.ACCEPTED | Limit.USED:
+            return count(value, "id")
+
+
+def _bare(limit: Limit, value: int) -> str:
+    return amount(limit, value) if limit is Limit.AGE else count(value)
 
 
 def _enough(default: int | None, least: int, wanted: int) -> Enough:
@@ -85,18 +111,8 @@ def _enough(default: int | None, least: int, wanted: int) -> Enough:
     return Enough.YES if default >= wanted else Enough.BARELY
 
 
-def _verdict(system: SizedSystem, stated: str, enough: Enough, needed: str) -> str:
-    if enough is Enough.UNSTATED:
-        return f"{system.name} has no default: {needed}."
-    whose = f"{system.name}'" if system.name.endswith("s") else f"{system.name}'s"
-    what, verb = (f"default of {stated}", "is") if system.setting.name else (stated, "are")
-    said = {Enough.YES: "enough", Enough.BARELY: "enough only without a margin", Enough.NO: "not enough"}
-    return f"{whose} {what} {verb} {said[enough]} here: {needed}."
-
-
-def _advice(system: SizedSystem, least: int, wanted: int, with_margin: str) -> str:
+def _advice(setting: Setting, least: int, wanted: int, with_margin: str) -> str:
     """How to set it."""
-    setting = system.setting
     if setting.most is not None and wanted > setting.most:
         short = "is too short" if setting.most < least else "leaves less than the margin"
         return f"The most that {setting.name} can be, {duration(setting.most)}, {short}."
@@ -105,23 +121,49 @@ def _advice(system: SizedSystem, least: int, wanted: int, with_margin: str) -> s
 
 def contents(analysis: Analysis) -> list[Table | Items]:
     """A table of the systems, and a sentence about each whose default is not enough; nothing without duplicates."""
-    systems = systems_of(analysis)
-    if not systems:
+    systems, needs = systems_of(analysis), analysis.elsewhere
+    if needs is None:
         return []
+    wanted = elsewhere_with_margin(needs, analysis.recommendation.margin)
+    alike = {
+        (limit, enough): [each for each in systems if (each.limit, each.enough) == (limit, enough)]
+        for limit, enough in product(Limit, Enough)
+    }
     table = Table.of(
         "What other systems would need",
-        systems,
+        [own for own in alike.values() if own],
         [
+            (Column("they remember", Cells.TEXT), lambda own: REMEMBERED[own[0].limit]),
+            (Column("need"), lambda own: _bare(own[0].limit, needs.of(own[0].limit))),
+            (Column("with\nmargin"), lambda own: _bare(own[0].limit, wanted.of(own[0].limit))),
+            (Column("enough?", Cells.WORD), lambda own: str(own[0].enough)),
             (
-                Column("system, and its setting", Cells.TEXT),
-                lambda each: "\n  ".join(filter(None, (each.system, each.setting))),
+                Column("systems, with their default or what to set", Cells.TEXT),
+                lambda own: ", ".join(f"{each.system} ({each.default or each.setting})" for each in own),
             ),
-            (Column("needs"), lambda each: each.needs),
-            (Column("with\nmargin"), lambda each: each.with_margin),
-            (Column("default"), lambda each: each.default),
-            (Column("enough?", Cells.WORD), lambda each: str(each.enough)),
         ],
         note="The largest need of any domain. A broker that compares messages as they are sent sees other times than this "
         "log's, and none of its own redeliveries.",
     )
-    return [table, Items("", [each.sentence for each in systems if each.enough is not Enough.YES])]
+    short = [each.shortfall for each in systems if each.shortfall]
+    return [table, Items("", short)] if short else [table]
+
+
+def by_domain(analysis: Analysis) -> Table | None:
+    """What each domain needs, for systems that are sized by address; nothing where there is one domain."""
+    domains = [(domain, domain.elsewhere) for domain in analysis.domains if domain.elsewhere is not None]
+    if len(domains) < 2:  # noqa: PLR2004
+        return None
+
+    def shown(limit: Limit) -> Shown[tuple[DomainFigures, Elsewhere]]:
+        return Column(REMEMBERED[limit]), lambda row: amount(limit, row[1].of(limit))
+
+    domains.sort(key=lambda row: (-row[1].artemis_id_cache_size, row[0].domain))
+    return Table.of(
+        "What each domain would need of them, without the margin",
+        domains[:_MOST_DOMAINS],
+        [
+            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain, _LONGEST_NAME)),
+            *map(shown, Limit),
+        ],
+    )

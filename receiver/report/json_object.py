@@ -45,7 +45,11 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
         "log": _record(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
         "domains": [
-            {**_record(domain), "settings": [_setting(setting) for setting in domain.settings]}
+            {
+                **_record(domain),
+                "elsewhere": domain.elsewhere and _record(domain.elsewhere),
+                "settings": [_setting(setting) for setting in domain.settings],
+            }
             for domain in analysis.domains
         ],
         "recommendation": _recommendation(analysis.recommendation),

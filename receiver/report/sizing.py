@@ -108,6 +108,7 @@ def analysis_document(analysis: Analysis, *, allowed_missed: int | None = None) 
         *blocks("price", advice.price_setters(analysis), _headroom_left(analysis), only=Only.PAGE),
         *blocks("sources", _sources(analysis) if analysis.sources else None),
         *blocks("systems", *elsewhere.contents(analysis)),
+        *blocks("systems", elsewhere.by_domain(analysis), only=Only.PAGE),
         *blocks("time", *_timeline(analysis)),
         *blocks("domains", _domains(analysis) if analysis.domains else None, only=Only.PAGE),
         *blocks("", Items("How it was read", words.remarks(log, analysis.key)), only=Only.TERMINAL),

@@ -200,7 +200,7 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
         if number != _NOTHING:
             older[row] = newest[number]
             newest[number] = row
-        weight = np.int64(weights[row]) if row < len(weights) else 1
+        weight = int(weights[row]) if row < len(weights) else 1
         live[slab_index[row]] = weight
         in_block[slab_index[row] >> _BLOCK_BITS] += weight
         following[source[row]] = slab_index[row] + 1
@@ -244,7 +244,8 @@ def expiry_need_us(needs_us: Int64s, max_missed: int) -> int:
 
 
 @compiled()
-def _elsewhere(rows: DomainRows) -> tuple[int, int]:
+def _first_receipts_need(rows: DomainRows) -> tuple[int, int]:
+    """What a ring and a time need that go by an id's first receipt."""
     earlier, times = rows.earlier, rows.received_at_us
     first = np.empty(len(earlier), np.int32)  # of each row's id
     new_before = np.zeros(len(earlier), np.int32)  # of the first receipt of an id
@@ -262,6 +263,42 @@ def _elsewhere(rows: DomainRows) -> tuple[int, int]:
     return ring, ttl_us
 
 
+@compiled()
+def lru_size(earlier: Int32s, weights: Int64s) -> int:
+    """The least memory of a domain's latest used ids that misses no duplicate; 0 without any. Columns as in `DomainRows`.
+
+    A memory of N ids holds those of the N newest rows that are their id's newest. So a duplicate needs as many as there are
+    from its earlier receipt on: what its window would need if the domain were one source. Only the largest need is asked
+    for. So it is enough to let the memory grow when it misses one, by a walk back over rows that it had dropped: in all, no
+    more steps than its size. The first rows may stand for several ids each, as in `reuse_distances`, but not for none.
+    """
+    # Rows that are their id's newest so far, as a list. A row before all is the last element, for its index is -1.
+    older = np.arange(-1, len(earlier), dtype=np.int32)
+    newer = np.arange(1, len(earlier) + 2, dtype=np.int32)
+    size, held, oldest = 0, 0, 0  # `held`: how many ids the memory holds, whose oldest row is `oldest`
+    for row in range(len(earlier)):
+        previous = earlier[row]
+        if previous == _NOTHING:
+            held += int(weights[row]) if row < len(weights) else 1
+        else:
+            while oldest > previous:
+                oldest = older[oldest]
+                held += int(weights[oldest]) if oldest < len(weights) else 1
+            size = max(size, held)
+            before, after = older[previous], newer[previous]
+            newer[before] = after
+            older[after] = before
+            if oldest == previous:
+                oldest = after
+        while held > size:
+            held -= int(weights[oldest]) if oldest < len(weights) else 1
+            oldest = newer[oldest]
+    return size
+
+
 def elsewhere_of(rows: DomainRows) -> Elsewhere:
     """What a domain's duplicates need of other systems' memories."""
-    return Elsewhere(*_elsewhere(rows)) if rows.duplicates else Elsewhere()
+    if not rows.duplicates:
+        return Elsewhere()
+    ring, ttl_us = _first_receipts_need(rows)
+    return Elsewhere(ring, lru_size(rows.earlier, np.empty(0, np.int64)), ttl_us)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -151,15 +151,17 @@ def facts_of(
     shares: Sequence[Share],
     *,
     ids: Sequence[IdCounts],
-    elsewhere: Sequence[Elsewhere],
+    elsewhere: Iterable[tuple[int, Elsewhere]],
 ) -> Facts:
     """Add up a log, by the shares of all of its chunks in order; `domain_of` has the domain of each chunk.
 
-    Each of `ids` and `elsewhere` is of a part of the ids.
+    Each of `ids` is of a part of the ids. `elsewhere` has domains, each maybe several times, and what some of its ids need.
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
-    domains = []
+    domains, elsewhere_of = [], defaultdict(list)
+    for domain, needed in elsewhere:
+        elsewhere_of[domain].append(needed)
     for number, own in groupby(shares, lambda share: domain_of[share.chunk]):
         needs = _part_needs(list(own), measures)
         domains.append(
@@ -168,6 +170,7 @@ def facts_of(
                 duplicates=needs.windows.total,
                 window_need=needs.window,
                 expiry_need_us=needs.expiry_us,
+                elsewhere=_elsewhere(elsewhere_of[number], seen.domains[number]) if needs.windows.total else None,
             )
         )
     whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
@@ -180,7 +183,7 @@ def facts_of(
         whole=whole,
         halves=(_part_needs(shares, measures, 0), _part_needs(shares, measures, 1)),
         bursts=_bursts(domain_of, shares, measures.burst_gap_us),
-        elsewhere=Elsewhere.largest(elsewhere) if duplicates else None,
+        elsewhere=Elsewhere.largest(domain.elsewhere for domain in domains),
         peak_per_second=_peak_per_second(by_source, shares),
         from_other_sources=sum(each.from_other_sources for each in ids),
         most_expiry_need_us=most_expiry_need_us,
@@ -204,6 +207,10 @@ def facts_of(
         # Lines of one time are ordered by their values: then it doesn't matter in which order files were read.
         status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),
     )
+
+
+def _elsewhere(parts: Iterable[Elsewhere], domain: DomainFigures) -> Elsewhere | None:
+    return Elsewhere.largest([*parts, Elsewhere(sources=domain.sources)])
 
 
 class _BySource(NamedTuple):

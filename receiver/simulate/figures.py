@@ -67,6 +67,39 @@ class LogFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """What other systems' memories need, without a margin, so that they miss no duplicate."""
+
+    artemis_id_cache_size: int = 0
+    """The least size of a ring of ids: the most new ids since the first receipt of an id, with that one, up to a repeat."""
+    lru_size: int = 0
+    """The least size of a memory of the ids used last, where a repeat is a use: the most different ids since the newest
+    receipt of an id, with that one, up to a repeat."""
+    ttl_us: int = 0
+    """The longest time from the first receipt of an id to a repeat."""
+    sources: int = 0
+    """How many sources a memory holds that has one number of each."""
+
+    @classmethod
+    def largest(cls, parts: Iterable[Elsewhere | None]) -> Elsewhere | None:
+        """As much as any of these needs; None where none needs anything."""
+        needs = [astuple(part) for part in parts if part]
+        return cls(*map(max, zip(*needs, strict=True))) if needs else None
+
+    def of(self, limit: Limit) -> int:
+        """What a memory needs that is limited in this way: ids, microseconds or sources."""
+        match limit:
+            case Limit.ACCEPTED:
+                return self.artemis_id_cache_size
+            case Limit.USED:
+                return self.lru_size
+            case Limit.AGE:
+                return self.ttl_us
+            case Limit.SOURCES:
+                return self.sources
+
+
+@dataclass(frozen=True, slots=True)
 class DomainFigures:
     domain: str
     receipts: int
@@ -77,6 +110,8 @@ class DomainFigures:
     """The least W that, without the time tier, misses no more of its duplicates than allowed."""
     expiry_need_us: int = 0
     """The least E that does so without a window."""
+    elsewhere: Elsewhere | None = None
+    """None without duplicates."""
     settings: tuple[SettingFigures, ...] = ()
 
 
@@ -193,29 +228,6 @@ class Evidence:
     span_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """What other systems' memories need, without a margin, so that they miss no duplicate of the log."""
-
-    artemis_id_cache_size: int = 0
-    """The least size of a ring of ids: the most new ids since the first receipt of an id, with that one, up to a repeat."""
-    ttl_us: int = 0
-    """The longest time from the first receipt of an id to a repeat."""
-
-    @classmethod
-    def largest(cls, parts: Iterable[Elsewhere]) -> Elsewhere:
-        """What misses none in all of these domains, or parts of the ids: as much as any of them needs."""
-        return cls(*map(max, zip(*map(astuple, parts), strict=True)))
-
-    def of(self, limit: Limit) -> int:
-        """What a memory needs that is limited in this way: ids, or microseconds."""
-        match limit:
-            case Limit.ACCEPTED:
-                return self.artemis_id_cache_size
-            case Limit.AGE:
-                return self.ttl_us
-
-
 class Move(StrEnum):
     """What the advice does to W, or to E, as it is set today."""
 
@@ -282,7 +294,7 @@ class Analysis:
     """One of each `Kind`, in their order."""
     evidence: Evidence
     elsewhere: Elsewhere | None
-    """None for a log without duplicates."""
+    """What the neediest domain needs; None for a log without duplicates."""
     peak_per_second: int
     """The most receipts with an id that one source has in one second of the clock."""
     findings: tuple[Finding, ...]

@@ -86,9 +86,12 @@ def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
 
 def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Elsewhere:
     """What to set other systems' memories to."""
-    ids, ttl_us = with_margin(needs.artemis_id_cache_size, max(1, needs.ttl_us), margin)
+    ring, lru, sources = (
+        _rounded_up(_times(margin, need)) for need in (needs.artemis_id_cache_size, needs.lru_size, needs.sources)
+    )
+    _, ttl_us = with_margin(0, max(1, needs.ttl_us), margin)
     # Some systems forget an id that is exactly as old as their time, and others don't say: so it is longer than the need.
-    return Elsewhere(ids, max(ttl_us, _rounded_up(needs.ttl_us + 1)))
+    return Elsewhere(ring, lru, max(ttl_us, _rounded_up(needs.ttl_us + 1)), sources)
 
 
 def _windows(needs: ValueCounts, max_missed: int) -> list[int]:

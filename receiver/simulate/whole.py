@@ -138,7 +138,7 @@ class WholeLog(Replays):
             range(len(self.domains)),
             shares,
             ids=[_id_counts(receipts, self.domains)],
-            elsewhere=[elsewhere_of(domain.rows) for domain in self.domains],
+            elsewhere=enumerate(elsewhere_of(domain.rows) for domain in self.domains),
         )
 
     def in_sections(

@@ -1,7 +1,7 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
 In: the `TaskReceipts` of all pieces, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`;
-`SourceCounts` and `Elsewhere` for the driver, which adds them up (`SourceTotals`). A chunk's begin is a place in the order of
+`SourceCounts` and `NeededElsewhere` for the driver, which adds them up (`SourceTotals`). A chunk's begin is a place in the order of
 the log, so sorting its receipts gives the order of the whole log; and it begins with the clock of the latest receipt before,
 which is known (`before_us`).
 """
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered
-from receiver.simulate.figures import Elsewhere
+from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered, compiled
 from receiver.steps.arrow_rows import (
     Row,
     RowFlow,
@@ -34,7 +33,16 @@ from receiver.steps.arrow_rows import (
     values_in,
 )
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, ChunkReceipts, IdEnds, Links, References, SourceCounts, TaskReceipts
+from receiver.steps.schemas import (
+    NEVER,
+    ChunkReceipts,
+    IdEnds,
+    Links,
+    NeededElsewhere,
+    References,
+    SourceCounts,
+    TaskReceipts,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
 
 def assemble(
     receipts: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
-) -> tuple[RowFlow, SourceTotals, list[Elsewhere]]:
+) -> tuple[RowFlow, SourceTotals, list[NeededElsewhere]]:
     """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets.
 
     `before_us` is, per chunk, the latest time of its domain before it, -1 if none.
@@ -58,10 +66,10 @@ def assemble(
             yield from _id_ends(plan, receipts, linked)
             yield from _references(plan, receipts)
 
-    kinds = ChunkReceipts, References, IdEnds, SourceCounts, Elsewhere
+    kinds = ChunkReceipts, References, IdEnds, SourceCounts, NeededElsewhere
     chunks = receipts.plus(links).grouped(work, plan.tasks, *kinds)
-    kept, counts = chunks.kept("Assembling chunks", SourceCounts, Elsewhere)
-    source_counts, elsewhere = by_kind(counts, SourceCounts, Elsewhere)
+    kept, counts = chunks.kept("Assembling chunks", SourceCounts, NeededElsewhere)
+    source_counts, elsewhere = by_kind(counts, SourceCounts, NeededElsewhere)
     return kept, SourceTotals.of(plan, source_counts), elsewhere
 
 
@@ -199,6 +207,7 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
 
     every = by_source(slice(None))
     replaced_here = receipts.linked_row[receipts.next_in == receipts.chunk]
+    again, times = np.unique(again_in(receipts)[receipts.linked_row], return_counts=True)
     return SourceCounts(
         chunk=receipts.chunk,
         new_ids=len(receipts.source) - int(np.count_nonzero(linked.is_duplicate)),
@@ -207,18 +216,21 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
         sources=receipts.sources,
         firsts=every - by_source(receipts.linked_row[linked.replaces]),
         lasts=every - by_source(receipts.linked_row[receipts.next_in < NEVER]),
+        receipts=len(receipts.source),
+        again_in=again.astype(np.int32),
+        again=times,
     )
 
 
 def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterator[Row]:
-    """`Elsewhere` of the ids of which both ends are here, and `IdEnds` of others."""
+    """What ids need of which both ends are here, and `IdEnds` of others."""
     at = np.flatnonzero(~linked.is_duplicate | linked.is_last)
     # All receipts before it that aren't duplicates are new.
     new_before = receipts.linked_row.astype(np.int64) - (np.cumsum(linked.is_duplicate) - linked.is_duplicate)
     label, is_last = receipts.label[at], linked.is_last[at]
     times_us = receipts.received_at_us[receipts.linked_row[at]]
-    needs, alone = first_to_last(label, is_last, new_before[at], times_us)
-    yield Row(0, needs)
+    ring, ttl_us, alone = first_to_last(label, is_last, new_before[at], times_us)
+    yield Row(0, NeededElsewhere(int(plan.chunk_domain[receipts.chunk]), ring, 0, ttl_us))
     for partition, chosen in split_by(label[alone] % plan.partitions):
         here = alone[chosen]
         ends = IdEnds(receipts.chunk, label[here], is_last[here], new_before[at[here]], times_us[here])
@@ -230,15 +242,16 @@ def first_to_last(
     is_last: Flags,
     new_before: Int64s,
     received_at_us: Int64s,
-) -> tuple[Elsewhere, npt.NDArray[np.intp]]:
-    """What ids need of which both ends are here, by the columns of `IdEnds`; and the rows whose ids lack the other end."""
+) -> tuple[int, int, npt.NDArray[np.intp]]:
+    """What ids need of which both ends are here, by the columns of `IdEnds`: of a ring, and of a time in microseconds; and the
+    rows whose ids lack the other end."""
     order = np.lexsort((is_last, label))
     second = np.flatnonzero(~changes(label[order]))
     first, last = order[second - 1], order[second]
     ring, ttl_us = (int((values[last] - values[first]).max(initial=0)) for values in (new_before, received_at_us))
     is_alone = np.ones(len(label), np.bool_)
     is_alone[first] = is_alone[last] = False
-    return Elsewhere(ring, ttl_us), np.flatnonzero(is_alone)
+    return ring, ttl_us, np.flatnonzero(is_alone)
 
 
 def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
@@ -248,6 +261,9 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     source = receipts.source[receipts.ref_row]
     linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
+    again = again_in(receipts)[receipts.linked_row] - np.int32(receipts.chunk)
+    gone = np.zeros(plan.chunks - receipts.chunk, np.int64)
+    alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, receipts.ref_to - receipts.chunk, gone)
     # Not Python's own hash, which differs from process to process.
     keys = [zlib.crc32(f"{domain}:{name}".encode()) % plan.partitions for name in receipts.sources]
     for key, chosen in split_by(np.array(keys, np.int64)[source]):
@@ -263,8 +279,33 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
             to_chunk=receipts.ref_to[chosen],
             next_in=receipts.next_in[linked[chosen]],
             lasts_within=lasts_within[row],
+            alive_within=alive_within[chosen],
         )
         yield Row(key, references)
+
+
+def again_in(receipts: ChunkReceipts) -> Int32s:
+    """Per receipt, the chunk in which its id comes next, from any source, or NEVER."""
+    again_in = np.full(len(receipts.source), NEVER, np.int32)
+    np.minimum.at(again_in, receipts.ref_row, receipts.ref_to)
+    by_label = np.argsort(receipts.label, kind="stable")
+    is_last_here = changes(receipts.label[by_label][::-1])[::-1]
+    again_in[receipts.linked_row[by_label[~is_last_here]]] = receipts.chunk
+    return again_in
+
+
+@compiled()
+def _alive_within(linked_row: Int32s, again_in: Int32s, ref_row: Int32s, ref_to: Int32s, gone: Int64s) -> Int64s:
+    """`References.alive_within`. Chunks count from the references' own; `gone` is all 0, with an element for each."""
+    alive_within = np.empty(len(ref_row), np.int64)
+    linked = 0
+    for ref in range(len(ref_row)):
+        while linked < len(linked_row) and linked_row[linked] <= ref_row[ref]:
+            if again_in[linked] < len(gone):  # else never
+                gone[again_in[linked]] += 1
+            linked += 1
+        alive_within[ref] = ref_row[ref] + 1 - gone[: ref_to[ref]].sum()
+    return alive_within
 
 
 def _lasts_within(receipts: ChunkReceipts) -> Int64s:
@@ -303,14 +344,21 @@ class SourceTotals:
     """Per chunk, `SourceCounts.first_us`."""
     replaced_us: Int64s
     """Per chunk, `SourceCounts.replaced_us`."""
+    receipts: Int64s
+    """Per chunk, its receipts with an id."""
+    again_from: Int64s
+    """The next three columns, ordered by the first: so many ids of this chunk come next in that one; only domains of several
+    chunks."""
+    again_in: Int64s
+    again: Int64s
 
     @classmethod
     def of(cls, plan: CutPlan, unordered: Sequence[SourceCounts]) -> SourceTotals:
         """Add up the counts of all chunks."""
         counts = sorted(unordered, key=lambda each: each.chunk)
-        new_ids, first_us, replaced_us = (
+        new_ids, first_us, replaced_us, receipts = (
             np.array([getattr(each, name) for each in counts], np.int64)
-            for name in ("new_ids", "first_us", "replaced_us")
+            for name in ("new_ids", "first_us", "replaced_us", "receipts")
         )
         several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
         counts = [each for each in counts if several[plan.chunk_domain[each.chunk]]]
@@ -325,13 +373,27 @@ class SourceTotals:
         entry = entry[order]
         begins = np.flatnonzero(changes(entry >> 32))
         firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
-        return cls(series, entry, firsts, lasts, np.cumsum(new_ids) - new_ids, first_us, replaced_us)
+        again_from = joined(np.int64, (np.full(len(each.again_in), each.chunk, np.int64) for each in counts))
+        again_in_, again = column(counts, "again_in", np.int32).astype(np.int64), column(counts, "again", np.int64)
+        new_before = np.cumsum(new_ids) - new_ids
+        return cls(
+            series, entry, firsts, lasts, new_before, first_us, replaced_us, receipts, again_from, again_in_, again
+        )
 
     def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
         return self._before(self.firsts, series, chunk)
 
     def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
         return self._before(self.lasts, series, chunk)
+
+    def alive_from(self, first: int, chunk: int) -> Int64s:
+        """Per chunk of a domain, from its first up to before this one: how many different ids the domain has sent since that
+        chunk began. These are its receipts whose ids don't come again before this chunk."""
+        alive = self.receipts[first:chunk].copy()
+        begin, end = np.searchsorted(self.again_from, (first, chunk))
+        come_before = np.flatnonzero(self.again_in[begin:end] < chunk) + begin
+        np.subtract.at(alive, self.again_from[come_before] - first, self.again[come_before])
+        return alive[::-1].cumsum()[::-1]
 
     def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
         at = np.searchsorted(self.entry, (series << 32) | chunk) - 1

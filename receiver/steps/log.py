@@ -29,6 +29,7 @@ from typing import TypeVar
 from receiver.domains import DomainKey, domain_key
 from receiver.simulate.analysis import Question
 from receiver.simulate.facts import facts_of
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
@@ -93,7 +94,11 @@ class ChunkedLog(Replays):
         chunks.forget()
 
         domain_of = plan.chunk_domain.tolist()
-        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks)
+        needed = [
+            (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
+            for each in elsewhere + over_chunks
+        ]
+        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed)
         self._widest = question.widest(self.facts)
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""

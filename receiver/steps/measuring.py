@@ -1,7 +1,7 @@
 """What each duplicate of a chunk needs, those whose id last came in an earlier chunk included.
 
 In: `ChunkReceipts`, `References` and `IdEnds`. Out: `ChunkReceipts` with what their duplicates need, and the `EarlierReceipts`
-that they refer to; the `Share` of each chunk and `Elsewhere` for the driver.
+that they refer to; the `Share` of each chunk and `NeededElsewhere` for the driver.
 
 The window that a duplicate needs is how many ids its source has sent since the receipt it repeats. If that receipt is in an
 earlier chunk, `_earlier_receipts` adds the ids up by source, without the chunks between. The ids that a source has sent after a
@@ -21,14 +21,14 @@ its source up to the next, and measures it as a domain of its own.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import ReuseDistances, link_rows, reuse_distances
-from receiver.simulate.figures import Elsewhere
+from receiver.simulate.domain_rows import ReuseDistances, link_rows, lru_size, reuse_distances
 from receiver.simulate.shares import Counted, Measures, Share, share_of
 from receiver.steps.arrow_rows import (
     Row,
@@ -45,19 +45,19 @@ from receiver.steps.arrow_rows import (
 )
 from receiver.steps.chunks import SourceTotals, first_to_last
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, ChunkReceipts, EarlierReceipts, IdEnds, References
+from receiver.steps.schemas import NEVER, ChunkReceipts, EarlierReceipts, IdEnds, NeededElsewhere, References
 
 
 def measure(
     chunks: RowFlow, plan: CutPlan, totals: SourceTotals, before_us: Int64s, measures: Measures
-) -> tuple[RowFlow, list[Share], list[Elsewhere]]:
+) -> tuple[RowFlow, list[Share], list[NeededElsewhere]]:
     """`ChunkReceipts` and `EarlierReceipts`, kept; and what the driver gets, a `Share` of each chunk in order.
 
     `before_us` as for `assemble`.
     """
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        chunks, earlier, needs = values_in(rows, ChunkReceipts, EarlierReceipts, Elsewhere)
+        chunks, earlier, needs = values_in(rows, ChunkReceipts, EarlierReceipts, NeededElsewhere)
         yield from (Row(0, each) for each in needs)
         earlier_of = by_chunk(earlier)
         while chunks:
@@ -67,28 +67,35 @@ def measure(
             yield Row(task, replace(receipts, window_needs=distances.window))
             yield from (Row(task, each) for each in referred)
             yield Row(0, share_of(receipts.chunk, _counted(receipts), distances, measures))
+            domain = int(plan.chunk_domain[receipts.chunk])
+            alive_from = totals.alive_from(plan.first_chunk[domain], receipts.chunk)
+            yield Row(0, NeededElsewhere(domain, 0, _lru_size(receipts, referred, alive_from), 0))
 
     earlier = earlier_receipts(chunks, plan, totals)
     flow = chunks.only(ChunkReceipts).plus(earlier)
-    flow = flow.grouped(work, plan.tasks, ChunkReceipts, EarlierReceipts, Share, Elsewhere)
-    kept, counts = flow.kept("Measuring duplicates", Share, Elsewhere)
-    shares, needs = by_kind(counts, Share, Elsewhere)
+    flow = flow.grouped(work, plan.tasks, ChunkReceipts, EarlierReceipts, Share, NeededElsewhere)
+    kept, counts = flow.kept("Measuring duplicates", Share, NeededElsewhere)
+    shares, needs = by_kind(counts, Share, NeededElsewhere)
     return kept.only(ChunkReceipts, EarlierReceipts), sorted(shares, key=lambda share: share.chunk), needs
 
 
 def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> RowFlow:
-    """`References`, `IdEnds` -> `EarlierReceipts`, `Elsewhere`."""
+    """`References`, `IdEnds` -> `EarlierReceipts`, `NeededElsewhere`."""
 
     def work(_key: int, rows: Iterator[Row]) -> Iterator[Row]:
         references, ends = values_in(rows, References, IdEnds)
         if references:
             yield from _earlier_receipts(plan, totals, references)
-        if ends:
-            label, received_at_us = (column(ends, name, np.int64) for name in ("label", "received_at_us"))
-            new_before = joined(np.int64, (each.new_before + totals.new_before[each.chunk] for each in ends))
-            yield Row(0, first_to_last(label, column(ends, "is_last", np.bool_), new_before, received_at_us)[0])
+        of_domain = defaultdict(list)
+        for each in ends:
+            of_domain[int(plan.chunk_domain[each.chunk])].append(each)
+        for domain, own in of_domain.items():
+            label, received_at_us = (column(own, name, np.int64) for name in ("label", "received_at_us"))
+            new_before = joined(np.int64, (each.new_before + totals.new_before[each.chunk] for each in own))
+            ring, ttl_us, _ = first_to_last(label, column(own, "is_last", np.bool_), new_before, received_at_us)
+            yield Row(0, NeededElsewhere(domain, ring, 0, ttl_us))
 
-    return chunks.only(References, IdEnds).grouped(work, plan.partitions, EarlierReceipts, Elsewhere)
+    return chunks.only(References, IdEnds).grouped(work, plan.partitions, EarlierReceipts, NeededElsewhere)
 
 
 def _series_of(totals: SourceTotals, references: References) -> Int64s:
@@ -113,7 +120,9 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
         - column(references, "lasts_within", np.int64)[order]
         - _replaced_later(series, is_first, to_chunk, next_in, np.zeros(plan.chunks, np.int64))
     )
-    label, received_at_us = (column(references, name, np.int64)[order] for name in ("label", "received_at_us"))
+    label, received_at_us, alive_within = (
+        column(references, name, np.int64)[order] for name in ("label", "received_at_us", "alive_within")
+    )
     names = {number: name for (_, name), number in totals.series.items()}
     for to, chosen in split_by(to_chunk):
         numbers, source = np.unique(series[chosen], return_inverse=True)
@@ -126,6 +135,7 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
             source=source.astype(np.int32),
             sources=[names[number] for number in numbers.tolist()],
             newer_ids=newer_ids[chosen],
+            alive_within=alive_within[chosen],
         )
         yield Row(int(plan.chunk_task[to]), earlier)
 
@@ -188,6 +198,34 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     clock_us = np.where(row_here > len(weights), rows.received_at_us[row_here - 1], before_us)
     expiry_us = clock_us - rows.received_at_us[rows.earlier[row_here]]
     return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us)
+
+
+def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
+    """What the chunk's duplicates need of a memory of the domain's latest used ids.
+
+    `alive_from` is `SourceTotals.alive_from` of the chunk. Less the ids that came last up to an earlier receipt, that is how
+    many have come since. So the chunk is put behind the newest earlier receipt of each of its ids, and behind each of these a
+    row for all ids up to the next.
+    """
+    from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))
+    label, alive_within = (column(referred, name, np.int64) for name in ("label", "alive_within"))
+    by_label = np.lexsort((row, from_chunk, label))
+    newest = by_label[changes(label[by_label][::-1])[::-1]]
+    newest = newest[np.lexsort((row[newest], from_chunk[newest]))]
+    newer_ids = alive_from[from_chunk[newest] - (receipts.chunk - len(alive_from))] - alive_within[newest]
+    weights = np.ones(2 * len(newest), np.int64)
+    weights[1::2] = newer_ids - np.append(newer_ids[1:] + 1, 0)
+    is_row = weights > 0
+    at = (np.cumsum(is_row) - 1)[::2]  # of each earlier receipt
+    weights = weights[is_row]
+
+    labels = np.concatenate([label[newest], receipts.label])
+    rows = np.concatenate([at, len(weights) + receipts.linked_row])
+    in_order = np.argsort(labels, kind="stable")
+    again = np.flatnonzero(~changes(labels[in_order]))
+    earlier = np.full(len(weights) + len(receipts.source), -1, np.int32)
+    earlier[rows[in_order[again]]] = rows[in_order[again - 1]]
+    return lru_size(earlier, weights)
 
 
 def dense_ids(earlier_label: Int64s, receipts: ChunkReceipts) -> tuple[Int32s, int]:

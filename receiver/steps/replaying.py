@@ -31,7 +31,7 @@ from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
-from receiver.steps.chunks import SourceTotals
+from receiver.steps.chunks import SourceTotals, again_in
 from receiver.steps.measuring import dense_ids
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
@@ -146,6 +146,7 @@ def _tails(plan: CutPlan, tails: _TailPlan, receipts: ChunkReceipts) -> Iterator
                 source=source,
                 sources=sources,
                 newer_ids=np.zeros(0, np.int64),
+                alive_within=np.zeros(0, np.int64),
             )
             yield Row(int(plan.chunk_task[to_chunk]), tail)
 
@@ -157,7 +158,7 @@ class _Giver:
         self._tails, self._receipts = tails, receipts
         self._replaced_in = np.full(len(receipts.source), NEVER, np.int32)
         self._replaced_in[receipts.linked_row] = receipts.next_in
-        self._again_in = _again_in(receipts)
+        self._again_in = again_in(receipts)
         self._by_source = stable_order(receipts.source)
         self._series = np.array([tails.totals.series[domain, source] for source in receipts.sources], np.int64)
 
@@ -183,16 +184,6 @@ class _Giver:
         source = self._receipts.source[rows]
         ends = np.searchsorted(source, np.arange(len(due)), side="right")
         return rows[ends[source] - np.arange(len(rows)) <= due[source]]
-
-
-def _again_in(receipts: ChunkReceipts) -> Int32s:
-    """Per receipt, the chunk in which its id comes next, from any source."""
-    again_in = np.full(len(receipts.source), NEVER, np.int32)
-    np.minimum.at(again_in, receipts.ref_row, receipts.ref_to)
-    by_label = np.argsort(receipts.label, kind="stable")
-    is_last_here = changes(receipts.label[by_label][::-1])[::-1]
-    again_in[receipts.linked_row[by_label[~is_last_here]]] = receipts.chunk
-    return again_in
 
 
 def replayed(

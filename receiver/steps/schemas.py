@@ -283,6 +283,12 @@ class SourceCounts:
     """By source: receipts whose id the source had not sent before."""
     lasts: Int64s
     """By source: receipts that are never replaced, in all of the log."""
+    receipts: int
+    """Receipts with an id."""
+    again_in: Int32s
+    """The chunks in which ids of its receipts come next, from any source; NEVER among them."""
+    again: Int64s
+    """How many of its receipts' ids come next in each of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,8 @@ class References:
     """The chunk in which it is replaced, or NEVER."""
     lasts_within: Int64s
     """The `SourceCounts.lasts` of its source in its own chunk, up to this receipt and with it."""
+    alive_within: Int64s
+    """How many receipts of its own chunk, up to it and with it, have ids that don't come again before `to_chunk`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +328,8 @@ class EarlierReceipts:
     sources: list[str]
     newer_ids: Int64s
     """How many different ids its source has sent since, up to the chunk's begin; empty in a tail."""
+    alive_within: Int64s
+    """As in `References`; empty in a tail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +343,17 @@ class IdEnds:
     """How many receipts before it in the chunk have ids that are new in the domain."""
     received_at_us: Int64s
     """Clamped."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeededElsewhere:
+    """What some of a domain's ids, or the duplicates of one chunk, need of other systems' memories, as in `Elsewhere`. To the
+    driver."""
+
+    domain: int
+    artemis_id_cache_size: int
+    lru_size: int
+    ttl_us: int
 
 
 @dataclass(frozen=True, slots=True)

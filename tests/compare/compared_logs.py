@@ -27,6 +27,7 @@ sizes, secs = st.sampled_from(SIZES), st.sampled_from(SECS)
 by_id = st.one_of(
     st.builds("apama:window={},expiry={}".format, sizes, secs).filter(lambda text: text != "apama:window=0,expiry=0"),
     st.builds("artemis:id_cache_size={}".format, sizes),
+    st.builds("lru:size={}".format, sizes.filter(bool)),
     st.builds("ttl:expiry={}".format, secs),
     st.builds("cmq:retention={},retry={},network={}".format, secs, secs, secs),
     st.sampled_from(["perfect", "solace-lookup"]),

@@ -168,7 +168,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
     window, secs = recommended.setting.window, recommended.setting.expiry_us // 1_000_000
     texts = [figures.policy for figures in comparison.policies]
     recommended_text = f"apama:window={window},expiry={secs}"
-    fitted = ["artemis:id_cache_size=8", "ttl:expiry=1", "apama:window=6,expiry=1"]
+    fitted = ["artemis:id_cache_size=8", "lru:size=6", "ttl:expiry=1", "apama:window=6,expiry=1"]
     assert set(texts) == set(unasked()) - {"solace-last"} | {*fitted, recommended_text}
     written = [
         *["apama:window=2000,expiry=120", "artemis:id_cache_size=20000"],

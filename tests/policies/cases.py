@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from receiver.message import Decision
 from receiver.policies import policy
 from receiver.quantities import exact_secs
-from tests.policies.models import Answer, Firsts, Last, MinimumTime, Ring, Sequence, TimeToLive, TwoTier
+from tests.policies.models import Answer, Firsts, Last, LatestUsed, MinimumTime, Ring, Sequence, TimeToLive, TwoTier
 
 Step = tuple[Any, ...]
 """What is done, and with what: `("receive", id, source, step_us, sent_ms)`, `("advance", ms)`,
@@ -84,6 +84,7 @@ KINDS = [
         WORDS,
         (99,),
     ),
+    Kind("lru", st.tuples(st.integers(1, 6)), "lru:size={}".format, lambda size: LatestUsed(size=size), WORDS, (99,)),
     Kind("solace-lookup", NOTHING, lambda: "solace-lookup", Firsts, WORDS),
     Kind("solace-last", NOTHING, lambda: "solace-last", Last, LABELLED),
     Kind(

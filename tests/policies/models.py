@@ -221,6 +221,30 @@ class Ring(Firsts):
         return Ring(newest, self.latest_us, 0, len(alive), self.serial, size=size, alive=alive, journal=journal)
 
 
+@dataclass
+class LatestUsed(Firsts):
+    """The ids received last: a list from the one received longest ago."""
+
+    size: int = 0
+
+    def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Answer:
+        answer = super().receive(id_, source, received_at_us, sent_ms)
+        if answer.verdict == "duplicate":
+            self.entries = [entry for entry in self.entries if entry.id != id_]
+            self.enter(Entry(self.serial, id_, self.latest_us, 0))
+        return answer
+
+    def forget(self) -> None:
+        self.entries = self.entries[-self.size :]
+
+    def window_left(self, id_: str) -> int:
+        return [entry.id for entry in self.entries].index(id_) + self.size - len(self.entries)
+
+    def expiry_left_us(self, matching: Entry) -> int:
+        del matching
+        return 0
+
+
 class TwoTier:
     """Apama's rule has a model of its own."""
 

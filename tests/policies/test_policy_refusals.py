@@ -15,8 +15,8 @@ from tests.policies.cases import KINDS, Kind
 EACH_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 TEXTS = {
-    "": "choose from apama, artemis, solace-lookup",
-    "kafka": "choose from apama, artemis, solace-lookup",
+    "": "choose from apama, artemis, lru, solace-lookup",
+    "kafka": "choose from apama, artemis, lru, solace-lookup",
     "artmis": "did you mean artemis?",
     "Artemis": "did you mean artemis?",
     "APAMA": "did you mean apama?",

@@ -132,6 +132,9 @@ def realistic(
                 12 if "orders" in name else 3,
                 97 if "orders" in name else 60,
                 2_400_000 if "orders" in name else 1_750_000,
+                Elsewhere(30_321, 29_804, 40_500_000, 12)
+                if "orders" in name
+                else Elsewhere(8_120, 8_120, 9_250_000, 3),
                 settings_of(own, share, windows, expiries_us),
             )
             for name, (share, own) in shares.items()
@@ -145,7 +148,7 @@ def realistic(
         ),
         kinds=settings,
         evidence=Evidence(Grade.FAIR, 19, 97, 2_400_000, 303_250_000),
-        elsewhere=Elsewhere(30_321, 40_500_000),
+        elsewhere=Elsewhere(30_321, 29_804, 40_500_000, 12),
         peak_per_second=250,
         findings=(
             Finding(
@@ -261,7 +264,7 @@ def large() -> Analysis:
         analysis,
         log=replace(analysis.log, domains=3_000),
         domains=tuple(
-            DomainFigures(f"bridge-1:queue://orders-{number:04}", 70, number % 50, 1, 7, 900_000, few)
+            DomainFigures(f"bridge-1:queue://orders-{number:04}", 70, number % 50, 1, 7, 900_000, None, few)
             for number in range(3_000)
         ),
     )

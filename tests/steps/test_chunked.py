@@ -158,8 +158,7 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
         analysis = analyse(log, question)
     assert analysis.evidence.bursts == 2
     assert analysis.peak_per_second == 20
-    assert analysis.elsewhere is not None
-    assert (analysis.elsewhere.artemis_id_cache_size, analysis.elsewhere.ttl_us) == (25, 90 * SECOND_US)
+    assert analysis.elsewhere == Elsewhere(artemis_id_cache_size=25, lru_size=25, ttl_us=90 * SECOND_US, sources=2)
     assert log.facts.from_other_sources == 20
     assert [half.windows.total for half in log.facts.halves] == [20, 20]
     assert [half.window for half in log.facts.halves] == [20, 24]
@@ -181,7 +180,7 @@ def test_an_id_with_both_ends_in_one_chunk_may_need_more_than_one_that_goes_on()
     with written([File("csv", rows)]) as paths:
         assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 32]  # between the two receipts of "near"
         elsewhere = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
-    assert elsewhere == Elsewhere(artemis_id_cache_size=21, ttl_us=21 * SECOND_US)
+    assert elsewhere == Elsewhere(artemis_id_cache_size=21, lru_size=21, ttl_us=21 * SECOND_US, sources=1)
 
 
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
