@@ -2,6 +2,7 @@
 
 It delivers at least once, as real ones do: what was taken and not acknowledged comes again, flagged redelivered and in
 front of all else, when its connection ends. By Artemis' rule it drops a message whose duplicate id it has had before.
+It takes turns as Kafka does.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ class MemoryBroker:
         self.changed = threading.Condition()
         self.queues: dict[str, deque[Message]] = {}
         self.caches: dict[str, ArtemisIdCache] = {}
+        self.turns: dict[str, MemoryTurns] = {}
+        """Who has begun last, by the name under which it has."""
+        self.notes: dict[str, str] = {}
+        """Of the last turn under each name."""
 
     def queue(self, name: str) -> deque[Message]:
         """The messages that wait in a queue, oldest first. The caller holds `changed`."""
@@ -35,6 +40,9 @@ class MemoryBroker:
 
     def sink(self, name: str) -> MemorySink:
         return MemorySink(self, name)
+
+    def turns_to(self, name: str) -> MemoryTurns:
+        return MemoryTurns(self, name)
 
 
 class MemorySource(Closing):
@@ -103,3 +111,34 @@ class MemorySink(Closing):
 
     def close(self) -> None:
         self._is_open = False
+
+
+class MemoryTurns(Closing):
+    """A sender of turns to one queue."""
+
+    def __init__(self, broker: MemoryBroker, name: str) -> None:
+        self._broker = broker
+        self._queue = name
+        self._name: str | None = None
+
+    def begin(self, name: str) -> str | None:
+        with self._broker.changed:
+            self._name = name
+            self._broker.turns[name] = self
+            return self._broker.notes.get(name)
+
+    def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
+        del number
+        broker = self._broker
+        with broker.changed:
+            if self._name is None:
+                raise BrokerError("the connection is closed", hint="make another")
+            if broker.turns[self._name] is not self:
+                return False
+            broker.queue(self._queue).extend(messages)
+            broker.notes[self._name] = note
+            broker.changed.notify_all()
+            return True
+
+    def close(self) -> None:
+        self._name = None

@@ -12,7 +12,7 @@ from typing import NamedTuple, assert_never
 from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.connectors import Source, check_carried, check_durable, way_from, way_to
+from receiver.bridge.connectors import Source, check_carried, check_durable, turns_to, way_from, way_to
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
 from receiver.bridge.connectors.nodes import Nodes, Way
 from receiver.bridge.consumers import Consumers
@@ -23,9 +23,10 @@ from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
 from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
 from receiver.bridge.received import Intake, Passed
 from receiver.bridge.targets import Target
-from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.bridge.targets.broker_target import BrokerTarget, SinkTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named, imported
+from receiver.bridge.targets.turn_target import TurnTarget
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.policies.interface import Use
@@ -101,7 +102,7 @@ def open_bridge(
         _check_policy(receiver.figures().policy)  # where none is named the domain has one
         passed = Passed(receiver.store_id)
         for each in targets:
-            if isinstance(each, BrokerTarget):
+            if isinstance(each, SinkTarget):
                 each.passed = passed
         intake = Intake(ids, passed, destination=origin.destination, domain=receiver.domain)
         make = _one if options.consumers is None else _several
@@ -114,7 +115,7 @@ def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[st
     """The brokers that a bridge connects to, by what they are to it."""
     nodes = {"source": connect.nodes if isinstance(connect, Way) else None}
     for role, target in zip(("target", "duplicates"), targets, strict=False):
-        nodes[role] = target.nodes if isinstance(target, BrokerTarget) else None
+        nodes[role] = target.nodes if isinstance(target, SinkTarget) else None
     return {role: each for role, each in nodes.items() if each is not None}
 
 
@@ -163,6 +164,9 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions, pa
         return imported(rest)
     if is_broker(to):
         address = _address(to, password, options.tls)
+        turns = turns_to(address)
+        if turns is not None and options.mode is Mode.EXACTLY_ONCE:
+            return TurnTarget(address.target_name, turns, options.ids)
         return BrokerTarget(address.target_name, way_to(address), options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} isn't a target", hint=hint)
@@ -348,7 +352,7 @@ def _flow(
                 flow = ControlledFlow(receiver, dispatcher, duplicates)
             case Mode.AT_LEAST_ONCE | Mode.EXACTLY_ONCE:
                 numbers = None
-                if mode.detects and isinstance(target, BrokerTarget):
+                if mode.detects and isinstance(target, SinkTarget):
                     numbers = SequenceIdMaker.open(
                         address, message_source_id=receiver.domain, store_settings=store_settings
                     )

@@ -42,6 +42,7 @@ class TargetState(NamedTuple):
 
     confirmed_bytes: int | None
     tail_digest: bytes | None
+    last_turn: str | None
     store_id: int
     has_unpacked: bool
     """Whether messages wait for it in rows of their own."""
@@ -90,8 +91,8 @@ class Inbox(Closing):
         self._vacuum = database.vacuum_of(waiting.name, truncates=True)
         # As text, for to make these by SQLAlchemy for each lease of a single message would cost more than to run them.
         self._lock = self._locking_statement()
-        saved = f"confirmed_bytes = {database.rows.sql.placeholder}, tail_digest = {database.rows.sql.placeholder}"
-        self.save_file = f"UPDATE {targets.name} SET {saved} WHERE target_id = {self.target_id:d}"  # noqa: S608
+        self.save_file = self._saving("confirmed_bytes", "tail_digest")
+        self.save_turn = self._saving("last_turn")
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -121,14 +122,21 @@ class Inbox(Closing):
 
     def _locking_statement(self) -> str:
         has_unpacked = exists().where(unpacked.c.target_id == self.target_id)
-        state = select(
-            targets.c.confirmed_bytes, targets.c.tail_digest, domains.c.store_id, has_unpacked, targets.c.target
-        ).join_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
+        of_target = targets.c["confirmed_bytes", "tail_digest", "last_turn"]
+        state = select(*of_target, domains.c.store_id, has_unpacked, targets.c.target).join_from(
+            targets, domains, domains.c.domain_id == targets.c.domain_id
+        )
         # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
         store_ids = self._read(select(domains.c.store_id).where(domains.c.domain_id == self._domain_id))
         of_domain = domains.c.store_id.in_([row.store_id for row in store_ids])
         itself = state.where(targets.c.target_id == self.target_id, of_domain).with_for_update(of=targets)
         return str(itself.compile(self._kept.engine, compile_kwargs={"literal_binds": True}))
+
+    def _saving(self, *columns: str) -> str:
+        """The statement that sets these columns of the target."""
+        placeholder = database_of(self._kept.url).rows.sql.placeholder
+        values = ", ".join(f"{column} = {placeholder}" for column in columns)
+        return f"UPDATE {targets.name} SET {values} WHERE target_id = {self.target_id:d}"  # noqa: S608
 
     def add(self, connection: Connection, messages: Sequence[StoredMessage]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
@@ -249,6 +257,16 @@ class Lease:
     def tail_digest(self) -> bytes | None:
         """The digest of the last of the confirmed bytes of a target file; None before the first message."""
         return self._state.tail_digest
+
+    @property
+    def last_turn(self) -> str | None:
+        """The note of the last turn that was sent to a target of turns; None before the first."""
+        return self._state.last_turn
+
+    @property
+    def target_key(self) -> str:
+        """A name of the target that no other target of any store has."""
+        return self.handed_on_as(f"-{self._target_id}")
 
     def look_again(self) -> None:
         """Read anew what is confirmed; StoreError if the lease has been lost meanwhile."""
@@ -383,6 +401,11 @@ class Lease:
         """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
         self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
         driver_of(self.connection).execute(self._inbox.save_file, (confirmed_bytes, tail_digest))
+
+    def save_turn(self, note: str | None) -> None:
+        """Note the last turn that is in the target once this lease is committed."""
+        self._state = self._state._replace(last_turn=note)
+        driver_of(self.connection).execute(self._inbox.save_turn, (note,))
 
 
 def waiting_by_row() -> Subquery:

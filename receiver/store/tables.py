@@ -255,6 +255,8 @@ targets = Table(
     # Of a file: how much of it is ours for certain, and a digest of the end of that; null before the first message.
     Column("confirmed_bytes", BigInteger),
     Column("tail_digest", LargeBinary),
+    # Of a topic that turns are sent to: the note of the last one; null before the first.
+    Column("last_turn", Text),
     UniqueConstraint("domain_id", "target", name="receiver_target_name_key"),
 )
 

@@ -12,13 +12,14 @@ from sqlalchemy import text
 
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Message, Source
-from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource
+from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource, MemoryTurns
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
+from receiver.bridge.targets.turn_target import TurnTarget
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.codec import to_bytes
 from receiver.store.inbox import Inbox
@@ -94,7 +95,7 @@ class Route:
         if self.kind == "file":
             lines = self.file.read_text().splitlines() if self.file.exists() else []
             return [json.loads(line)["body"] for line in lines]
-        if self.kind == "queue":
+        if self.kind in {"queue", "topic"}:
             return [arrived.body.decode() for arrived in self.broker.queue("out")]
         if self.kind == "table":
             with engine_of(self.store).connect() as connection:
@@ -172,6 +173,8 @@ class Route:
             target._append = lambda lines, sync: self._halved(lambda half: append(half, sync=sync), lines)
         elif self.kind == "queue":
             target = BrokerTarget("amqp://memory/out", self._sink, IdRule(), adds_duplicate_ids=mode.detects)
+        elif self.kind == "topic":
+            target = TurnTarget("kafka://memory/out", self._turns, IdRule())
         elif self.kind == "table":
             target = PythonTarget("python:tests:book", self._book)
         else:
@@ -203,6 +206,18 @@ class Route:
         send = sink.send
         sink.send = lambda messages: self._halved(send, messages)
         return sink
+
+    def _turns(self) -> MemoryTurns:
+        turns = self.broker.turns_to("out")
+        send_turn = turns.send_turn
+
+        def sending(messages, **more):
+            if messages:
+                self.reach("delivering")
+            return send_turn(messages, **more)
+
+        turns.send_turn = sending
+        return turns
 
     def _halved(self, hand_on: Callable[[Any], None], things: Any) -> None:
         half = len(things) // 2

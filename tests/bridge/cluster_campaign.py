@@ -50,11 +50,13 @@ class ClusterQueue(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic of a cluster of Kafka, which a group takes."""
+    """A topic of Kafka, which a group takes."""
 
     broker: Any
+    """One node of Kafka, or a cluster."""
     name: str
     protocol: str = "kafka"
+    start_options: Mapping[str, Any] = MappingProxyType({})
 
     def address(self, name: str) -> str:
         return self.broker.address(name)

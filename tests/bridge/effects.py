@@ -2,12 +2,14 @@
 
 import base64
 import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 from sqlalchemy import text
 
 from receiver.bridge.connectors import source_of
@@ -17,6 +19,7 @@ from tests.bridge.resending import body_of
 from tests.stores import engine_of
 
 EMPTY_SECS = 0.5
+READ_SECS = 120
 
 
 class Effect(NamedTuple):
@@ -44,6 +47,31 @@ def in_queue(address: str) -> list[Effect]:
             source.acknowledge(taken)
             effects += [Effect(str(each.message.properties["uniqueMessageId"]), each.message.body) for each in taken]
     return effects
+
+
+def in_topic(servers: str, topic: str) -> list[Effect]:
+    """What readers see, who leave out what belongs to no transaction that was committed."""
+    found = ((dict(record.headers() or ()), record.value()) for record in records(servers, topic))
+    return [Effect(headers["uniqueMessageId"].decode(), body) for headers, body in found]
+
+
+def records(servers: str, topic: str, isolation: str = "read_committed") -> list[Message]:
+    """All that there is to be read, each partition in order; as long as a transaction is open, it is waited for its end."""
+    config = {"group.id": "readers", "isolation.level": isolation, "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": servers, **config})
+    partitions = consumer.list_topics(topic, timeout=READ_SECS).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    found, ended, until = [], set(), time.monotonic() + READ_SECS
+    while len(ended) < len(partitions):
+        assert time.monotonic() < until
+        for record in consumer.consume(1_000, 0.2):
+            if record.error() is None:
+                found.append(record)
+            else:
+                assert record.error().code() == KafkaError._PARTITION_EOF
+                ended.add(record.partition())
+    consumer.close()
+    return found
 
 
 def has_nothing(address: str) -> bool:

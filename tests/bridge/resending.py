@@ -33,6 +33,7 @@ def message(source: str, number: int) -> Message:
         body=body_of(id_),
         is_text=number % 2 == 0,
         properties={"uniqueMessageId": id_, "messageSourceId": source},
+        default_source=source,
     )
 
 

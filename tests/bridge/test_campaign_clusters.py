@@ -97,3 +97,13 @@ def test_exactly_once_from_a_cluster_of_kafka(kafka_cluster, store, size, seed, 
     plan = Plan(target=f"file:{target}", events=OF_KAFKA[size], bridges=3)
     topic = Topic(kafka_cluster, kafka_cluster.new_topic(3))
     perform(plan, topic, store, seed, partial(effects.in_file, target), kind=LogCampaign)
+
+
+@pytest.mark.parametrize("database", ["sqlite"])
+def test_exactly_once_to_a_cluster_of_kafka(kafka_cluster, store, size, seed):
+    """Leaders of the topic that is taken from also have other partitions, and the state of transactions."""
+    out = kafka_cluster.new_topic(3)
+    plan = Plan(target=kafka_cluster.address(out), events=OF_KAFKA[size])
+    topic = Topic(kafka_cluster, kafka_cluster.new_topic(3))
+    read = partial(effects.in_topic, kafka_cluster.servers, out)
+    perform(plan, topic, store, seed, read, kind=LogCampaign)

@@ -436,10 +436,11 @@ def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):
         bridged.run()
 
 
-def test_a_bridge_to_kafka_says_that_it_is_at_least_once(kafka, topic, sqlite_store, caplog):
+def test_a_bridge_without_transactions_says_that_it_is_at_least_once(kafka, topic, sqlite_store, caplog):
     send(kafka, topic, [Message(body=b"1", properties={"uniqueMessageId": "1", "messageSourceId": "web"})])
     out = kafka.new_topic()
-    bridge = open_bridge(kafka.address(topic, "g"), kafka.address(out), sqlite_store, BridgeOptions())
+    to = kafka.address(out, transactions="no")
+    bridge = open_bridge(kafka.address(topic, "g"), to, sqlite_store, BridgeOptions())
     bridge.run(stop_when_idle_secs=0)
     assert "this is at least once" in caplog.text
     with source_of(kafka.address(out, "g")) as source:

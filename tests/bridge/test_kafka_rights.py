@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from examples.demo.processes import HOST, free_ports
 from receiver.bridge import Message, Tls, sink_of, source_of
+from receiver.bridge.connectors import turns_to
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerRefusedError, SettingsError
 from tests.brokers.cached import fetched
@@ -26,8 +27,9 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SOON_SECS = 20
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
-USERS = {"me": "right", "half": "right", "nobody": "right"}
-"""All of them with a password; `me` may do all, `half` may read the topic and has no group."""
+USERS = {"me": "right", "half": "right", "nobody": "right", "sender": "right"}
+"""All of them with a password; `me` may do all, `half` may do all with the topic and has no group, and `sender` is given its
+rights one by one."""
 
 
 class SecureKafka(Broker):
@@ -68,7 +70,7 @@ def kafka(authority):
         try:
             broker.start()
             broker.topic = broker.new_topic()
-            allow_to_read(broker, "half")
+            allow(broker, "half", AclOperation.ALL)
             yield broker
         finally:
             broker.close()
@@ -81,23 +83,14 @@ def write_for_kafka(certificate, path):
     path.write_bytes(text + b"".join(each.bytes() for each in certificate.cert_chain_pems))
 
 
-def allow_to_read(broker, user):
+def allow(broker, user, operation, kind=ResourceType.TOPIC, name=None):
+    """By default, on the topic."""
     admin = broker.admin()
-    pattern = ResourcePatternType.LITERAL
-    binding = AclBinding(
-        ResourceType.TOPIC, broker.topic, pattern, f"User:{user}", "*", AclOperation.ALL, AclPermissionType.ALLOW
-    )
+    of = AclPermissionType.ALLOW
+    pattern = ResourcePatternType.PREFIXED if name else ResourcePatternType.LITERAL
+    binding = AclBinding(kind, name or broker.topic, pattern, f"User:{user}", "*", operation, of)
     for done in admin.create_acls([binding]).values():
         done.result(SOON_SECS)
-    until = time.monotonic() + SOON_SECS
-    while True:  # the broker goes by its rules a moment after it has taken them
-        try:
-            source_of(address(broker, f"{user}:{USERS[user]}", group="g")).close()
-        except BrokerRefusedError:
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        else:
-            return
 
 
 def address(kafka, login, *, group=None, ca="ca.pem", host=HOST):
@@ -126,11 +119,63 @@ def test_whoever_is_not_let_in_is_told_so_at_the_start(kafka, login, problem):
     assert time.monotonic() - began < SOON_SECS
 
 
+def until_allowed(connect):
+    """The broker goes by its rules a moment after it has taken them."""
+    until = time.monotonic() + SOON_SECS
+    while True:
+        try:
+            return connect()
+        except BrokerRefusedError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+
 def test_a_group_that_is_not_allowed_is_refused(kafka):
+    until_allowed(lambda: source_of(address(kafka, "half:right", group="g"))).close()
     with source_of(address(kafka, "half:right", group="g")) as source:
         with pytest.raises(BrokerRefusedError, match="GROUP_AUTHORIZATION_FAILED"):
             source.take(1, wait_secs=SOON_SECS)
         assert source.is_settling
+
+
+def test_which_right_is_missing_for_transactions_is_said_at_the_start(kafka):
+    """One after the other is given, until nothing is missing."""
+    make = turns_to(address(kafka, "sender:right"))
+    said = []
+
+    def begin():
+        with make() as turns:
+            turns.begin("a")
+            turns.send_turn([], note="a", number=0)
+            turns.send_turn([Message(body=b"a")], note="b", number=1)
+
+    group = f"receiver-{kafka.topic}-"
+    for operation, *of in (
+        (AclOperation.DESCRIBE,),
+        (AclOperation.WRITE,),
+        (AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, group),
+        (AclOperation.READ, ResourceType.GROUP, group),
+        (AclOperation.READ,),
+    ):
+        with pytest.raises(BrokerRefusedError) as caught:
+            begin()
+        said.append(str(caught.value))
+        allow(kafka, "sender", operation, *of)
+        time.sleep(1)
+    until_allowed(begin)
+    for error, right in zip(
+        said,
+        [
+            "check the names of topic and group",
+            f"allow Write on {kafka.topic}",
+            f"allow Describe and Write on the transactional id {group}a",
+            f"allow Read on the group {group}a",
+            f"allow Read and Write on the topic {kafka.topic}",
+        ],
+        strict=True,
+    ):
+        assert right in error
+    assert all("?transactions=no" in error for error in said[2:])
 
 
 def test_a_broker_of_another_authority_is_not_trusted(kafka):

@@ -10,7 +10,7 @@ from tests.bridge.bridged import Route, send
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
-@pytest.fixture(params=["file", "queue"])
+@pytest.fixture(params=["file", "queue", "topic"])
 def restored(request, tmp_path, sqlite_url):
     """A route on which two messages were handed on, of whose second its store knows nothing any more."""
     route = Route(sqlite_url, tmp_path, request.param)

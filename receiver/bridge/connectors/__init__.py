@@ -8,6 +8,7 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 | `address.py` | the address of a queue or topic, and the connection to its broker |
 | `nodes.py` | which node of a cluster is connected to |
 | `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
+| `kafka_sink.py` | the sinks for Kafka |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
 | `amqp_sections.py` | the sections of a message by AMQP |
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import Nodes, Way
@@ -49,6 +50,7 @@ __all__ = [
     "Property",
     "Sink",
     "Source",
+    "TurnSink",
     "check_body",
     "check_carried",
     "check_durable",
@@ -56,8 +58,10 @@ __all__ = [
     "sink_of",
     "source_of",
     "too_large",
+    "turns_to",
 ]
 
+_T = TypeVar("_T")
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
 CORRELATION_ID, REPLY_TO, JMS_TYPE, CONTENT_TYPE = "JMSCorrelationID", "JMSReplyTo", "JMSType", "ContentType"
@@ -181,6 +185,49 @@ class Sink(Protocol):
     def __exit__(self, *_error: object) -> None: ...
 
 
+class TurnSink(Protocol):
+    """Sends messages to one topic in turns. Readers see a turn as a whole or not at all, and in order.
+
+    Beside the messages a turn leaves a note, which tells whoever comes next whether it is there.
+    """
+
+    def begin(self, name: str) -> str | None:
+        """Begin under a name: whoever began under it before sends no more turns. It may be called again.
+
+        Returns:
+            The note of the last turn under that name that is there; None if there is none, or the broker has forgotten it.
+
+        Raises:
+            BrokerRefusedError: The broker doesn't allow turns. The hint says what is missing.
+            BrokerError: The connection is lost.
+        """
+
+    def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
+        """Send these in order, with a note. Returns once the broker has confirmed that all of it is there.
+
+        Args:
+            messages: There may be none: that shows whether the broker allows turns, and has it keep the note for longer.
+            note: ASCII, up to 4,000 characters.
+            number: A number to show to people with the note.
+
+        Returns:
+            False if another has begun under the name since. Begin again: that says whether they are there.
+
+        Raises:
+            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or this one is larger than
+                the broker takes. It isn't tried again.
+            MessageRefusedError: The broker refused one of the messages, and none is there. Begin again.
+            BrokerError: It isn't known whether they are there. Close it, and begin by another, which says so.
+        """
+
+    def close(self) -> None:
+        """Close the connection. Never raises."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
+
+
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
     return MessageRefusedError(
@@ -265,11 +312,24 @@ def sink_of(address: BrokerAddress | str) -> Sink:
 
 def way_to(address: BrokerAddress) -> Way[Sink]:
     """What makes a sink, connected, each time it is called."""
+    return _way_to(address, lambda at: connectors_of(at)[1](at))
+
+
+def _way_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> Way[_T]:
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
-    return Way(Nodes(address, _identity_at), lambda at: connectors_of(at)[1](at))
+    return Way(Nodes(address, _identity_at), make)
+
+
+def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
+    """What makes a sink of turns, connected, each time it is called; None where messages are to go one by one."""
+    if not address.takes_turns:
+        return None
+    from receiver.bridge.connectors.kafka_sink import KafkaTurns
+
+    return _way_to(address, KafkaTurns)
 
 
 def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
@@ -285,7 +345,8 @@ def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callab
 
             return amqp_source, AmqpSink
         case "kafka":
-            from receiver.bridge.connectors.kafka import KafkaSink, KafkaSource
+            from receiver.bridge.connectors.kafka import KafkaSource
+            from receiver.bridge.connectors.kafka_sink import KafkaSink
 
             return KafkaSource, KafkaSink
     raise SettingsError(f"{address}: unknown protocol", hint="one of stomp, amqp, kafka")

@@ -33,6 +33,7 @@ _KAFKA_OPTIONS = {
     "lost": "PARTITION:OFFSET",
     "session": "SECS",
     "mechanism": "NAME",
+    "transactions": "yes|no",
 }
 _STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": "NAME"}
 """What may stand behind ?, and how its value is shown."""
@@ -87,7 +88,8 @@ class BrokerAddress:
     vhost: str | None = None
     """The broker's virtual host; None for its default."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """The other options behind `?`: for Kafka `start`, `lost`, `session` and `mechanism`, for streams `start` and `lost`."""
+    """The other options behind `?`: for Kafka `start`, `lost`, `session`, `mechanism` and `transactions`, for streams `start`
+    and `lost`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -198,6 +200,15 @@ class BrokerAddress:
         if start not in {"earliest", "latest"}:
             raise SettingsError(f"{self}: start is earliest or latest")
         return start == "latest"
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether messages are sent there in turns, each a transaction: to Kafka, unless it is told not to
+        (`?transactions=no`)."""
+        wanted = self.options.get("transactions", "yes")
+        if wanted not in {"yes", "no"}:
+            raise SettingsError(f"{self}: transactions is yes or no")
+        return self.protocol == _KAFKA and wanted == "yes"
 
     def with_password(self, password: str | None) -> Self:
         """The address with this password, unless None is given or it has one."""

@@ -12,18 +12,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from functools import partial
 from itertools import takewhile
 from typing import Any
 
-from receiver.bridge.connectors import Advance, Delivery, Message, Positions, check_durable, too_large
-from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress, offset_of
+from receiver.bridge.connectors import Advance, Delivery, Positions, check_durable, too_large
+from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, offset_of
 from receiver.bridge.connectors.kafka_client import (
     ENDED,
     Consumer,
     KafkaError,
     KafkaException,
-    Producer,
     Quiet,
     TopicLookup,
     TopicPartition,
@@ -31,12 +29,11 @@ from receiver.bridge.connectors.kafka_client import (
     error_of,
     failure_of,
 )
-from receiver.bridge.connectors.kafka_message import decoded, encoded
+from receiver.bridge.connectors.kafka_message import decoded
 from receiver.closing import Closing
 from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
-    MessageRefusedError,
     MessagesLostError,
     ReceiverError,
     SettingsError,
@@ -61,6 +58,8 @@ class KafkaSource(Closing):
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         check_durable(address)
+        if "transactions" in address.options:
+            raise SettingsError(f"{address}: transactions is for where messages go")
         self.positions_of = address.positions_of
         self._address = address
         self._max_body_bytes = max_body_bytes
@@ -332,73 +331,3 @@ def _given_up(address: BrokerAddress) -> dict[int, int]:
     if not _LOST.fullmatch(text):
         raise SettingsError(f"{address}: lost is PARTITION:OFFSET, or several with commas between them")
     return {int(number): int(offset) for number, offset in (each.split(":") for each in text.split(","))}
-
-
-class KafkaSink(Closing):
-    """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
-
-    drops_known_ids = False
-
-    def __init__(self, address: BrokerAddress) -> None:
-        self._address = address
-        config: dict[str, Any] = {
-            **client_config(address),
-            "enable.idempotence": True,
-            "acks": "all",
-            "message.timeout.ms": round(ANSWER_SECS * 1_000),
-            "message.max.bytes": 1_000_000_000,  # so that the broker's own limit counts
-            "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
-            "error_cb": self._on_error,
-        }
-        self._failure: BrokerError | None = None
-        if unknown := address.options.keys() - {"mechanism"}:
-            raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
-        TopicLookup(address).ask()
-        self._producer = Producer(config, logger=Quiet)
-
-    def send(self, messages: Sequence[Message]) -> None:
-        arguments = [encoded(message) for message in messages]  # all, before the first is sent
-        failures: list[BrokerError] = []
-        noted = partial(self._note, failures)
-        try:
-            for each in arguments:
-                self._produce(each, noted)
-            left = self._producer.flush(ANSWER_SECS + CLOSE_SECS)
-        except KafkaException as error:
-            raise self._failure_of(error.args[0]) from error
-        if left or self._failure is not None:
-            failures.append(self._failure or BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s"))
-        if failures:  # a broker that is away comes before a message that is to blame itself
-            raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
-
-    def close(self) -> None:
-        with suppress(KafkaException):
-            self._producer.purge()
-            self._producer.flush(CLOSE_SECS)
-
-    def _produce(self, arguments: Mapping[str, Any], noted: Any) -> None:
-        until = time.monotonic() + ANSWER_SECS
-        while True:
-            try:
-                self._producer.produce(self._address.name, on_delivery=noted, **arguments)
-            except BufferError:  # it has enough to send for now
-                if time.monotonic() > until:
-                    raise BrokerError(f"{self._address}: it accepted nothing for {ANSWER_SECS:g} s") from None
-                self._producer.poll(0.1)
-            else:
-                return
-
-    def _note(self, failures: list[BrokerError], error: Any, _record: Any) -> None:
-        if error is not None:
-            failures.append(self._failure_of(error))
-
-    def _failure_of(self, error: Any) -> BrokerError:
-        if error.code() in {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}:
-            return MessageRefusedError(
-                f"{self._address} refuses a message: {error.str()}", hint="don't send this message"
-            )
-        return error_of(self._address, error)
-
-    def _on_error(self, error: Any) -> None:
-        if error.code() in ENDED - {KafkaError._ALL_BROKERS_DOWN}:  # noqa: SLF001 - then messages wait for a while
-            self._failure = self._failure or error_of(self._address, error)

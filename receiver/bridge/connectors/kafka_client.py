@@ -75,6 +75,8 @@ class Topic(NamedTuple):
     id: str
     """Another where a topic was deleted and made again; empty where the broker doesn't say."""
     partitions: tuple[int, ...]
+    allows_writing: bool
+    """To this user; also where the broker doesn't say."""
 
 
 def client_config(address: BrokerAddress) -> dict[str, Any]:
@@ -115,7 +117,9 @@ class TopicLookup:
     def ask(self) -> Topic:
         """What it says; `BrokerRefusedError` where there is no such topic, or we may not know of it."""
         name = self._address.name
-        asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=ANSWER_SECS)[name]
+        (asked,) = self._admin.describe_topics(
+            TopicCollection([name]), include_authorized_operations=True, request_timeout=ANSWER_SECS
+        ).values()
         until = time.monotonic() + ANSWER_SECS
         while not asked.done() and not self._errors and time.monotonic() < until:
             wait([asked], _POLL_SECS)
@@ -127,7 +131,12 @@ class TopicLookup:
         except (KafkaException, TimeoutError) as error:
             raise failure_of(self._address, error) from error
         id_ = str(topic.topic_id)
-        return Topic("" if id_ == _NO_ID else id_, tuple(partition.id for partition in topic.partitions))
+        allowed = {operation.name for operation in topic.authorized_operations or ()}
+        return Topic(
+            "" if id_ == _NO_ID else id_,
+            tuple(partition.id for partition in topic.partitions),
+            allows_writing=not allowed or "WRITE" in allowed,
+        )
 
     def _note(self, error: Any) -> None:
         if error.code() in _REFUSALS:
@@ -149,7 +158,7 @@ def failure_of(address: BrokerAddress, error: Exception) -> BrokerError:
     """The error for what a client raised."""
     if error.args and isinstance(error.args[0], KafkaError):
         return error_of(address, error.args[0])
-    return BrokerError(f"{address}: {error or 'no answer'}", hint="connect again")
+    return BrokerError(f"{address}: {str(error) or 'no answer'}", hint="connect again")
 
 
 def error_of(address: BrokerAddress, error: Any) -> BrokerError:

@@ -4,6 +4,7 @@
 |---|---|
 | `file_target.py` | lines of JSON in a file or on standard output |
 | `broker_target.py` | another broker |
+| `turn_target.py` | another broker, by transactions |
 | `python_target.py` | a function of the application's |
 """
 

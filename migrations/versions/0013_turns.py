@@ -1,0 +1,19 @@
+"""The last turn that was sent to a target which keeps messages and a note on them together, as Kafka does."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0013"
+down_revision = "0012"
+
+LOSES = {"the last turns of {} topics": "receiver_target WHERE last_turn IS NOT NULL"}
+
+
+def upgrade() -> None:
+    op.add_column("receiver_target", sa.Column("last_turn", sa.Text))
+
+
+def downgrade() -> None:
+    op.drop_column("receiver_target", "last_turn")

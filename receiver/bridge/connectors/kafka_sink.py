@@ -1,0 +1,256 @@
+"""Topics of Kafka as a target, by librdkafka: message by message, or in turns, each of them a transaction."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from receiver.bridge.connectors import Message
+from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
+from receiver.bridge.connectors.kafka_client import (
+    ENDED,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    Quiet,
+    TopicLookup,
+    TopicPartition,
+    client_config,
+    error_of,
+)
+from receiver.bridge.connectors.kafka_message import encoded
+from receiver.closing import Closing
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
+
+_POLL_SECS = 0.1
+_UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
+"""Errors for which a message is to blame, perhaps another of those that were sent with it."""
+_SOON = {
+    KafkaError._TIMED_OUT,  # noqa: SLF001 - the library's own errors begin so
+    KafkaError.UNSTABLE_OFFSET_COMMIT,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+}
+"""What a cluster says while a transaction ends, or while it finds who keeps the offsets of a group, as before the first."""
+_RIGHTS = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Describe and Write on the transactional id {name}",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "Read on the group {name}",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "Read and Write on the topic {topic}",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite on the cluster",
+}
+"""What a user must be allowed for transactions, by the error that says that one isn't."""
+
+
+class _Producing(Closing):
+    """What both ways have in common."""
+
+    ends_by = ENDED
+    """Errors of a client as a whole, after which it is to be made anew."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        if unknown := address.options.keys() - {"mechanism", "transactions"}:
+            raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
+        self._address = address
+        self._failure: BrokerError | None = None
+        """What has ended the client as a whole."""
+        self._config: dict[str, Any] = {
+            **client_config(address),
+            "enable.idempotence": True,
+            "acks": "all",
+            "message.timeout.ms": round(ANSWER_SECS * 1_000),
+            "message.max.bytes": 1_000_000_000,  # so that the broker's own limit counts
+            "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
+            "error_cb": self._on_error,
+        }
+        if not TopicLookup(address).ask().allows_writing:
+            raise BrokerRefusedError(f"{address}: this user may not send there", hint=f"allow Write on {address.name}")
+
+    def _produce(self, producer: Producer, **arguments: Any) -> None:
+        until = time.monotonic() + ANSWER_SECS
+        while True:
+            try:
+                producer.produce(self._address.name, **arguments)
+            except BufferError:  # it has enough to send for now
+                if time.monotonic() > until:
+                    raise BrokerError(f"{self._address}: it accepted nothing for {ANSWER_SECS:g} s") from None
+                producer.poll(0.1)
+            else:
+                return
+
+    def _failure_of(self, error: Any) -> BrokerError:
+        if error.code() in _UNWANTED:
+            return MessageRefusedError(
+                f"{self._address} refuses a message: {error.str()}", hint="don't send this message"
+            )
+        return error_of(self._address, error)
+
+    def _on_error(self, error: Any) -> None:
+        if error.code() in self.ends_by:
+            self._failure = self._failure or error_of(self._address, error)
+
+
+class KafkaSink(_Producing):
+    """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
+
+    drops_known_ids = False
+    ends_by = ENDED - {KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001 - then messages wait for a while
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(address)
+        self._producer = Producer(self._config, logger=Quiet)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        arguments = [encoded(message) for message in messages]  # all, before the first is sent
+        failures: list[BrokerError] = []
+        noted = partial(self._note, failures)
+        try:
+            for each in arguments:
+                self._produce(self._producer, on_delivery=noted, **each)
+            left = self._producer.flush(ANSWER_SECS + CLOSE_SECS)
+        except KafkaException as error:
+            raise self._failure_of(error.args[0]) from error
+        if left or self._failure is not None:
+            failures.append(self._failure or BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s"))
+        if failures:  # a broker that is away comes before a message that is to blame itself
+            raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
+
+    def close(self) -> None:
+        with suppress(KafkaException):
+            self._producer.purge()
+            self._producer.flush(CLOSE_SECS)
+
+    def _note(self, failures: list[BrokerError], error: Any, _record: Any) -> None:
+        if error is not None:
+            failures.append(self._failure_of(error))
+
+
+class KafkaTurns(_Producing):
+    """Turns of messages to a topic, each a transaction. Its note is the metadata of an offset in it, of a consumer group to
+    which nobody belongs. The group and the transactions have one name, by which the broker knows who was there last."""
+
+    def __init__(self, address: BrokerAddress) -> None:
+        super().__init__(address)
+        self._producer: Producer | None = None
+        self._name = ""
+        self._group: Any = None
+        """As the library shows who commits an offset."""
+
+    def begin(self, name: str) -> str | None:
+        self.close()
+        self._failure = None
+        self._name = f"receiver-{self._address.name}-{name}"
+        self._producer = Producer({**self._config, "transactional.id": self._name}, logger=Quiet)
+        try:
+            self._producer.init_transactions(ANSWER_SECS)
+            return self._last_note()
+        except KafkaException as error:
+            raise self._turn_failure_of(error.args[0]) from error
+
+    def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
+        arguments = [encoded(message) for message in messages]
+        try:
+            self._transact(arguments, note=note, number=number)
+        except KafkaException as error:
+            why = self._why_ended(error.args[0])
+            if why.code() == KafkaError._FENCED:  # noqa: SLF001 - the library's own errors begin so
+                return False
+            raise self._turn_failure_of(why, is_alone=len(messages) == 1) from error
+        return True
+
+    def close(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(KafkaException):  # else readers wait for its end until the broker ends it
+                producer.abort_transaction(CLOSE_SECS)
+
+    def _last_note(self) -> str | None:
+        """It is told once no transaction is under way."""
+        config = {**client_config(self._address), "group.id": self._name, "isolation.level": "read_committed"}
+        consumer = Consumer(config, logger=Quiet)
+        try:
+            self._group = consumer.consumer_group_metadata()
+            return self._committed(consumer).metadata or None
+        finally:
+            consumer.close()
+
+    def _committed(self, consumer: Consumer) -> TopicPartition:
+        until = time.monotonic() + ANSWER_SECS
+        while True:
+            try:
+                (at,) = consumer.committed([TopicPartition(self._address.name, 0)], timeout=CLOSE_SECS)
+                error = at.error
+            except KafkaException as failure:
+                error = failure.args[0]
+            if error is None:
+                return at
+            said = consumer.poll(0)  # of a right that is missing, no more comes than that it has timed out
+            error = error if said is None else said.error() or error
+            if error.code() not in _SOON or time.monotonic() > until:
+                raise KafkaException(error)
+            time.sleep(_POLL_SECS)
+
+    def _transact(self, arguments: Sequence[Mapping[str, Any]], *, note: str, number: int) -> None:
+        producer = self._checked()
+        producer.begin_transaction()
+        for each in arguments:
+            self._produce(producer, **each)
+        # An offset below 0 would be left out without a word.
+        at = TopicPartition(self._address.name, 0, max(0, number), metadata=note)
+        # It may never return: https://github.com/confluentinc/librdkafka/issues/5511
+        self._end(partial(producer.send_offsets_to_transaction, [at], self._group, ANSWER_SECS))
+        producer.commit_transaction(ANSWER_SECS)
+
+    def _end(self, call: Callable[[], object]) -> None:
+        """Make a call, and give it up once no node can be reached, or no answer has come. Then its thread is left to itself."""
+        ended: Future[object] = Future()
+
+        def make() -> None:
+            try:
+                ended.set_result(call())
+            except KafkaException as error:
+                ended.set_exception(error)
+
+        threading.Thread(target=make, daemon=True).start()
+        until = time.monotonic() + ANSWER_SECS + CLOSE_SECS
+        while not wait([ended], _POLL_SECS).done:
+            self._checked()
+            if time.monotonic() > until:
+                raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
+        ended.result()
+
+    def _checked(self) -> Producer:
+        """The producer; `BrokerError` where it has ended as a whole since it began."""
+        assert self._producer is not None  # noqa: S101 - `begin` comes first
+        self._producer.poll(0)
+        if self._failure is not None:
+            raise self._failure
+        return self._producer
+
+    def _why_ended(self, error: Any) -> Any:
+        """Why the transaction has failed: what is asked for after a message was refused may fail by saying only that."""
+        if self._producer is not None and error.code() == KafkaError._STATE:  # noqa: SLF001
+            try:
+                self._producer.begin_transaction()
+            except KafkaException as first:
+                return first.args[0]
+        return error
+
+    def _turn_failure_of(self, error: Any, *, is_alone: bool = False) -> BrokerError:
+        needed = _RIGHTS.get(error.code())
+        if needed is not None:
+            right = needed.format(name=self._name, topic=self._address.name)
+            return BrokerRefusedError(
+                f"{self._address}: this user may not send in transactions: {error.str()}",
+                hint=f"allow {right}; or write ?transactions=no behind the topic, for at least once",
+            )
+        failure = self._failure or self._failure_of(error)
+        if is_alone and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return MessageUnfitError(failure.message, hint=failure.hint)
+        return failure
