@@ -1,7 +1,8 @@
 # shellcheck shell=sh
-# Sourced by the scripts beside it, which then call `set_up EXTRA`: makes `.venv` in the checkout with the package and
-# that extra, editable, or finds it made. Says nothing on standard output. `RECEIVER_PYTHON` names a Python to use instead of
-# the first that fits; it gets an environment of its own, such as `.venv-python3.13`.
+# Sourced by the scripts beside it, which then call `set_up EXTRAS`: makes `.venv` in the checkout with the package and
+# those extras, editable, or finds it made. Without extras, which is enough to show help, any that was made before will do.
+# Says nothing on standard output. `RECEIVER_PYTHON` names a Python to use instead of the first that fits; it gets an
+# environment of its own, such as `.venv-python3.13`.
 
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
 venv=$root/.venv${RECEIVER_PYTHON:+-${RECEIVER_PYTHON##*/}}
@@ -14,10 +15,13 @@ die() {
 }
 
 set_up() {
-    stamp=$venv/installed-$1
     # Holds the checkout's path too: an editable install points back at it, so a moved checkout installs again.
     wanted=$(cksum <"$root/pyproject.toml") || die "$root has no readable pyproject.toml"
     wanted="$wanted $root"
+    [ -n "$1" ] || for stamp in "$venv"/installed-*; do
+        is_current && return
+    done
+    stamp=$venv/installed-$1
     is_current && return
 
     (: >>"$root/.venv.lock") 2>/dev/null || die "can't write to $root, where .venv belongs: copy the checkout to a" \
@@ -39,14 +43,14 @@ is_current() {
 }
 
 install() {
-    say "installing what this command needs into $venv, once: about a minute, and up to 1 GB of disk"
+    say "installing what this command needs into $venv, once${1:+: about a minute, and up to 1 GB of disk}"
     # An earlier run may have been cut short, or its Python be gone.
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || {
         say "1 of 3: making a virtual environment with $python"
         quietly "$python" -m venv --clear "$venv"
     }
-    say "2 of 3: downloading this package's extras $1, and the libraries they need"
-    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --editable "${root}[$1]"
+    say "2 of 3: downloading this package${1:+ with the extras $1}, and the libraries that it needs"
+    quietly "$venv/bin/python" -m pip install --disable-pip-version-check --no-compile --editable "$root${1:+[$1]}"
     # Last, so that whatever interrupts the steps above makes the next run do them again.
     printf '%s\n' "$wanted" >"$stamp"
     say "done"

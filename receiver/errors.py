@@ -27,7 +27,10 @@ The root is never raised itself: every error has a culprit.
 
 from __future__ import annotations
 
-from shlex import quote
+import re
+import shlex
+import sys
+from itertools import chain
 from typing import Any
 
 __all__ = [
@@ -54,6 +57,10 @@ __all__ = [
     "StoreVersionError",
     "detects_nothing",
 ]
+
+_DISTRIBUTION = "reliable-receiver"
+_EXTRA = re.compile(r"extra == ['\"]([\w-]+)")
+_OTHER_EXTRAS = re.compile(rf"{_DISTRIBUTION}\[(.+)\]")
 
 
 class ReceiverError(Exception):
@@ -139,23 +146,32 @@ class MissingExtraError(ReceiverError):
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the extra '{extra}', which isn't installed", hint=f"pip install {_installable(extra)}"
+            f"{purpose} needs the extra '{extra}', which isn't installed",
+            hint=shlex.join([sys.executable or "python3", "-m", "pip", "install", *_needed_by(extra)]),
         )
         self.extra = extra
 
 
-def _installable(extra: str) -> str:
-    """How to name this package with an extra to pip. No index has the package, so a checkout is named by its path.
+def _needed_by(extra: str) -> list[str]:
+    """What pip is to install for an extra: its libraries by name, for no index has this package itself.
 
-    An installed wheel is known to pip by its name, and what the extra needs is on the index.
+    A checkout that isn't installed, but only on the path of modules, has no list of libraries. It is named by its folder.
     """
-    from importlib.resources import files  # here, because the rules import this module and do no I/O
+    from importlib.metadata import PackageNotFoundError, requires  # here, because the rules import this module
+    from importlib.resources import files
 
-    package = files("receiver")
-    if package.joinpath("settings.yaml").is_file():  # which in a checkout stands beside the package
-        return f"'reliable-receiver[{extra}]'"
-    checkout = str(package).removesuffix("receiver").rstrip("/\\")
-    return f"--editable {quote(f'{checkout}[{extra}]')}"
+    try:
+        declared = requires(_DISTRIBUTION) or []
+    except PackageNotFoundError:
+        declared = []
+    needed: list[str] = []
+    for line in declared:
+        library, _, marker = line.partition(";")
+        if extra in _EXTRA.findall(marker):
+            others = _OTHER_EXTRAS.fullmatch(library.strip())
+            needed += chain(*map(_needed_by, others[1].split(","))) if others else [library.strip()]
+    checkout = str(files("receiver")).removesuffix("receiver").rstrip("/\\")
+    return list(dict.fromkeys(needed)) or ["--editable", f"{checkout}[{extra}]"]
 
 
 class MissingProgramError(ReceiverError):

@@ -198,13 +198,8 @@ def kafka_cluster():
 def artemis_pair(artemis_home):
     """A primary of Artemis and its backup, by replication."""
     pair = pytest.importorskip("tests.brokers.artemis_pair", reason="no cluster where there are no processes to freeze")
-    with tempfile.TemporaryDirectory(prefix="receiver-artemis-", ignore_cleanup_errors=True) as folder:
-        nodes = pair.Pair(artemis_home, Path(folder))
-        try:
-            nodes.start()
-            yield nodes
-        finally:
-            nodes.close()
+    with pair.running(artemis_home) as nodes:
+        yield nodes
 
 
 @pytest.fixture(scope="session")

@@ -369,7 +369,7 @@ def perform(
     seed: int,
     read_effects: Callable[[], list[effects.Effect]],
     *,
-    kind: type[Campaign] = Campaign,
+    kind: Callable[[Plan, Queue, Store, int], Campaign] = Campaign,
 ) -> tuple[Campaign, list[effects.Effect]]:
     """A campaign after which every message has taken effect, and nothing is left anywhere on the way; and the effects."""
     campaign = kind(plan, queue, store, seed)

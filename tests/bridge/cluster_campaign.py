@@ -1,4 +1,7 @@
-"""The campaign on a cluster: its nodes are killed, cut off from the others, frozen and restarted in turn under load."""
+"""The campaign on a cluster: its nodes are killed, cut off from the others, frozen and restarted in turn under load.
+
+The cluster is the broker or, in the last of them, the store.
+"""
 
 import math
 from collections.abc import Mapping
@@ -6,8 +9,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from examples.demo.processes import HOST
+from tests import standby
 from tests.bridge import effects
-from tests.bridge.campaign import Campaign
+from tests.bridge.campaign import Campaign, Plan, Queue, Store
 from tests.brokers.cluster import is_open, until
 
 LONGEST_CALM_SECS = 0.5
@@ -119,8 +123,8 @@ class ClusterCampaign(Campaign):
         self._is_back(node)
 
     def _is_back(self, node: Any) -> None:
-        until(lambda: is_open(self.queue.port(node)))
         self.queue.broker.settle()
+        until(lambda: is_open(self.queue.port(node)))
         self._goes_on()
         self._say("all nodes are back")
 
@@ -130,3 +134,23 @@ class LogCampaign(ClusterCampaign):
 
     stuck_secs = math.inf
     """It holds nothing back: senders wait for bridges that are slow."""
+
+
+class StoreCampaign(Campaign):
+    """From one broker, through failovers of the store."""
+
+    stuck_secs = math.inf
+    """Senders wait while there is no standby: without one nothing is committed."""
+
+    def __init__(self, pair: standby.Pair, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
+        super().__init__(plan, queue, store, seed)
+        self._pair = pair
+
+    def _fail_over(self) -> None:
+        self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+        self._say("kill -9 the primary")
+        self._pair.fail_over()
+        self._say("the standby has taken over")
+        self._pair.build_standby()
+        self._goes_on()
+        self._say("it has a standby, and goes on")

@@ -4,10 +4,15 @@ import uuid
 from functools import partial
 
 import pytest
+from sqlalchemy import make_url
 
-from tests.bridge import effects
-from tests.bridge.campaign import Event, Plan, perform
-from tests.bridge.cluster_campaign import ClusterCampaign, ClusterQueue, LogCampaign, Topic
+from receiver.bridge.options import Mode
+from tests import standby
+from tests.bridge import booking, effects
+from tests.bridge.campaign import Event, Plan, Store, perform
+from tests.bridge.cluster_campaign import ClusterCampaign, ClusterQueue, LogCampaign, StoreCampaign, Topic
+from tests.postgres import shown
+from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -107,3 +112,23 @@ def test_exactly_once_to_a_cluster_of_kafka(kafka_cluster, store, size, seed):
     topic = Topic(kafka_cluster, kafka_cluster.new_topic(3))
     read = partial(effects.in_topic, kafka_cluster.servers, out)
     perform(plan, topic, store, seed, read, kind=LogCampaign)
+
+
+OF_POSTGRES = {
+    "quick": {Event.FAIL_OVER: 1, Event.KILL: 1},
+    "small": {Event.FAIL_OVER: 2, Event.KILL: 3},
+    "long": {Event.FAIL_OVER: 20, Event.KILL: 20},
+}
+
+
+@pytest.mark.artemis
+@pytest.mark.parametrize("protocol", ["amqp"])
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_exactly_once_in_a_table_of_a_primary_and_its_synchronous_standby(queue, mode, size, seed):
+    """Bridges have the addresses of both servers, and nothing else that says which is the primary."""
+    with standby.primary_and_standby(is_synchronous=True) as pair:
+        pair.primary.ask("CREATE DATABASE campaign")
+        store = Store(shown(make_url(pair.hosts_url).set(database="campaign")))
+        execute(store.url, booking.TABLE)
+        plan = Plan(target=booking.FUNCTION, events=OF_POSTGRES[size], mode=mode)
+        perform(plan, queue, store, seed, partial(effects.in_table, store.url), kind=partial(StoreCampaign, pair))

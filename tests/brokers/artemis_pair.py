@@ -1,9 +1,12 @@
 """Two real Artemis brokers, a primary and its backup, by replication: failover, and back."""
 
+import logging
 import math
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from examples.demo.artemis import PASSWORD, USER, Broker
@@ -34,7 +37,9 @@ IS_ACTIVE, IS_SYNCHRONIZED, HAS_STOPPED = "AMQ221007", "AMQ221024", "AMQ221002"
 STANDS_BY = "started, awaiting connection to a primary"
 IDLE_SECS = 5.0
 """So long it may take a backup that has stopped to stand by again."""
+_LAST_WORDS = 4_000
 BEFORE = "<security-settings>"
+_LOGGER = logging.getLogger(__name__)
 
 
 class Node(Broker):
@@ -74,8 +79,6 @@ class Pair(Nodes[Node]):
         with ThreadPoolExecutor() as threads:  # making one takes seconds
             super().__init__(list(threads.map(lambda name: Node(home, folder / name), ("primary", "backup"))))
         self.primary, self.backup = self.nodes
-        self.restarts_of_backup = 0
-        """How often it had stopped by itself, and was started again by hand."""
         locks = LOCKS.format(locks=subfolder(folder, "locks")) if has_locks else ""
         ports = [self.network.port_to(node, node.core_port) for node in self.nodes]
         looks_first = "" if has_locks else "<check-for-active-server>true</check-for-active-server>"
@@ -96,7 +99,7 @@ class Pair(Nodes[Node]):
 
     def settle(self) -> None:
         """Wait until the primary is active, and the backup could take over."""
-        until(lambda: self.primary.is_active)
+        until(lambda: self.primary.is_active, self._last_words)
         idle_since = math.inf
         while not self.backup.has_all:
             idle_since = min(idle_since, time.monotonic()) if self.backup.has_stopped else math.inf
@@ -104,5 +107,21 @@ class Pair(Nodes[Node]):
                 # Artemis 2.44 now and then stops a backup in the moment that it starts again, and leaves it so.
                 self.backup.kill()
                 self.start(self.backup)
-                self.restarts_of_backup += 1
+                _LOGGER.warning("the backup had stopped by itself, and is started again")
             time.sleep(TICK_SECS)
+
+    def _last_words(self) -> str:
+        said = {"primary": self.primary.said(), "backup": self.backup.said()}
+        return "\n".join(f"the {name} said\n{text[-_LAST_WORDS:]}" for name, text in said.items())
+
+
+@contextmanager
+def running(home: Path, *, has_locks: bool = True) -> Iterator[Pair]:
+    """A pair, in a temporary folder; whatever happens, it has ended afterwards."""
+    with tempfile.TemporaryDirectory(prefix="receiver-artemis-", ignore_cleanup_errors=True) as folder:
+        pair = Pair(home, Path(folder), has_locks=has_locks)
+        try:
+            pair.start()
+            yield pair
+        finally:
+            pair.close()

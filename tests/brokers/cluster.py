@@ -193,11 +193,11 @@ class Nodes(Generic[_Node]):
         self.network.close()
 
 
-def until(found: Callable[[], _T]) -> _T:
-    """What that gives, once it is anything."""
+def until(found: Callable[[], _T], otherwise: Callable[[], str] = lambda: "in vain") -> _T:
+    """What that gives, once it is anything. If it takes too long, `otherwise` has what is known of the reason."""
     give_up = time.monotonic() + PATIENCE_SECS
     while not (result := found()):
-        assert time.monotonic() < give_up
+        assert time.monotonic() < give_up, otherwise()
         time.sleep(TICK_SECS)
     return result
 

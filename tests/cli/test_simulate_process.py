@@ -130,7 +130,7 @@ def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path,
     )
     said = complaint(Ran(ran.returncode, ran.stdout, ran.stderr))
     assert "--report needs the extra 'report'" in said
-    assert f"pip install --editable '{ROOT}[report]'" in said
+    assert " 'jinja2>=" in said
     assert not list(tmp_path.iterdir())
 
 
@@ -167,7 +167,7 @@ def test_a_missing_extra_is_named(log, module):
     )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("error: ")
-    assert f"pip install --editable '{ROOT}[simulate]'" in ran.stderr
+    assert "-m pip install 'msgspec>=" in ran.stderr
     assert "Traceback" not in ran.stderr
     assert [path.name for path in log.parent.iterdir()] == ["a.csv"]
 

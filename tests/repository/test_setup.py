@@ -96,24 +96,63 @@ def make_python(checkout: Path, script: str) -> Path:
     return python
 
 
+def calls_of(checkout: Path, command: str) -> list[str]:
+    """What a script in `bin/` has Python do, once what it had installed for the commands before it is there."""
+    python = checkout.parent / "tools" / "python3"
+    calls = checkout / ".venv" / "bin" / "python.calls"
+    calls.unlink(missing_ok=True)
+    script, *arguments = command.split()
+    started = [shutil.which("sh"), str(checkout / "bin" / script), *arguments]
+    subprocess.run(
+        started, env={"PATH": str(python.parent)}, cwd=checkout, capture_output=True, check=True, timeout=300
+    )
+    return [call for call in calls.read_text().splitlines() if " install " in call or call.startswith("-P ")]
+
+
+def installed(call: str) -> set[str]:
+    assert " install " in call
+    return set(filter(None, call.partition("[")[2].rstrip("]").split(",")))
+
+
 def test_the_first_command_of_the_readme_can_write_its_report(checkout):
+    make_python(checkout, NOTING)
     first = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("sh bin/receiver"))
     assert first.endswith("--report report.html")
-    tools = make_python(checkout, NOTING).parent
-    command = [shutil.which("sh"), *first.split()[1:]]
-    subprocess.run(command, env={"PATH": str(tools)}, cwd=checkout, capture_output=True, check=True, timeout=300)
-    calls = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
-    (installs,) = (call for call in calls if " install " in call)
-    assert "report" in installs.rpartition("[")[2].rstrip("]").split(",")
+    install, _ = calls_of(checkout, first.removeprefix("sh bin/"))
+    assert "report" in installed(install)
 
 
-def test_the_demo_has_its_extra_installed(checkout):
-    python = make_python(checkout, NOTING)
-    command = [shutil.which("sh"), str(checkout / "bin" / "demo"), "--secs", "5"]
-    subprocess.run(command, env={"PATH": str(python.parent)}, capture_output=True, check=True, timeout=300)
-    *_, install, started = (checkout / ".venv" / "bin" / "python.calls").read_text().splitlines()
-    assert install.endswith("[demo]")
-    assert started == "-P -m examples.demo --secs 5"
+@pytest.mark.parametrize(
+    ("command", "extras"),
+    [
+        ("receiver simulate s3://bucket/logs/", {"report", "remote"}),
+        ("receiver compare a.csv", {"report"}),
+        ("receiver simulate a.csv --engine spark --master spark://host:7077", {"report", "spark"}),
+        ("receiver bridge amqp://host/a file:a --store postgresql://host/d", {"bridge", "postgres", "simulate"}),
+        ("receiver bridge stomp://host/a kafka://host/a --store sqlite:///a.db", {"kafka"}),
+        ("receiver probe amqp://host/a", {"bridge"}),
+        ("receiver status postgresql://host/d", {"postgres"}),
+        ("demo --secs 5", {"demo"}),
+    ],
+)
+def test_a_command_has_its_extras_installed(checkout, command, extras):
+    make_python(checkout, NOTING)
+    install, started = calls_of(checkout, command)
+    assert extras <= installed(install)
+    assert started.endswith(command.partition(" ")[2])
+    assert calls_of(checkout, command) == [started]
+
+
+@pytest.mark.parametrize(
+    "shown", ["receiver", "receiver --help", "receiver --version", "receiver bridge --help", "demo --help"]
+)
+def test_help_takes_what_is_installed_or_else_installs_no_extra(checkout, shown):
+    make_python(checkout, NOTING)
+    install, started = calls_of(checkout, shown)
+    assert installed(install) == set()
+    shutil.rmtree(checkout / ".venv")
+    calls_of(checkout, "receiver status sqlite:///a.db")
+    assert calls_of(checkout, shown) == [started]
 
 
 def everything_from(reader: int) -> bytes:
@@ -129,7 +168,7 @@ def everything_from(reader: int) -> bytes:
 @pytest.mark.parametrize("on_a_terminal", [False, True])
 def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_terminal):
     python = make_python(checkout, PIP)
-    command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "--help"]
+    command = [shutil.which("sh"), str(checkout / "bin" / "receiver"), "status", "sqlite:///a.db"]
     reader, writer = os.openpty() if on_a_terminal else os.pipe()
     ran = subprocess.run(
         command, env={"PATH": str(python.parent)}, stdout=subprocess.PIPE, stderr=writer, check=True, timeout=300
@@ -143,6 +182,6 @@ def test_the_first_run_says_what_it_installs_and_how_far_it_is(checkout, on_a_te
     assert said == (
         f"receiver: installing what this command needs into {checkout}/.venv, once: about a minute, and up to 1 GB of disk\n"
         f"receiver: 1 of 3: making a virtual environment with {python}\n"
-        f"{start}downloading this package's extras report,postgres, and the libraries they need\n"
+        f"{start}downloading this package with the extras report,postgres, and the libraries that it needs\n"
         f"{counted}{cleared}receiver: 3 of 3: installing what was downloaded\n{cleared}receiver: done\n"
     )

@@ -8,45 +8,65 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from receiver import errors
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def hint_of(folder: Path) -> str:
-    """What a copy of the package in that folder says."""
+PIP = [sys.executable, "-m", "pip", "install"]
+
+
+def hint_of(folder: Path, *options: str, extra: str = "simulate") -> list[str]:
+    """What a copy of the package in that folder says, as a shell takes it apart."""
     shutil.copy(errors.__file__, folder / "receiver")
     (folder / "receiver" / "__init__.py").touch()
-    program = "from receiver.errors import MissingExtraError; print(MissingExtraError('simulate', 'this').hint)"
+    program = f"from receiver.errors import MissingExtraError; print(MissingExtraError('{extra}', 'this').hint)"
     ran = subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, *options, "-c", program],
         capture_output=True,
         text=True,
         check=True,
         env={"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"},
     )
-    return ran.stdout.removesuffix("\n")
+    return shlex.split(ran.stdout)
 
 
-def test_a_checkout_is_named_by_its_folder(tmp_path):
+def test_a_checkout_that_is_not_installed_is_named_by_its_folder(tmp_path):
     checkout = tmp_path / "my checkout"
     (checkout / "receiver").mkdir(parents=True)
-    (checkout / "settings.yaml").touch()
-    assert shlex.split(hint_of(checkout)) == ["pip", "install", "--editable", f"{checkout}[simulate]"]
+    assert hint_of(checkout, "-S") == [*PIP, "--editable", f"{checkout}[simulate]"]
 
 
-def test_an_installed_package_is_named_by_its_name(tmp_path):
-    """As pyproject.toml has it, its settings stand within."""
+def test_an_installed_package_has_its_libraries_named(tmp_path):
+    """For whatever name no index has, somebody else may register. Extras of extras are told apart into libraries, too."""
     (tmp_path / "receiver").mkdir()
-    (tmp_path / "receiver" / "settings.yaml").touch()
-    assert hint_of(tmp_path) == "pip install 'reliable-receiver[simulate]'"
+    wheel = tmp_path / "reliable_receiver-0.1.0.dist-info"
+    wheel.mkdir()
+    requires = (
+        "alembic>=1.18",
+        "numpy>=2.1; extra == 'simulate'",
+        "tzdata; (platform_system == 'Windows') and extra == \"simulate\"",
+        "reliable-receiver[report,simulate]; extra == 'other'",
+        "psycopg[binary]>=3.2.3; extra == 'report'",
+        "reliable-receiver[simulate]; extra == 'report'",
+    )
+    lines = ["Metadata-Version: 2.4", "Name: reliable-receiver", *(f"Requires-Dist: {each}" for each in requires)]
+    (wheel / "METADATA").write_text("\n".join(lines) + "\n")
+    assert hint_of(tmp_path, extra="simulate") == [*PIP, "numpy>=2.1", "tzdata"]
+    assert hint_of(tmp_path, extra="other") == [*PIP, "psycopg[binary]>=3.2.3", "numpy>=2.1", "tzdata"]
 
 
-def test_pip_knows_an_installed_package_by_its_name_without_any_index():
-    """Which is why the hint holds though no index has the package."""
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--dry-run", "--no-index"]
-    ran = subprocess.run([*pip, "reliable-receiver[simulate]"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("extra", ["simulate", "demo"])
+def test_pip_takes_the_hint(extra):
+    """Without an index, because all of it is here already."""
+    *pip, install = shlex.split(errors.MissingExtraError(extra, "this").hint)[:4]
+    libraries = shlex.split(errors.MissingExtraError(extra, "this").hint)[4:]
+    command = [*pip, "--disable-pip-version-check", install, "--dry-run", "--no-index", *libraries]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
+    assert "reliable" not in " ".join(libraries)
 
 
 def test_every_extra_that_is_named_is_declared():

@@ -1,0 +1,26 @@
+"""Prove that your own consumer is right: each message has its effect once, whatever crashes, fails or comes again.
+
+| file | what is in it |
+|---|---|
+| `checking.py` | `check_exactly_once`: which stories are tried, and what is said of the smallest that goes wrong |
+| `story.py` | a story, as a value: what senders and broker do, and the faults |
+| `world.py` | plays a story: the broker, its senders, when a fault strikes; keeps a journal |
+| `broker.py` | the broker that a program is given, for threads or an event loop |
+| `crash_points.py` | one run of a program: where it may crash, by SQLAlchemy's events; its connections, cut where it does |
+| `running.py` | a run in this process, in an event loop, or in a process that is killed |
+| `playing.py` | a story with a program: run after run, and what is wrong at the end |
+| `words.py` | a journal in plain words |
+"""
+
+from receiver.errors import MissingExtraError
+
+try:
+    import hypothesis as _  # noqa: F401
+except ModuleNotFoundError:
+    raise MissingExtraError("testing", "receiver.testing") from None
+
+from receiver.testing.broker import AsyncFlakyBroker, FlakyBroker
+from receiver.testing.checking import NoDatabaseWarning, check_exactly_once
+from receiver.testing.world import Message
+
+__all__ = ["AsyncFlakyBroker", "FlakyBroker", "Message", "NoDatabaseWarning", "check_exactly_once"]

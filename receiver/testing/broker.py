@@ -1,0 +1,78 @@
+"""The broker that a program under test is given: three calls, and each message at least once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from receiver.errors import SettingsError
+from receiver.testing.crash_points import Run
+from receiver.testing.world import Message
+
+
+class FlakyBroker:
+    """A broker in memory that delivers each message at least once, as real ones do.
+
+    What isn't acknowledged comes again: to a program that starts again, or after `recover()`. So does, now and then, what
+    was acknowledged. It comes in its old place or behind newer messages, and is flagged as redelivered or not. A sender that
+    begins again sends its last messages once more, under the same `unique_message_id` and another `message_source_id`.
+
+    At each call the program may crash, before it or after it.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def receive(self, most: int = 1) -> list[Message]:
+        """The next messages, at most that many; none if the broker has nothing now. Then the program is to return."""
+        if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+            raise SettingsError(f"receive() takes how many messages it may give, 1 or more, not {most!r:.80}")
+        messages: list[Message] = self._run.call("receive", most)
+        return messages
+
+    def acknowledge(self, messages: Iterable[Message]) -> None:
+        """The broker may forget these messages."""
+        if isinstance(messages, Message):
+            raise SettingsError("acknowledge() takes several messages", hint="write acknowledge([message])")
+        self._run.call("acknowledge", [message.delivery for message in messages])
+
+    def recover(self) -> None:
+        """Have the broker give out again whatever was received and isn't acknowledged."""
+        self._run.call("recover")
+
+    @property
+    def now_ms(self) -> int:
+        """The story's clock, in milliseconds since 1970: for programs that forget ids after some time."""
+        now_ms: int = self._run.ask("now_ms")
+        return now_ms
+
+
+class AsyncFlakyBroker:
+    """A `FlakyBroker` with coroutines. Each lets other tasks run first."""
+
+    def __init__(self, run: Run) -> None:
+        self._broker = FlakyBroker(run)
+
+    async def receive(self, most: int = 1) -> list[Message]:
+        """See `FlakyBroker.receive`."""
+        messages: list[Message] = await self._called(self._broker.receive, most)
+        return messages
+
+    async def acknowledge(self, messages: Iterable[Message]) -> None:
+        """See `FlakyBroker.acknowledge`."""
+        await self._called(self._broker.acknowledge, messages)
+
+    async def recover(self) -> None:
+        """See `FlakyBroker.recover`."""
+        await self._called(self._broker.recover)
+
+    @property
+    def now_ms(self) -> int:
+        """See `FlakyBroker.now_ms`."""
+        return self._broker.now_ms
+
+    @staticmethod
+    async def _called(call: Callable[..., Any], *arguments: Any) -> Any:
+        await asyncio.sleep(0)
+        return call(*arguments)

@@ -1,0 +1,205 @@
+"""`check_exactly_once`: a program under test through many stories, and the smallest that shows what is wrong with it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import threading
+import warnings
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
+from random import Random
+
+import hypothesis
+from hypothesis import Phase
+from hypothesis.errors import Flaky, NoSuchExample
+
+from receiver.errors import SettingsError
+from receiver.testing.crash_points import watched
+from receiver.testing.playing import Outcome, play
+from receiver.testing.running import Program
+from receiver.testing.story import (
+    MOST_CRASHES,
+    ONE_MESSAGE,
+    SHORT_STORIES,
+    Crashes,
+    LosesConnection,
+    Sends,
+    Story,
+    stories,
+)
+from receiver.testing.words import steps_of
+
+_MOST_IN_SETUP = 12
+"""How many crash points are tried in turn before a program asks for messages: it may make a hundred tables there."""
+_FIRST_STEPS, _LAST_STEPS = 12, 8
+"""How many steps are shown of a story that has more."""
+_under_way = threading.Lock()
+_names = (f"story_{number}_{secrets.token_hex(3)}" for number in itertools.count(1))
+"""No two stories have the same name, nor have those of an earlier process. Nothing else of a story depends on it."""
+
+
+class NoDatabaseWarning(UserWarning):
+    """The program makes no call to a database through SQLAlchemy, so it crashes at calls to the broker alone."""
+
+
+def check_exactly_once(
+    consume: Callable[..., None] | Callable[..., Awaitable[None]],
+    effects: Callable[..., Iterable[str]] | Callable[..., Awaitable[Iterable[str]]],
+    *,
+    messages: int = 30,
+    at_least_once: bool = False,
+    kill: bool = False,
+    max_examples: int = 100,
+    seed: int = 0,
+    body: Callable[[str], bytes] = str.encode,
+) -> None:
+    """Show that each message has its effect once, whatever crashes, fails or comes again; or raise a story that shows otherwise.
+
+    A story has a broker, senders and faults. First each crash point of a story of one message is tried in turn: the program
+    crashes there, and the call there fails. Then `max_examples` longer stories are drawn. If one goes wrong, the smallest
+    is looked for that still does. Equal arguments give equal stories.
+
+    Args:
+        consume: The program under test, `consume(broker)` or `consume(broker, story)`. It takes messages from the
+            `FlakyBroker` until `receive` gives none, and returns. It is run again after each crash, so it makes its own
+            connections. With `async def` it gets an `AsyncFlakyBroker`, and an event loop for each run.
+            `story` is a fresh name for each story: keep the effects of each in a place of that name.
+        effects: `effects()` or `effects(story)`: the `unique_message_id` of each effect that stands. May be `async def`.
+        messages: How many messages a story may have.
+        at_least_once: An effect may stand twice. None may be missing.
+        kill: Run the program in a process of its own, and have it crash by SIGKILL. That is slower, but nothing of the
+            program outlives its crash.
+        max_examples: How many longer stories are drawn.
+        seed: What they are drawn from.
+        body: Makes a message's body of its `unique_message_id`.
+
+    Raises:
+        AssertionError: With the smallest story found, step by step.
+        SettingsError: An argument, or what it gives, can't be used.
+    """
+    program = Program(consume, effects, body, messages, is_once=not at_least_once, is_killed=kill)
+    _check(program, max_examples)
+    if not _under_way.acquire(blocking=False):
+        raise SettingsError("another check_exactly_once is under way in this process", hint="check one after the other")
+    try:
+        with watched():
+            search = _Search(program, seed)
+            story = search.in_turn() or search.drawn(max_examples)
+            said, cause = search.told(story) if story else (None, None)
+    finally:
+        _under_way.release()
+    if said:
+        raise AssertionError(said) from cause
+
+
+def _check(program: Program, max_examples: int) -> None:
+    for name, value in (("consume", program.consume), ("effects", program.effects), ("body", program.body)):
+        if not callable(value):
+            raise SettingsError(f"{name} must be a function, not {value!r:.80}")
+    for name, number in (("messages", program.messages), ("max_examples", max_examples)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")
+    if program.is_killed and not hasattr(os, "fork"):
+        raise SettingsError("kill=True needs os.fork, which this system lacks")
+    with suppress(RuntimeError):
+        if asyncio.get_running_loop():
+            raise SettingsError(
+                "check_exactly_once was called in an event loop", hint="call it in a test without async"
+            )
+
+
+class _Search:
+    """Plays stories until one goes wrong, and finds the smallest that does."""
+
+    def __init__(self, program: Program, seed: int) -> None:
+        self._program = program
+        self._seed = seed
+        self._setup_points = self._message_points = 0
+        self._played = self._first_wrong = 0
+        """How many stories were played, and which of them was the first to go wrong."""
+        self._wrong: dict[Story, Outcome] = {}
+
+    def in_turn(self) -> Story | None:
+        """The first that goes wrong of the short stories, and of those of one message and each fault."""
+        plain = self._play(ONE_MESSAGE)
+        if plain.problem:
+            return ONE_MESSAGE
+        if True not in plain.points:
+            warnings.warn(
+                "the program makes no call to a database through SQLAlchemy: it crashes at calls to the broker alone",
+                NoDatabaseWarning,
+                stacklevel=3,
+            )
+        self._setup_points = plain.setup_points
+        self._message_points = len(plain.points) - plain.setup_points
+        return next(filter(self._goes_wrong, [*SHORT_STORIES, *_with_each_fault(plain)]), None)
+
+    def drawn(self, max_examples: int) -> Story | None:
+        """The smallest that goes wrong of longer stories, which Hypothesis draws and makes smaller."""
+        settings = hypothesis.settings(
+            max_examples=max_examples,
+            database=None,
+            deadline=None,
+            derandomize=False,
+            phases=[Phase.generate, Phase.shrink],
+        )
+        longer = stories(self._program.messages, self._setup_points, self._message_points)
+        random = Random(self._seed)  # noqa: S311 - the same stories each time
+        try:
+            return hypothesis.find(longer, self._goes_wrong, settings=settings, random=random)
+        except NoSuchExample:
+            return None
+        except Flaky:
+            return next(reversed(self._wrong))
+
+    def told(self, story: Story) -> tuple[str, BaseException | None]:
+        """What is wrong, with the story step by step."""
+        again = play(story, self._program, name := next(_names), looks_often=True)
+        found = again if again.problem else self._wrong[story]
+        steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(found.journal, found.labels), 1)]
+        steps[_FIRST_STEPS:-_LAST_STEPS] = steps[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
+        lines = [str(found.problem), *(["The smallest story found:", "", *steps, ""] if steps else [])]
+        if not again.problem:
+            lines.append("It doesn't always end so. Does the program use threads, a clock or chance?")
+        elif steps and story != ONE_MESSAGE and play(ONE_MESSAGE, self._program, next(_names)).problem:
+            lines.append(
+                "Something stays from one story to the next, such as a module's variable: now a single message goes wrong"
+                " that was right at first. Keep such things in consume, or use kill=True."
+            )
+        more = self._played - self._first_wrong
+        smaller = f", made smaller by {more} more" if more else ""
+        lines.append(
+            f"Found as story {self._first_wrong} of seed={self._seed}{smaller} (Hypothesis {hypothesis.__version__});"
+            f" played again as {name}."
+        )
+        return "\n".join(lines), found.cause
+
+    def _goes_wrong(self, story: Story) -> bool:
+        return self._play(story).problem is not None
+
+    def _play(self, story: Story) -> Outcome:
+        self._played += 1
+        outcome = play(story, self._program, next(_names))
+        if outcome.problem:
+            self._first_wrong = self._first_wrong or self._played
+            self._wrong[story] = outcome
+        return outcome
+
+
+def _with_each_fault(plain: Outcome) -> Iterator[Story]:
+    """One message with each fault at each crash point that it passed: before the program asked for it, and then."""
+    setup, then = plain.points[: plain.setup_points], plain.points[plain.setup_points :]
+    message, points = Sends("A"), range(1, len(then) + 1)
+    for point in points:
+        yield Story((message, Crashes(point)))
+    for point in (point for point in points if then[point - 1]):
+        yield Story((message, LosesConnection(point)))
+    for point in points:
+        yield Story((message, Crashes(point, MOST_CRASHES)))
+    apart = max(1, len(setup) / _MOST_IN_SETUP)
+    for point in (round(number * apart) for number in range(1, round(len(setup) / apart) + 1)):
+        yield Story((Crashes(point), message))
+        yield Story((LosesConnection(point), message))

@@ -1,0 +1,282 @@
+"""One run of the program under test: each of its calls goes by here, and may be its last.
+
+Calls to a database are those through SQLAlchemy, on any engine. Where the program crashes, its connections are cut as by the
+death of a process: nothing uncommitted stays, and no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, Dialect, Engine, Pool, PoolProxiedConnection, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import OperationalError
+
+from receiver.testing.world import Committed, Strike, Struck
+
+_LOST = "the connection is lost (a fault by receiver.testing)"
+_OVER = "this run of the program is over"
+_MOST_CALLS_AFTERWARDS = 100
+"""How often a program that catches its own crash may call. Then the broker has no more messages for it."""
+_CURSORS = "receiver.testing"
+"""In `info` of a connection: its cursors. One that is half read would keep SQLite's lock as long as it lives."""
+_SHOWN_STATEMENT = 40
+_NO_PROGRAM = ("<", str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
+"""How the names of files begin whose code isn't the program's."""
+_EVENTS = {
+    Engine: ("do_connect", "before_cursor_execute", "after_cursor_execute", "commit", "rollback", "handle_error"),
+    Pool: ("connect", "checkout"),
+}
+
+
+class ProgramCrash(BaseException):
+    """The program under test crashes here. It is no `Exception`, for no program goes on after its own crash."""
+
+
+class Run:
+    """One run of the program, from its start to its end or its crash."""
+
+    current: Run | None = None
+    """The one that is under way in this process."""
+    left_threads: ClassVar[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
+    """Threads of runs that are over."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        """`ask(what, *arguments)` asks the `World`."""
+        self.crash: ProgramCrash | None = None
+        self.crashed_in: object = None
+        """The thread or the task."""
+        self.goes_on = False
+        """Whether the program asked for messages after its crash. To clean up is all right."""
+        self.losses: list[Exception] = []
+        """The errors that the program was given for lost connections."""
+        self.on_crash: Callable[[], None] = self.cut_connections
+        self.calls = 0
+        self.asking: threading.Thread | None = None
+        """The thread that is asking the world, which must not be disturbed meanwhile."""
+        self._ask = ask
+        self._turn = threading.Lock()
+        self._calls_afterwards = 0
+        self._due: dict[int, Strike] = {}
+        """What is to go wrong with calls once they are made."""
+        self._proxies: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._records: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections in use, and those that pools hold."""
+        self._threads_before = set(threading.enumerate())
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """Ask the world. The threads of a program take turns."""
+        with self._turn:
+            self.asking = threading.current_thread()
+            try:
+                return self._ask(what, *arguments)
+            finally:
+                self.calls += 1
+                self.asking = None
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """A call to the broker."""
+        if self.crash and name == "receive":
+            self.goes_on |= this_task() is self.crashed_in
+        if self._calls_afterwards > _MOST_CALLS_AFTERWARDS:
+            return []
+        strike = self.strike(f"{name}()")
+        if strike and strike.when == "before":
+            self.meet(strike)
+        result = self.ask(name, *arguments)
+        if strike:
+            self.meet(strike)
+        return result
+
+    def strike(self, call: str, *, is_database: bool = False) -> Strike | None:
+        """What is to go wrong with a call that is about to be made. Who has crashed makes none."""
+        if self.crash or threading.current_thread() in self.left_threads:
+            self._calls_afterwards += 1
+            raise ProgramCrash(_OVER)
+        strike: Strike | None = self.ask("strike", call, is_database)
+        return strike
+
+    def meet(self, strike: Strike, place: str | None = None) -> None:
+        """Crash; or return, if only the call is to fail."""
+        self.ask("note", Struck(strike, _place() if place is None else place))
+        if strike.kind == "loss":
+            return
+        self.crash, self.crashed_in = ProgramCrash(f"{strike.when} {strike.call}"), this_task()
+        self.on_crash()
+        raise self.crash
+
+    def cut_connections(self) -> None:
+        """Cut all connections that the program made, as the system does for a process that has died."""
+        for proxy in list(self._proxies):
+            if proxy.is_valid:
+                _undo(proxy)
+                proxy.invalidate()
+        for record in list(self._records):
+            record.invalidate()
+
+    def end(self) -> None:
+        """Threads of the program that go on may call nothing from now on."""
+        self.left_threads.update(set(threading.enumerate()) - self._threads_before)
+
+    # SQLAlchemy's events, by their names there.
+
+    def do_connect(self, dialect: Dialect, record: Any, *_: Any) -> None:
+        strike = self.strike("connect", is_database=True)
+        if strike and (strike.kind == "loss" or strike.when == "before"):
+            self.meet(strike)
+            raise self._loss(dialect)
+        self._set_due(record, strike)
+
+    def connect(self, _: Any, record: Any) -> None:
+        self._records.add(record)
+        if strike := self._due.pop(id(record), None):
+            self.meet(strike)
+
+    def checkout(self, _: Any, record: Any, proxy: Any) -> None:
+        self._records.add(record)
+        self._proxies.add(proxy)
+
+    def before_cursor_execute(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        if not connection.dialect.is_async:  # whose cursors read all at once
+            connection.info.setdefault(_CURSORS, weakref.WeakSet()).add(cursor)
+        strike = self.strike(_shortened(statement), is_database=True)
+        if strike and strike.when == "before":
+            self._meet_at_statement(connection, strike)
+        self._set_due(cursor, strike)
+
+    def after_cursor_execute(self, connection: Connection, cursor: Any, *_: Any) -> None:
+        if strike := self._due.pop(id(cursor), None):
+            self._meet_at_statement(connection, strike)
+
+    def commit(self, connection: Connection) -> None:
+        strike = self.strike("COMMIT", is_database=True)
+        if strike and strike.when == "before":
+            self._meet_at_end(connection, strike)
+        if strike:  # SQLAlchemy has no event after a commit, so it is made here
+            connection.dialect.do_commit(connection.connection)
+        self.ask("note", Committed())
+        if strike:
+            self._meet_at_end(connection, strike)
+
+    def rollback(self, connection: Connection) -> None:
+        if connection.invalidated:
+            return
+        strike = self.strike("ROLLBACK", is_database=True)
+        if strike and strike.when == "after":
+            connection.dialect.do_rollback(connection.connection)
+        if strike:
+            self._meet_at_end(connection, strike)
+
+    def handle_error(self, context: ExceptionContext) -> None:
+        if context.original_exception in self.losses:
+            context.is_disconnect = True
+
+    def _set_due(self, call: object, strike: Strike | None) -> None:
+        self._due.pop(id(call), None)  # of an earlier call, which failed by itself
+        if strike:
+            self._due[id(call)] = strike
+
+    def _meet_at_statement(self, connection: Connection, strike: Strike) -> None:
+        self.meet(strike)
+        _undo(connection.connection)
+        raise self._loss(connection.dialect)  # SQLAlchemy then gives up the connection, see `handle_error`
+
+    def _meet_at_end(self, connection: Connection, strike: Strike) -> None:
+        """At the end of a transaction. There SQLAlchemy passes an event's error on as it is."""
+        self.meet(strike)
+        loss = self._loss(connection.dialect)
+        _undo(connection.connection)
+        connection.invalidate(loss)
+        raise OperationalError(strike.call, None, loss, connection_invalidated=True)
+
+    def _loss(self, dialect: Dialect) -> Exception:
+        """What the driver raises if the connection is lost."""
+        loss: Exception = dialect.loaded_dbapi.OperationalError(_LOST)
+        self.losses.append(loss)
+        return loss
+
+
+@contextmanager
+def watched() -> Iterator[None]:
+    """In this block the calls that programs make through SQLAlchemy go by the current `Run`."""
+    listeners = [(target, name, _listener(name)) for target, names in _EVENTS.items() for name in names]
+    for target, name, listener in listeners:
+        event.listen(target, name, listener)
+    others, threading.excepthook = threading.excepthook, lambda thrown: _is_over() or others(thrown)
+    try:
+        yield
+    finally:
+        threading.excepthook = others
+        for target, name, listener in listeners:
+            event.remove(target, name, listener)
+
+
+def _listener(name: str) -> Callable[..., None]:
+    def listener(*arguments: Any) -> None:
+        if threading.current_thread() in Run.left_threads:
+            raise ProgramCrash(_OVER)
+        if Run.current:
+            getattr(Run.current, name)(*arguments)
+
+    return listener
+
+
+def _is_over() -> bool:
+    """Whether this thread's run is over. Then nobody is to hear of its errors."""
+    return threading.current_thread() in Run.left_threads or bool(Run.current and Run.current.crash)
+
+
+def _undo(proxy: PoolProxiedConnection) -> None:
+    """Leave nothing of a connection's transaction, before the connection goes too.
+
+    Unlike a cut, a rollback is waited for. A server notices a moment later that a connection is gone.
+    """
+    for end in (*[cursor.close for cursor in proxy.info.get(_CURSORS, ())], proxy.rollback):
+        with suppress(Exception):  # it may be lost already
+            end()
+
+
+def this_task() -> object:
+    """The task of an event loop that runs this, or else the thread."""
+    with suppress(RuntimeError):
+        return asyncio.current_task()
+    return threading.current_thread()
+
+
+def _shortened(statement: str) -> str:
+    words = " ".join(statement.split())
+    return words if len(words) <= _SHOWN_STATEMENT else words[:_SHOWN_STATEMENT] + "…"
+
+
+def _place() -> str:
+    """The line of the program that makes the call."""
+    return next(filter(None, map(place_of, _frames())), "")
+
+
+def place_of(frame: FrameType) -> str:
+    """`file.py:17`; nothing if that isn't of the program."""
+    file = frame.f_code.co_filename
+    return "" if file.startswith(_NO_PROGRAM) else f"{Path(file).name}:{frame.f_lineno}"
+
+
+def _frames() -> Iterator[FrameType]:
+    """The frames from here outwards; out of the greenlet, too, in which SQLAlchemy awaits an asynchronous driver."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - `inspect` takes a thousand times as long
+    while frame:
+        yield frame
+        frame = frame.f_back
+    if "greenlet" in sys.modules:
+        parent = sys.modules["greenlet"].getcurrent().parent
+        frame = parent and parent.gr_frame
+        while frame:
+            yield frame
+            frame = frame.f_back

@@ -1,0 +1,244 @@
+"""One run of the program under test: in this process, in an event loop, or in a process of its own that can be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sqlalchemy.util import greenlet_spawn
+
+from receiver.errors import SettingsError
+from receiver.testing.broker import AsyncFlakyBroker, FlakyBroker
+from receiver.testing.crash_points import ProgramCrash, Run, place_of, this_task
+from receiver.testing.world import Strike, Struck, World
+
+IDLE_SECS = 30
+"""For how long a program may make no call. A thread other than the main one isn't watched."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program under test, and how it is run."""
+
+    consume: Callable[..., Any]
+    effects: Callable[..., Any]
+    body: Callable[[str], bytes]
+    messages: int
+    is_once: bool
+    """Whether an effect may not stand twice."""
+    is_killed: bool
+    """Whether each run is a process of its own, which is killed."""
+
+    @property
+    def is_async(self) -> bool:
+        call = getattr(self.consume, "__call__", None)  # noqa: B004 - of an object that is called
+        return inspect.iscoroutinefunction(self.consume) or inspect.iscoroutinefunction(call)
+
+
+class End(NamedTuple):
+    """How a run of the program ended."""
+
+    error: str | None = None
+    """The exception of its own that ended it, in words."""
+    cause: BaseException | None = None
+    outlived: str | None = None
+    """Where it caught its own crash, and went on."""
+
+
+def run(program: Program, world: World, story: str) -> End:
+    """Run the program once, until it returns, fails or crashes."""
+    return _run_in_own_process(program, world, story) if program.is_killed else _run_here(program, world, story)
+
+
+def called(function: Callable[..., Any], arguments: list[object], story: str) -> Any:
+    """Call a function with the story's name as well, if it takes that."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # it is written in C, and doesn't say
+        return function(*arguments)
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [each for each in parameters.values() if each.kind in by_place and each.default is each.empty]
+    if len(required) > len(arguments):
+        return function(*arguments, story)
+    return function(*arguments, story=story) if "story" in parameters else function(*arguments)
+
+
+def _run_here(program: Program, world: World, story: str) -> End:
+    current = Run(lambda what, *arguments: getattr(world, what)(*arguments))
+    Run.current, end = current, End()
+    try:
+        ended_in = _consume(program, current, story)
+        current.goes_on |= current.crashed_in is ended_in
+    except SettingsError:
+        raise
+    except (Exception, ProgramCrash) as error:  # noqa: BLE001 - the story tells it
+        if not current.crash:
+            end = End(_described(error), error)
+    except BaseException:
+        if not current.crash:
+            raise
+    finally:
+        Run.current = None
+        current.cut_connections()
+        current.end()
+        if current.crash and current.goes_on:
+            frame, line = next(iter(traceback.walk_tb(current.crash.__traceback__)))
+            end = End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
+        for thrown in [current.crash, end.cause, *current.losses]:
+            if thrown:  # what its frames had half read would keep a lock of SQLite's
+                traceback.clear_frames(thrown.__traceback__)
+    return end
+
+
+def _run_in_own_process(program: Program, world: World, story: str) -> End:
+    """The process asks this one what goes wrong with each of its calls."""
+    ours, theirs = Pipe()
+    process = get_context("fork").Process(target=_run_and_tell, args=(program, theirs, story))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads: it makes its own
+        process.start()
+    theirs.close()
+    end = None
+    with ours, suppress(EOFError, ConnectionError):
+        while end is None:
+            if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
+                world.note(Struck(_idle(), ""))
+                process.kill()
+            what, *arguments = ours.recv()
+            if what == "end":
+                end = End(*arguments)
+            else:
+                ours.send(getattr(world, what)(*arguments))
+    process.join()
+    if end is None and not isinstance(world.journal[-1], Struck):
+        return End(f"its process ended with exit code {process.exitcode}")
+    return end or End()
+
+
+def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
+    def ask(*what: object) -> Any:
+        pipe.send(what)
+        return pipe.recv()
+
+    current = Run.current = Run(ask)
+    current.on_crash = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        _consume(program, current, story)
+    except BaseException as error:  # noqa: BLE001 - nobody is above it
+        pipe.send(("end", _described(error)))
+    else:
+        pipe.send(("end",))
+
+
+def _consume(program: Program, current: Run, story: str) -> object:
+    """Run the program to its end; in which thread or task."""
+    if program.is_async:
+        return asyncio.run(_consume_in_loop(program, current, story))
+    with _alarm(current):
+        given = called(program.consume, [FlakyBroker(current)], story)
+    if inspect.iscoroutine(given):
+        given.close()
+        raise SettingsError("consume gives a coroutine", hint="write it as `async def consume(broker)`")
+    return this_task()
+
+
+async def _consume_in_loop(program: Program, current: Run, story: str) -> object:
+    """When the program's main task ends, or any task crashes, all of its tasks end."""
+    loop = asyncio.get_running_loop()
+    crash = loop.create_future()
+
+    def end_main_too() -> None:
+        loop.call_soon_threadsafe(crash.cancel)
+
+    if not program.is_killed:
+        current.on_crash = end_main_too
+    main = asyncio.ensure_future(called(program.consume, [AsyncFlakyBroker(current)], story))
+    calls = -1
+    while not (main.done() or current.crash):
+        if current.calls == calls:
+            with suppress(ProgramCrash):
+                current.meet(_idle(), _place_of(main))
+        calls = current.calls
+        await asyncio.wait([main, crash], timeout=IDLE_SECS, return_when=asyncio.FIRST_COMPLETED)
+    # Who crashes closes connections on its way out, as SQLAlchemy does. To cancel that would leave them open.
+    crashed = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if task is current.crashed_in}
+    if crashed:
+        await asyncio.wait(crashed, timeout=IDLE_SECS)
+    has_ended = main.done()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*crashed, *others, return_exceptions=True)
+    cut = current.cut_connections
+    await (greenlet_spawn(cut) if importlib.util.find_spec("greenlet") else asyncio.to_thread(cut))
+    if has_ended:
+        main.result()
+        return main
+    raise ProgramCrash
+
+
+def _place_of(task: asyncio.Task[Any]) -> str:
+    """Where a task waits."""
+    coroutine: Any = task.get_coro()
+    place = ""
+    while frame := getattr(coroutine, "cr_frame", None):
+        place = place_of(frame) or place
+        coroutine = coroutine.cr_await
+    return place
+
+
+@contextmanager
+def _alarm(current: Run) -> Iterator[None]:
+    """Stops the main thread by a signal: if the program makes no call for long, or another of its threads has crashed."""
+    main = threading.main_thread()
+    is_free = hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    if threading.current_thread() is not main or not is_free:
+        yield
+        return
+    calls, on_crash = -1, current.on_crash
+
+    def ring(*_: object) -> None:
+        nonlocal calls
+        if current.asking is main:
+            return
+        if current.crash:
+            raise current.crash
+        if current.calls == calls:
+            current.meet(_idle())
+        calls = current.calls
+
+    def crash_in_main_too() -> None:
+        on_crash()
+        if threading.current_thread() is not main:
+            signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
+
+    current.on_crash = crash_in_main_too
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, IDLE_SECS, IDLE_SECS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def _idle() -> Strike:
+    return Strike("limit", "as it", f"made no call for {IDLE_SECS} s")
+
+
+def _described(error: BaseException) -> str:
+    said = str(error).partition("\n")[0].rstrip(".")
+    return f"{type(error).__name__}: {said:.100}" if said else type(error).__name__

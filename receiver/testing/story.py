@@ -1,0 +1,125 @@
+"""What happens to a program under test: a story, as a value that can be drawn, made smaller and played again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+SENDERS = "ABC"
+MOST_CRASHES = 3
+"""At one crash point, in one run after another. It finds programs that give a message up after two or three tries."""
+_MOST_MOVES = 10
+_FEW = 3
+_DAY_SECS = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Sends:
+    """A sender sends that many new messages. The broker may give them out together."""
+
+    sender: str
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Resends:
+    """The sender of the newest message begins again, as another process, and sends its last messages again.
+
+    To the broker they are new messages.
+    """
+
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivers:
+    """The broker gives out again a message that was acknowledged: the last one, or the one that many places back."""
+
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """The broker has nothing for that long. So the program returns, and is started again."""
+
+    secs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crashes:
+    """The program crashes at that crash point, counted from 1; that many times, in one run after another.
+
+    Each call to the broker or a database has a crash point before it and one after it.
+    """
+
+    point: int
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LosesConnection:
+    """The call to the database at that crash point, or the next such call, fails as if the connection were lost."""
+
+    point: int
+
+
+Fault = Crashes | LosesConnection
+Move = Sends | Resends | Redelivers | Pauses | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """The moves of senders and broker, and the faults, in order.
+
+    The broker makes its next move when it is asked for messages and has none left. A fault doesn't wait for that: counting
+    to its crash point begins once the move before it is made, and the fault before it has struck. What a program does in a run
+    before it asks for messages doesn't count, unless the fault stands before all other moves.
+    """
+
+    moves: tuple[Move, ...]
+    is_flagged: bool = True
+    """Whether the broker flags what it redelivers."""
+    is_behind: bool = False
+    """Whether what wasn't acknowledged comes again behind newer messages, not before them."""
+    is_busy: bool = False
+    """Whether the broker makes all moves up to the next pause at once."""
+
+
+ONE_MESSAGE = Story((Sends("A"),))
+SHORT_STORIES = (
+    Story((Sends("A", 2), Sends("B"))),
+    Story((Sends("A"), Redelivers(1))),
+    Story((Sends("A"), Redelivers(1)), is_flagged=False),
+    Story((Sends("A"), Resends(1))),
+    Story((Sends("A"), Resends(1)), is_busy=True),
+    Story((Sends("A"), Pauses(_DAY_SECS), Redelivers(1))),
+    Story((Sends("A"), Pauses(_DAY_SECS), Resends(1))),
+)
+"""Stories without a fault, which are tried first."""
+
+
+def stories(messages: int, setup_points: int, message_points: int) -> st.SearchStrategy[Story]:
+    """Stories of up to that many messages.
+
+    A program passes about `setup_points` crash points before it asks for messages, and `message_points` for a message.
+    """
+    counts = st.integers(1, min(_FEW, messages)) | st.integers(1, messages)
+    sends = st.builds(Sends, st.sampled_from(SENDERS), counts)
+    resends, redelivers = st.builds(Resends, counts), st.builds(Redelivers, counts)
+    pauses = st.builds(Pauses, st.integers(1, 7 * _DAY_SECS))
+    return st.builds(
+        lambda first, begin, then, *flags: Story((*first, begin, *then), *flags),
+        st.lists(_faults(setup_points), max_size=1),
+        sends,
+        st.lists(st.one_of(sends, _faults(message_points), resends, redelivers, pauses), max_size=_MOST_MOVES),
+        st.booleans(),
+        st.booleans(),
+        st.booleans(),
+    )
+
+
+def _faults(points: int) -> st.SearchStrategy[Fault]:
+    point = st.integers(1, max(1, points))
+    crashes = st.builds(Crashes, point, st.just(1) | st.integers(1, MOST_CRASHES))
+    return crashes | st.builds(LosesConnection, point)

@@ -1,0 +1,164 @@
+"""A journal in plain words, step by step."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from receiver.testing.world import Acknowledged, Came, Committed, Ended, Event, Message, Paused, Recovered, Struck
+
+_STRUCK = {
+    "crash": "The program crashed",
+    "loss": "The connection to the database was lost",
+    "limit": "The program was stopped",
+}
+_DONE = {"committed", "acknowledged"}
+_UNITS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
+
+
+class _Step(NamedTuple):
+    verb: str
+    """`came` and how; `committed` or `acknowledged`; or nothing, where the text says all."""
+    ids: tuple[str, ...] = ()
+    text: str = ""
+
+
+def steps_of(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> list[str]:
+    """What came to pass, each step a sentence. Messages that fared alike are one step."""
+    steps = list(_steps(journal, labels))
+    told: list[str] = []
+    while steps:
+        turn = _turn(steps)
+        alike = list(_alike(steps, turn))
+        if len(alike) > 1:
+            ids = [id_ for each in alike for id_ in each[0].ids]
+            done = ", then ".join(step.verb for step in turn[1:])
+            told.append(f"{_begun(_named(ids, labels))} {turn[0].verb}, one after another, and each was {done}.")
+        else:
+            told += _sentences(turn, labels)
+        del steps[: sum(map(len, alike))]
+    return told
+
+
+def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iterator[_Step]:  # noqa: C901 - a case for each event
+    sources: dict[str, str] = {}
+    stood: Counter[str] = Counter()
+    acknowledged: set[str] = set()
+    is_taking = is_struck = False
+    for position, event in enumerate(journal):
+        match event:
+            case Came(messages):
+                is_taking = True
+                manners = [_manner(message, sources) for message in messages]
+                for manner, group in groupby(zip(manners, messages, strict=True), key=lambda pair: pair[0]):
+                    yield _Step(manner, tuple(message.unique_message_id for _, message in group))
+            case Acknowledged(messages):
+                ids = tuple(message.unique_message_id for message in messages)
+                acknowledged.update(ids)
+                yield _Step("acknowledged", ids)
+            case Committed() if is_taking:  # before that, a program makes its tables
+                yield _Step("committed")
+            case Recovered():
+                yield _Step("", text="The program had the broker recover.")
+            case Struck(strike, place):
+                is_struck = True
+                end = next((later for later in journal[position:] if isinstance(later, Ended)), None)
+                new = _new(end, stood) if strike.kind == "crash" else []
+                told = [id_ for id_ in new if id_ in labels and id_ not in acknowledged]
+                effects = f", and the effect of {_named(told, labels)} stood" if told else ""
+                at = f"{strike.when} {strike.call}{place and f' ({place})'}"
+                yield _Step("", text=f"{_STRUCK[strike.kind]} {at}{effects}.")
+            case Paused(secs):
+                yield _Step("", text=f"The broker had nothing for {_duration(secs)}.")
+            case Ended(error, stands):
+                if error:
+                    yield _Step("", text=f"The program failed: {error}.")
+                elif not is_struck and position + 1 < len(journal):
+                    yield _Step("", text="The program returned, and was started again.")
+                is_taking = is_struck = False
+                stood = stands or stood
+
+
+def _new(end: Ended | None, stood: Counter[str]) -> list[str]:
+    """Whose effects had come to stand by the end of a run."""
+    return list((end.stands - stood).keys()) if end and end.stands else []
+
+
+def _manner(message: Message, sources: dict[str, str]) -> str:
+    known, source = sources.get(message.unique_message_id), message.message_source_id
+    sources[message.unique_message_id] = source
+    if known is None:
+        return "came"
+    if known != source:
+        return "came again, sent by another process of the sender"
+    return "came again, flagged as redelivered" if message.redelivered else "came again"
+
+
+def _turn(steps: Sequence[_Step]) -> list[_Step]:
+    """The first step, and what the program did then, until something else happened."""
+    done = itertools.takewhile(lambda step: step.verb in _DONE, steps[1:])
+    return [steps[0], *done]
+
+
+def _alike(steps: Sequence[_Step], turn: list[_Step]) -> Iterator[list[_Step]]:
+    """The first turn, and those behind it that differ in their messages alone; if all of those were acknowledged."""
+    yield turn
+    position = len(turn)
+    verbs = [step.verb for step in turn]
+    while position < len(steps):
+        following = _turn(steps[position:])
+        is_done = all(step.ids == following[0].ids for step in following if step.verb == "acknowledged")
+        if "acknowledged" not in verbs or [step.verb for step in following] != verbs or not is_done:
+            return
+        yield following
+        position += len(following)
+
+
+def _sentences(turn: list[_Step], labels: dict[str, tuple[int, str]]) -> Iterator[str]:
+    first = turn[0]
+    if first.verb not in _DONE:
+        yield first.text or f"{_begun(_named(first.ids, labels))} {first.verb}."
+        turn = turn[1:]
+    done = []
+    for (verb, ids), group in groupby(turn, key=lambda step: step[:2]):
+        times = len(list(group))
+        often = {1: "", 2: " twice"}.get(times, f" {times} times")
+        done.append(f"{verb} {_named(ids, labels)}" if ids else f"{verb}{often}")
+    if done:
+        yield f"The program {', then '.join(done)}."
+
+
+def _duration(secs: int) -> str:
+    """In the largest unit, and the next: `1 day`, `2 hours 5 minutes`."""
+    parts = []
+    for unit, of_secs in _UNITS.items():
+        number, secs = divmod(secs, of_secs)
+        parts += [f"{number} {unit if number > 1 else unit[:-1]}"] * (number > 0)
+    return " ".join(parts[:2])
+
+
+def _begun(words: str) -> str:
+    return words[0].upper() + words[1:]
+
+
+def _named(ids: Sequence[str], labels: dict[str, tuple[int, str]]) -> str:
+    """`message 1 of sender A`, `messages 1 to 3 and 7 of sender A and message 1 of sender B`."""
+    by_sender: dict[str, set[int]] = {}
+    for id_ in ids:
+        number, sender = labels[id_]
+        by_sender.setdefault(sender, set()).add(number)
+    return " and ".join(f"{_numbers(sorted(numbers))} of sender {sender}" for sender, numbers in by_sender.items())
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    shown = " and ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
+    return f"message {shown}" if len(numbers) == 1 else f"messages {shown}"

@@ -1,0 +1,145 @@
+"""A shop, as an example of what consumers are for: where it keeps the orders that it has taken, for each story."""
+
+from inspect import iscoroutinefunction
+from pathlib import Path
+
+from sqlalchemy import NullPool, create_engine, event, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from receiver.testing import check_exactly_once
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS orders (id TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS inbox (id TEXT PRIMARY KEY, number INTEGER, sent_ms BIGINT)",
+)
+ORDER = text("INSERT INTO orders (id) VALUES (:id)")
+REMEMBER = text("INSERT INTO inbox (id, number, sent_ms) VALUES (:id, :number, :sent_ms) ON CONFLICT DO NOTHING")
+KNOWN = text("SELECT count(*) FROM inbox WHERE id = :id")
+ORDERED = text("SELECT id FROM orders")
+
+
+def number_of(message):
+    return int(message.unique_message_id.partition(":")[0])
+
+
+def sender_of(message):
+    return message.unique_message_id.partition(":")[2]
+
+
+def order(connection, message):
+    connection.execute(ORDER, {"id": message.unique_message_id})
+
+
+def is_known(connection, message):
+    return connection.scalar(KNOWN, {"id": message.unique_message_id}) > 0
+
+
+def is_new(connection, message, key=None):
+    """Remembers it, too."""
+    row = {"id": key or message.unique_message_id, "number": number_of(message), "sent_ms": message.jms_timestamp_ms}
+    return connection.execute(REMEMBER, row).rowcount == 1
+
+
+class Shop:
+    """The tables, in a file or a schema of its own, and a folder for what isn't in a database."""
+
+    def __init__(self, url, folder, story):
+        self.url, self.story = make_url(url), story
+        self.folder = folder / story
+        self.folder.mkdir(exist_ok=True)
+        self.is_server = self.url.get_backend_name() == "postgresql"
+        if not self.is_server:
+            self.url = self.url.set(database=str(self.folder / "shop.db"))
+        else:
+            self.url = self.url.update_query_dict({"options": f"-csearch_path={story} -clock_timeout=2000"})
+
+    def engine(self, **options):
+        """An engine that waits for no lock: who finds one fails."""
+        waits_not = {} if self.is_server else {"connect_args": {"timeout": 0}}
+        engine = create_engine(self.url, **waits_not | options)
+        self._hurry(engine)
+        return engine
+
+    def async_engine(self, driver):
+        url, waits_not = self.url.set(drivername=f"{self.url.get_backend_name()}+{driver}"), {}
+        if driver == "aiosqlite":
+            waits_not = {"timeout": 0}
+        elif driver == "asyncpg":
+            waits_not = {"server_settings": {"search_path": self.story, "lock_timeout": "2000"}}
+            url = url.difference_update_query(["options"])
+        engine = create_async_engine(url, connect_args=waits_not)
+        self._hurry(engine.sync_engine)
+        return engine
+
+    def _hurry(self, engine):
+        if not self.is_server:  # a process that crashes loses nothing by it
+
+            @event.listens_for(engine, "connect")
+            def hurry(connection, _):
+                connection.cursor().execute("PRAGMA synchronous = OFF")
+
+    def opened(self, **options):
+        """An engine, its tables made."""
+        engine = self.engine(**options)
+        with engine.begin() as connection:
+            for statement in self.statements():
+                connection.execute(statement)
+        return engine
+
+    async def async_opened(self, driver):
+        engine = self.async_engine(driver)
+        async with engine.begin() as connection:
+            for statement in self.statements():
+                await connection.execute(statement)
+        return engine
+
+    def statements(self):
+        schema = [f"CREATE SCHEMA IF NOT EXISTS {self.story}"] if self.is_server else []
+        return map(text, [*schema, *TABLES])
+
+    def ordered(self):
+        engine = self.engine(poolclass=NullPool)
+        with engine.connect() as connection:
+            return list(connection.scalars(ORDERED))
+
+    # Outside of any database.
+
+    def file(self, name):
+        return Notes(self.folder / name)
+
+
+class Notes:
+    """A file of lines, each safe as soon as it is written."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def __iter__(self):
+        return iter(self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else [])
+
+    def add(self, line):
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    def clear(self):
+        self.path.unlink(missing_ok=True)
+
+
+class Checked:
+    """Checks consumers of one shop after the other: `consume(broker, shop)`."""
+
+    def __init__(self, url, folder):
+        self.url, self.folder = url, folder
+
+    def __call__(self, consume, effects=Shop.ordered, **options):
+        def run(broker, story):
+            consume(broker, self.shop(story))
+
+        async def run_in_loop(broker, story):
+            await consume(broker, self.shop(story))
+
+        run = run_in_loop if iscoroutinefunction(consume) else run
+        check_exactly_once(run, lambda story: effects(self.shop(story)), **options)
+
+    def shop(self, story):
+        return Shop(self.url, self.folder, story)

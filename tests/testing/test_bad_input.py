@@ -1,0 +1,217 @@
+"""What is said of programs that the kit can't judge, and of arguments that it can't take."""
+
+import asyncio
+import warnings
+
+import pytest
+
+from receiver.errors import SettingsError
+from receiver.testing import NoDatabaseWarning, check_exactly_once
+from tests.testing.gallery import take, with_an_inbox
+from tests.testing.shop import Checked
+
+
+@pytest.fixture
+def checked(sqlite_url, tmp_path):
+    return Checked(sqlite_url, tmp_path)
+
+
+def told(check, *arguments, **options):
+    with pytest.raises(AssertionError) as raised:
+        check(*arguments, **options)
+    return str(raised.value)
+
+
+def asks_for_ever(broker, shop):
+    engine = shop.opened()
+    while True:
+        messages = broker.receive(5)
+        with engine.begin() as connection:
+            for message in messages:
+                take(connection, message)
+        broker.acknowledge(messages)
+
+
+async def asks_for_ever_in_a_loop(broker, _shop):
+    while True:
+        await broker.acknowledge(await broker.receive(5))
+
+
+async def waits_for_ever(broker, _shop):
+    await broker.receive(5)
+    await asyncio.Future()
+
+
+def takes_again_and_again(broker, _shop):
+    while broker.receive(5):
+        broker.recover()
+
+
+def takes_nothing(_broker, shop):
+    shop.opened()
+
+
+def acknowledges_nothing(broker, shop):
+    engine = shop.opened()
+    while messages := broker.receive(5):
+        with engine.begin() as connection:
+            for message in messages:
+                take(connection, message)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("consume", [asks_for_ever, asks_for_ever_in_a_loop, takes_again_and_again])
+def test_a_consumer_that_never_ends(checked, consume, kill):
+    said = told(checked, consume, kill=kill)
+    assert said.startswith("consume doesn't end: let it return once receive() gives nothing")
+    assert "The program was stopped before " in said
+    assert "(test_bad_input.py:" in said
+    assert len(said.splitlines()) < 30
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_consumer_that_does_nothing_for_ever(checked, kill, monkeypatch):
+    """That can be seen in an event loop, and in a process of its own."""
+    monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 0.2)
+    said = told(checked, waits_for_ever, kill=kill)
+    assert "The program was stopped as it made no call for 0.2 s (test_bad_input.py:" in said
+
+
+def test_a_consumer_that_takes_nothing(checked):
+    assert told(checked, takes_nothing).startswith("consume takes no message, though there are some")
+
+
+def test_a_consumer_that_acknowledges_nothing(checked):
+    assert told(checked, acknowledges_nothing).startswith("consume acknowledges nothing of what it takes")
+
+
+def test_an_effect_that_nobody_sent(checked):
+    said = told(checked, with_an_inbox, effects=lambda shop: [*shop.ordered(), "17"] if shop.ordered() else [])
+    assert said.startswith("effects() has '17', which nobody sent in this story\n")
+
+
+def test_effects_of_earlier_stories(checked):
+    """As where all stories have one database."""
+    everything = []
+    said = told(
+        checked,
+        lambda broker, shop: with_an_inbox(broker, shop) or everything.extend(shop.ordered()),
+        effects=lambda _: everything,
+    )
+    assert "before the story began: give consume and effects a second argument, story" in said
+
+
+def catches_everything(broker, shop):
+    engine = shop.opened()
+    while messages := broker.receive(5):
+        try:
+            with engine.begin() as connection:
+                for message in messages:
+                    take(connection, message)
+            broker.acknowledge(messages)
+        except:  # noqa: E722, S112
+            continue
+
+
+def returns_from_finally(broker, shop):
+    try:
+        with_an_inbox(broker, shop)
+    finally:
+        return  # noqa: B012
+
+
+@pytest.mark.parametrize("consume", [catches_everything, returns_from_finally])
+def test_a_program_that_outlives_its_crash(checked, consume):
+    said = told(checked, consume)
+    assert said.startswith("the program caught its own crash at test_bad_input.py:")
+    assert "`except Exception` is enough" in said
+
+
+def test_a_program_that_outlives_its_crash_in_an_event_loop(tmp_path):
+    async def consume(broker, story):
+        while True:
+            try:
+                messages = await broker.receive(5)
+                if not messages:
+                    return
+                (tmp_path / story).write_text("".join(f"{message.unique_message_id}\n" for message in messages))
+                await broker.acknowledge(messages)
+            except BaseException:  # noqa: S112, BLE001
+                continue
+
+    with pytest.warns(NoDatabaseWarning):
+        said = told(check_exactly_once, consume, lambda story: lines(tmp_path / story))
+    assert said.startswith("the program caught its own crash at test_bad_input.py:")
+
+
+def test_a_program_that_is_killed_catches_nothing(checked):
+    checked(catches_everything, kill=True, max_examples=3)
+
+
+def fails(_broker, shop):
+    shop.opened()
+    raise ValueError("no such table: payment\nand more")
+
+
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_program_that_fails_by_itself(checked, kill):
+    with pytest.raises(AssertionError) as raised:
+        checked(fails, kill=kill)
+    assert str(raised.value).startswith(
+        "the program failed without a fault from outside: ValueError: no such table: payment\n"
+    )
+    assert kill or isinstance(raised.value.__cause__, ValueError)
+
+
+def lines(path):
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def test_no_database_is_said_once(tmp_path):
+    def consume(broker, story):
+        while messages := broker.receive():
+            known = lines(tmp_path / story)
+            with (tmp_path / story).open("a", encoding="utf-8") as file:
+                file.writelines(f"{m.unique_message_id}\n" for m in messages if m.unique_message_id not in known)
+            broker.acknowledge(messages)
+
+    with pytest.warns(NoDatabaseWarning, match="it crashes at calls to the broker alone") as warned:
+        check_exactly_once(consume, lambda story: lines(tmp_path / story), max_examples=5)
+    assert len(warned) == 1
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error"),
+    [
+        ((None, list), {}, "consume must be a function, not None"),
+        ((print, []), {}, "effects must be a function"),
+        ((print, list), {"body": b""}, "body must be a function"),
+        ((print, list), {"messages": 0}, "messages must be a whole number, 1 or more, not 0"),
+        ((print, list), {"max_examples": 1.5}, "max_examples must be a whole number"),
+        ((print, list), {"max_examples": True}, "max_examples must be a whole number"),
+        ((lambda broker: waits_for_ever(broker, None), list), {}, "write it as `async def consume"),
+        ((lambda broker: broker.receive(0), list), {}, "1 or more, not 0"),
+        ((lambda broker: broker.receive("5"), list), {}, "1 or more, not '5'"),
+        ((print, lambda: [17]), {}, r"effects\(\) must give the unique_message_id .* not \[17\]"),
+        ((print, lambda: "17"), {}, "as text, not '17'"),
+        ((print, lambda: None), {}, "as text, not None"),
+    ],
+)
+def test_arguments_that_it_cannot_take(arguments, options, error):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NoDatabaseWarning)
+        with pytest.raises(SettingsError, match=error):
+            check_exactly_once(*arguments, **options)
+
+
+def test_no_check_within_a_check_or_an_event_loop(checked):
+    with pytest.raises(SettingsError, match="another check_exactly_once is under way"):
+        checked(lambda *_: check_exactly_once(print, list))
+
+    async def test():
+        check_exactly_once(print, list)
+
+    with pytest.raises(SettingsError, match="was called in an event loop"):
+        asyncio.run(test())
+    checked(with_an_inbox, max_examples=1)

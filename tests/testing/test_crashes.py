@@ -1,0 +1,146 @@
+"""What the crash of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.orm import Session
+
+from tests.testing.gallery import take
+from tests.testing.shop import KNOWN
+
+KEPT = []
+"""What somebody holds on to, as a log does with the frames of an error."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    KEPT.clear()
+    yield
+    KEPT.clear()
+
+
+def by_session(broker, shop):
+    engine = shop.opened()
+    KEPT.append(session := Session(engine))
+    while messages := broker.receive(2):
+        for message in messages:
+            take(session, message)
+        session.commit()
+        broker.acknowledge(messages)
+
+
+def by_an_open_transaction(broker, shop):
+    """Nobody ends it but the program that has crashed."""
+    KEPT.append(connection := shop.opened().connect())
+    while messages := broker.receive(2):
+        for message in messages:
+            take(connection, message)
+        connection.commit()
+        broker.acknowledge(messages)
+
+
+def by_the_driver(broker, shop):
+    """Its statements go past SQLAlchemy, but for one each time."""
+    engine = shop.opened()
+    KEPT.append(driver := engine.raw_connection())
+    mark = "%s" if shop.is_server else "?"
+    remember = f"INSERT INTO inbox (id) VALUES ({mark}) ON CONFLICT DO NOTHING"  # noqa: S608
+    add = f"INSERT INTO orders VALUES ({mark})"  # noqa: S608
+    while messages := broker.receive(2):
+        KEPT.append(cursor := driver.cursor())
+        for message in messages:
+            cursor.execute(remember, (message.unique_message_id,))
+            if cursor.rowcount:
+                with engine.connect() as other:
+                    other.scalar(KNOWN, {"id": "1"})
+                cursor.execute(add, (message.unique_message_id,))
+        driver.commit()
+        broker.acknowledge(messages)
+
+
+def while_it_reads(broker, shop):
+    """A result that is half read has a lock in SQLite."""
+    engine = shop.opened()
+    with engine.begin() as connection:
+        for number in range(3):
+            connection.execute(
+                text("INSERT INTO inbox (id) VALUES (:id) ON CONFLICT DO NOTHING"), {"id": f"old {number}"}
+            )
+    while messages := broker.receive(2):
+        reading = engine.connect()
+        KEPT.append(rows := reading.execute(text("SELECT id FROM inbox"), execution_options={"stream_results": True}))
+        rows.fetchone()
+        reading.execute(text("SELECT 1"))
+        rows.close()
+        reading.close()
+        with engine.begin() as connection:
+            for message in messages:
+                take(connection, message)
+        broker.acknowledge(messages)
+
+
+def while_its_driver_reads(broker, shop):
+    """Only the frames of the crashed program know its cursor."""
+    engine = shop.opened()
+    with engine.begin() as connection:
+        for number in range(3):
+            connection.execute(
+                text("INSERT INTO inbox (id) VALUES (:id) ON CONFLICT DO NOTHING"), {"id": f"old {number}"}
+            )
+    while messages := broker.receive(2):
+        driver = engine.raw_connection()
+        cursor = driver.cursor()
+        cursor.execute("SELECT id FROM inbox")
+        cursor.fetchone()
+        with engine.connect() as other:
+            other.scalar(KNOWN, {"id": "1"})
+        cursor.close()
+        driver.close()
+        with engine.begin() as connection:
+            for message in messages:
+                take(connection, message)
+        broker.acknowledge(messages)
+
+
+def by_an_engine_for_all_lives(broker, shop):
+    engine = KEPT[0] if KEPT and KEPT[0].url == shop.engine().url else shop.opened(pool_size=1)
+    KEPT[:] = [engine]
+    with engine.begin() as connection:
+        for statement in shop.statements():
+            connection.execute(statement)
+    while messages := broker.receive(2):
+        with engine.begin() as connection:
+            for message in messages:
+                take(connection, message)
+        broker.acknowledge(messages)
+
+
+def that_rolls_back(broker, shop):
+    engine = shop.opened()
+    while messages := broker.receive(2):
+        connection = engine.connect()
+        try:
+            for message in messages:
+                take(connection, message)
+            connection.commit()
+        except BaseException:
+            connection.rollback()
+            raise
+        finally:
+            connection.close()
+        broker.acknowledge(messages)
+
+
+@pytest.mark.parametrize(
+    "consume",
+    [
+        by_session,
+        by_an_open_transaction,
+        by_the_driver,
+        while_it_reads,
+        while_its_driver_reads,
+        by_an_engine_for_all_lives,
+        that_rolls_back,
+    ],
+)
+def test_no_lock_and_nothing_uncommitted_stays(checked, consume):
+    checked(consume, max_examples=10)
