@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from errno import EACCES, EISDIR, ENOENT, ENOSPC, EROFS
 from itertools import chain
 from typing import Any
 
@@ -56,6 +57,7 @@ __all__ = [
     "StoreError",
     "StoreVersionError",
     "detects_nothing",
+    "unwritable",
 ]
 
 _DISTRIBUTION = "reliable-receiver"
@@ -139,6 +141,19 @@ class OutputError(ReceiverError):
 
     A file that a bridge appends to may end with a part of the result. The next try cuts that off.
     """
+
+
+def unwritable(path: str, error: OSError, *, what: str = "can't write") -> OutputError:
+    """The error for what the system said when `path` was to be written."""
+    folder = path.rpartition("/")[0]
+    hints = {
+        ENOENT: f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file",
+        EACCES: "name another place, or let this user write there",
+        EROFS: "name another place: nothing can be written there",
+        EISDIR: "name a file in that folder",
+        ENOSPC: "make room, or name another place",
+    }
+    return OutputError(f"{what} {path}: {error.strerror or error}", hint=hints.get(error.errno or 0))
 
 
 class MissingExtraError(ReceiverError):

@@ -25,6 +25,9 @@ _MOST = 10**12
 """The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""
 
 
+_OWN_HINT = "the variable RECEIVER_SETTINGS names this file; it is written as the package's settings.yaml, such as bridge: {max_tries: 5}"
+
+
 def default(section: str, name: str) -> Any:
     """The default of a setting: from the file that `RECEIVER_SETTINGS` names, or else from `settings.yaml`."""
     return _sections()[section][name]
@@ -34,7 +37,7 @@ def default(section: str, name: str) -> Any:
 def _sections() -> dict[str, Any]:
     packaged = _read(_packaged_file())
     own = os.environ.get("RECEIVER_SETTINGS")
-    return _overlaid(packaged, _read(Path(own)), (), own) if own else packaged
+    return _overlaid(packaged, _read(Path(own), hint=_OWN_HINT), (), own) if own else packaged
 
 
 def _packaged_file() -> Path | Traversable:
@@ -45,7 +48,7 @@ def _packaged_file() -> Path | Traversable:
     return packaged if packaged.is_file() else Path(__file__).resolve().parents[1] / "settings.yaml"
 
 
-def _read(file: Path | Traversable) -> dict[str, Any]:
+def _read(file: Path | Traversable, hint: str | None = None) -> dict[str, Any]:
     import yaml  # here, because `import receiver` must stay light
 
     try:
@@ -54,10 +57,18 @@ def _read(file: Path | Traversable) -> dict[str, Any]:
         sections = yaml.safe_load(text)
     # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
     except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
-        raise SettingsError(f"can't read the settings in {file}: {error}") from error
+        raise SettingsError(f"can't read the settings in {file}: {_reason(error)}", hint=hint) from error
     if not isinstance(sections, dict | None):
-        raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package")
+        raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package", hint=hint)
     return sections or {}
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a file, on one line, with its own line where YAML knows that."""
+    mark = getattr(error, "problem_mark", None)
+    if mark is not None:
+        return f"line {mark.line + 1} isn't YAML: {getattr(error, 'problem', None) or 'it is broken'}"
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def _refuse_repeated(node: Any) -> None:
@@ -89,12 +100,20 @@ def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...
 
 
 def _nearest(path: tuple[str, ...]) -> str:
-    """The setting that was probably meant: of the same name in another section, or else of a similar one."""
+    """The setting that was probably meant: of the same name in another section, or else of a longer or a similar one."""
     from difflib import get_close_matches
 
     known = list(_names(_read(_packaged_file())))
-    near = [name for name in known if name.endswith(f".{path[-1]}")] or get_close_matches(".".join(path), known, n=1)
-    return f"did you mean {near[0]}?" if near else "the package's settings.yaml has every setting"
+    meant = ".".join(path)
+    beside = [name for name in known if name.count(".") == meant.count(".")]
+    near = (
+        [name for name in known if name.endswith(f".{path[-1]}")]
+        or [
+            name for name in beside if name.startswith(meant.removesuffix(path[-1])) and path[-1] in name.split(".")[-1]
+        ]
+        or get_close_matches(meant, beside, n=1)
+    )
+    return f"did you mean {' or '.join(near[:2])}?" if near else "the package's settings.yaml has every setting"
 
 
 def _names(settings: dict[str, Any], above: str = "") -> Iterator[str]:

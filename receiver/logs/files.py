@@ -275,6 +275,10 @@ def _reader_by_name(file: LogFile, *, compressed: bool) -> LogReader:
     if last in {".gz", ".zst"}:
         if not compressed:
             kind = "gzip" if last == ".gz" else "zstd"
-            raise LogFormatError(file.name, f"not {kind} data, and no log of receipts either")
+            raise LogFormatError(
+                file.name,
+                f"not {kind} data, and no log of receipts either",
+                hint=f"copy it again from where it came, or leave out {last} if it isn't compressed",
+            )
         endings.pop()
     return _READERS.get(endings[-1] if endings else "", read_csv)

@@ -136,7 +136,12 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) ->
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
-    begin = f"did you mean {' and '.join(map(repr, near.values()))}?" if near else "say where it is:"
+    if near:
+        begin = f"did you mean {' and '.join(map(repr, near.values()))}?"
+    elif len(lacking) > 1:
+        begin = "if it is no log of receipts, name those that are, such as 'logs/*.csv'; else say where they are:"
+    else:
+        begin = "say where it is:"
     return f"{begin} {map_options({column: near.get(column, 'FIELD') for column in lacking})} {MAP_IN_PYTHON}"
 
 

@@ -28,6 +28,7 @@ MAX_LINE_BYTES = 256 << 20
 """A longer line is no row of any log; holding it would only fill the memory."""
 _LINE_FEED = ord("\n")
 BOM = b"\xef\xbb\xbf"
+_COPY_AGAIN = "copy it again from where it came, once it is complete there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +193,11 @@ def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> I
             try:
                 out = member.decompress(left)
             except (zlib.error, zstandard.ZstdError) as error:
-                raise LogFormatError(name, f"broken {packed.name} data: {error}") from error
+                raise LogFormatError(name, f"broken {packed.name} data: {error}", hint=_COPY_AGAIN) from error
             if out:
                 yield out
             left = member.unused_data if member.eof else b""
             if member.eof:
                 member = None
     if member is not None:
-        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it")
+        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it", hint=_COPY_AGAIN)

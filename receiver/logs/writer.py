@@ -28,7 +28,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from receiver.errors import OutputError, SettingsError
+from receiver.errors import SettingsError, unwritable
 from receiver.logs.columns import bytes_of
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def naming(path: StrPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(f"can't write {os.fspath(path)}: {error.strerror or error}") from error
+        raise unwritable(os.fspath(path), error) from error
 
 
 def _beside(target: Path) -> Path:

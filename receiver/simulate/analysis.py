@@ -23,7 +23,8 @@ _LARGEST = 10**12
 _RANGE_PARTS = 3
 _CHOSEN = 8
 """How many values are chosen at most where nobody lists any."""
-_LIST_HINT = "such as 2000, 0,100,2000 or 100:20000:16"
+_WINDOWS_HINT = "in ids, such as 2000, 0,100,2000 or 100:20000:16"
+_EXPIRIES_HINT = "in seconds, such as 120, 0,1.5,120 or 1:600:12"
 _PRESENT_HINT = "write W,E, such as 2000,120"
 
 
@@ -99,12 +100,13 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigure
 
 def parse_windows(text: str, name: str = "--window") -> list[int]:
     """A LIST of windows: whole numbers, ascending, without repeats. `name` is what errors call it."""
-    return sorted({int(value.to_integral_value()) for value in _values(name, text)})
+    return sorted({int(value.to_integral_value()) for value in _values(name, text, _WINDOWS_HINT)})
 
 
 def parse_expiries_us(text: str, name: str = "--expiry") -> list[int]:
     """A LIST of expiries in seconds, as whole microseconds, ascending, without repeats."""
-    return sorted({int((value * 1_000_000).to_integral_value()) for value in _values(name, text, significant_digits=3)})
+    values = _values(name, text, _EXPIRIES_HINT, significant_digits=3)
+    return sorted({int((value * 1_000_000).to_integral_value()) for value in values})
 
 
 def parse_present(text: str) -> tuple[int, int]:
@@ -135,19 +137,19 @@ def parse_budget_bytes(text: str) -> int:
     raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
 
 
-def _values(option: str, text: str, significant_digits: int | None = None) -> list[Decimal]:
+def _values(option: str, text: str, hint: str, significant_digits: int | None = None) -> list[Decimal]:
     values: list[Decimal] = []
     for item in text.split(","):
         if ":" in item:
-            values += _range(option, item, significant_digits)
+            values += _range(option, item, hint, significant_digits)
         else:
-            values.append(_number(option, item))
+            values.append(_number(option, item, hint))
         if len(values) > MAX_SETTINGS:
             raise SettingsError(f"{option}: more than {MAX_SETTINGS:,} values")
     return values
 
 
-def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
+def _number(option: str, text: str, hint: str) -> Decimal:
     try:
         value = Decimal(text.strip())
     except DecimalException:
@@ -160,11 +162,11 @@ def _number(option: str, text: str, hint: str = _LIST_HINT) -> Decimal:
     return value
 
 
-def _range(option: str, text: str, significant_digits: int | None) -> list[Decimal]:
+def _range(option: str, text: str, hint: str, significant_digits: int | None) -> list[Decimal]:
     parts = text.split(":")
     if len(parts) != _RANGE_PARTS:
         raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
-    first, last, count = (_number(option, part) for part in parts)
+    first, last, count = (_number(option, part, hint) for part in parts)
     if first <= 0:
         raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")
     if last < first:

@@ -51,7 +51,7 @@ from receiver.steps.read import Reading
 from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from receiver.steps.arrow_rows import Row
 
@@ -117,12 +117,22 @@ def size_windows(
         SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
         ReceiverSettings().sizes if current is None else _present(current),
     )
-    with translated(quiet=True), tuned(frame.sparkSession):
+    with translated(quiet=True), tuned(_session_of(frame)):
         options = _options(column_map)
         log = _log(ordered(frame, options, order_by), options, question)
         analysis = analyse(log, question)
         log.forget()
     return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
+
+
+def _session_of(frame: DataFrame) -> SparkSession:
+    session: SparkSession | None = getattr(frame, "sparkSession", None)
+    if session is None:
+        raise SettingsError(
+            f"the frame is a {type(frame).__name__}, not a DataFrame of Spark",
+            hint="give spark.read.parquet(PATH), or spark.createDataFrame(FRAME) of a frame of pandas",
+        )
+    return session
 
 
 def _present(current: tuple[int, float]) -> tuple[int, int]:
@@ -174,11 +184,11 @@ def judge(
         LogFormatError: The frame is no log, or one of its rows can't be read.
         SparkError: Spark failed.
     """
-    setting = _setting(window, expiry_secs)
+    session, setting = _session_of(frame), _setting(window, expiry_secs)
     question = Question(domain, [setting[0]], [setting[1]])
     if taken := [name for name in _ADDED if name in frame.columns]:
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
-    with translated(quiet=True), tuned(frame.sparkSession):
+    with translated(quiet=True), tuned(session):
         options = _options(column_map)
         id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
         # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.

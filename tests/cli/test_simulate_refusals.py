@@ -61,6 +61,23 @@ def packed_parquet() -> bytes:
     return sink.getvalue().to_pybytes()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["a.csv", "--expiry", "2min"], "hint: in seconds, such as 120"),
+        (["a.csv", "--window", "2k"], "hint: in ids, such as 2000"),
+        (["a.csv", "--report", "no folder/r.html"], "hint: make the folder first: mkdir -p 'no folder'"),
+        (["a.csv", "--verdicts", "no/v.csv"], "hint: make the folder first: mkdir -p no"),
+        (["a.csv", "--report", "."], "hint: name a file in that folder"),
+        (["a.csv.gz"], "hint: copy it again from where it came, or leave out .gz if it isn't compressed"),
+        (["program.py"], "hint: if it is no log of receipts, name those that are, such as 'logs/*.csv'; else"),
+    ],
+)
+def test_what_to_do_is_said(refused, arguments, remedy):
+    program = 'print("not a log")\n'
+    assert remedy in refused(*arguments, a_csv=LOG, a_csv_gz=LOG.split("\n")[1], program_py=program)
+
+
 LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode()
 
 

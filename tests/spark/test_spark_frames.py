@@ -226,6 +226,13 @@ def test_frames_and_arguments_that_can_not_be_meant(  # noqa: PLR0917 - a table 
         size_windows(make(spark.read.parquet(str(log))), **arguments)
 
 
+@pytest.mark.parametrize("frame", ["receipts.parquet", pa.table({"unique_message_id": ["a"]})], ids=["path", "table"])
+def test_what_is_no_frame_of_spark_is_told_what_to_give(frame):
+    for ask in (size_windows, lambda given: judge(given, window=1, expiry_secs=1)):
+        with pytest.raises(SettingsError, match=r"not a DataFrame of Spark \(give spark\.read\.parquet"):
+            ask(frame)
+
+
 def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
     rows = [
         row._replace(received_at=row.received_at if index != 7 else -5) for index, row in enumerate(receipts(2, 20))

@@ -89,6 +89,30 @@ def test_a_settings_file_is_named_when_it_is_no_good(overlay, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "mine.yaml: No such file or directory (the variable RECEIVER_SETTINGS names this file"),
+        (
+            "bridge:\n  max_tries: [1\n b: 2\n",
+            "mine.yaml: line 3 isn't YAML: expected ',' or ']', but got ':' (the variable",
+        ),
+        ("a: \0", "mine.yaml: unacceptable character #x0000"),
+        (
+            "receiver: {window: 3}",
+            "receiver.window (did you mean receiver.dup_detection_per_source_expiry_window_size?)",
+        ),
+        ("receiver: {expiry: 3}", "expiry_window_size or receiver.dup_detection_expiry_time_secs?)"),
+    ],
+)
+def test_a_settings_file_that_is_no_good_is_told_how_to_mend(overlay, text, said):
+    overlay(text)
+    with pytest.raises(SettingsError) as caught:
+        SimulateSettings()
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "text", ["", "# nothing yet", "{}", "simulate:", "simulate: {}", "compare:\n  memory_bytes_per_id:", PACKAGED]
 )
 def test_a_settings_file_may_leave_out_what_it_likes(overlay, text):

@@ -22,7 +22,7 @@ from sqlalchemy import URL
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target
 from receiver.closing import sync_folder
-from receiver.errors import ClosedError, OutputError, SettingsError
+from receiver.errors import ClosedError, OutputError, SettingsError, unwritable
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import database_of
 from receiver.store.inbox import Lease
@@ -234,7 +234,7 @@ class FileTarget:
 
     def _error(self, error: OSError) -> OutputError:
         self.close()  # how long it is isn't known any more
-        return OutputError(f"can't write to {self._path}: {error.strerror or error}")
+        return unwritable(str(self._path), error, what="can't write to")
 
 
 class StandardOutput(Target):
