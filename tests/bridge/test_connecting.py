@@ -1,13 +1,18 @@
 """Connectors by address: what can't be meant is refused before anything is connected, and nothing is printed."""
 
+import re
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import ExitStack, suppress
 
 import pytest
 
-from receiver.bridge.connectors import sink_of, source_of
+from receiver.bridge.connectors import address as address_module
+from receiver.bridge.connectors import kafka_client, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
-from receiver.errors import SettingsError
+from receiver.errors import BrokerError, SettingsError
 
 NOWHERE = "127.0.0.1:1"
 
@@ -38,6 +43,70 @@ def test_certificates_are_for_tls(tmp_path):
 def test_a_key_alone_proves_nothing(tmp_path):
     with pytest.raises(SettingsError, match="without its certificate"):
         Tls(key_file=tmp_path / "client.key")
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+AMQP_0_9_1 = b"AMQP\0\0\x09\x01"
+TLS_ALERT = b"\x15\3\3\0\2\2\x46"
+
+
+@pytest.fixture
+def port_saying():
+    """Makes a port which says that to whoever speaks to it, and ends the connection; to nothing it says nothing."""
+    with ExitStack() as stack:
+
+        def make(said: bytes | None) -> int:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            threading.Thread(target=answer, args=(server, said), daemon=True).start()
+            return server.getsockname()[1]
+
+        yield make
+
+
+def answer(server: socket.socket, said: bytes | None) -> None:
+    with suppress(OSError):
+        while True:
+            with server.accept()[0] as link:
+                link.recv(10_000)
+                while said is None and link.recv(10_000):
+                    pass
+                link.sendall(said or b"")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "said", "problem", "remedy"),
+    [
+        ("amqp", AMQP_0_9_1, "speaks AMQP 0-9-1, not AMQP 1.0", "rabbitmq-plugins enable rabbitmq_amqp1_0"),
+        ("amqp", HTTP, "speaks HTTP, not AMQP 1.0", "name its port for AMQP 1.0, by default 5672"),
+        ("amqp", TLS_ALERT, "speaks TLS", "write amqps://"),
+        ("amqp", b"SSH-2.0", "says b'SSH-2.0'", "name its port for AMQP 1.0"),
+        ("amqp", b"", "ends the connection without a word", "else write amqps://"),
+        ("stomp", AMQP_0_9_1, "speaks AMQP 0-9-1, not STOMP 1.2", "name its port for STOMP 1.2, by default 61613"),
+        ("stomp", HTTP, "speaks HTTP, not STOMP", "name its port for STOMP 1.2"),
+        ("stomp", TLS_ALERT, "speaks TLS", "write stomps://"),
+        ("stomp", b"", "ends the connection without a word", "else write stomps://"),
+        ("amqps", AMQP_0_9_1, "can't be reached", "without it, write amqp://"),
+        ("stomps", None, "no answer in 0.3 s", "else write stomp://"),
+        ("amqps", None, "no answer in 0.3 s", "else write amqp://"),
+        ("kafkas", None, "no answer in 0.3 s", "else write kafka://"),
+    ],
+)
+def test_a_port_that_speaks_otherwise(  # noqa: PLR0917 - a table of cases
+    monkeypatch, port_saying, scheme, said, problem, remedy
+):
+    monkeypatch.setattr(address_module, "_HANDSHAKE_SECS", 0.3)
+    with pytest.raises(BrokerError, match=re.escape(problem)) as caught:
+        sink_of(f"{scheme}://127.0.0.1:{port_saying(said)}/orders")
+    assert remedy in caught.value.hint
+
+
+def test_a_port_that_kafka_gets_no_answer_from(monkeypatch, port_saying):
+    for module in (kafka_client, address_module):
+        monkeypatch.setattr(module, "ANSWER_SECS", 0.5)
+    with pytest.raises(BrokerError, match="127") as caught:
+        sink_of(f"kafka://127.0.0.1:{port_saying(HTTP)}/orders")
+    assert "that this port speaks Kafka without TLS; else write kafkas://" in caught.value.hint
 
 
 SCRIPT = """

@@ -48,7 +48,19 @@ ANSWER_SECS = 30.0
 """How long a broker may neither answer nor take what is sent before it counts as lost."""
 CLOSE_SECS = 5.0
 """How long it may take to end a connection."""
+_HANDSHAKE_SECS = 10.0
+"""How long a handshake of TLS may take. A port without TLS often waits for more, rather than answer."""
 PIECE_BYTES = 64 << 10
+_SPOKEN = {"stomp": "STOMP 1.2", "amqp": "AMQP 1.0", "kafka": "Kafka"}
+_OTHER, _TLS = "AMQP 0-9-1", "TLS"
+_BEGINNINGS = {
+    b"HTTP/": "HTTP",
+    b"AMQP\0\0\x09\x01": _OTHER,
+    b"AMQP": _SPOKEN["amqp"],
+    b"ERROR": "STOMP",
+    b"\x15\x03": _TLS,  # an alert
+}
+"""How what a port says begins, by what it speaks."""
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -368,24 +380,53 @@ def connected(address: BrokerAddress) -> socket.socket:
             # Frames are small, and answers are waited for: without this each might take 40 ms.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
+                link.settimeout(min(_HANDSHAKE_SECS, ANSWER_SECS))
                 link = context.wrap_socket(link, server_hostname=address.host)
         except BaseException:
             link.close()
             raise
     except TimeoutError as error:
-        raise mute(address) from error
+        raise mute(address, min(_HANDSHAKE_SECS, ANSWER_SECS) if address.tls else ANSWER_SECS) from error
     except (OSError, UnicodeError) as error:
         raise failure(address, error) from error
     link.settimeout(0)
     return link
 
 
-def mute(address: BrokerAddress) -> BrokerError:
-    """The error for a broker that doesn't answer."""
-    speaks = f"{address.protocol.upper()}{' through TLS' if address.tls else ''}"
+def mute(address: BrokerAddress, secs: float | None = None) -> BrokerError:
+    """The error for a broker that doesn't answer within so many seconds, by default `ANSWER_SECS`."""
     return BrokerError(
-        f"{address}: no answer in {ANSWER_SECS:g} s", hint=f"check that it runs, and that this port speaks {speaks}"
+        f"{address}: no answer in {ANSWER_SECS if secs is None else secs:g} s",
+        hint=port_hint(address.protocol, tls=address.tls),
     )
+
+
+def port_hint(protocol: str, *, tls: bool = False) -> str:
+    """What to check where a port doesn't answer as expected."""
+    how, otherwise = ("through", "") if tls else ("without", "s")
+    return f"check that it runs, and that this port speaks {_SPOKEN[protocol]} {how} TLS; else write {protocol}{otherwise}://"
+
+
+def foreign(protocol: str, said: bytes) -> BrokerError:
+    """The error for a port whose first bytes aren't of the protocol. None at all: it has ended the connection."""
+    if not said:
+        return BrokerError("it ends the connection without a word", hint=port_hint(protocol))
+    speaks, expected = (
+        next((name for begin, name in _BEGINNINGS.items() if said.startswith(begin)), None),
+        _SPOKEN[protocol],
+    )
+    problem = (
+        f"this port speaks {speaks}, not {expected}"
+        if speaks
+        else f"it doesn't speak {expected} but says {said[:10]!r}"
+    )
+    if speaks == _TLS:
+        hint = f"write {protocol}s://, or name the port without TLS"
+    elif speaks == _OTHER and protocol == "amqp":
+        hint = "RabbitMQ before 4.0 speaks it once you run rabbitmq-plugins enable rabbitmq_amqp1_0; others have another port for it"
+    else:
+        hint = f"name its port for {expected}, by default {_PORTS[protocol]}"
+    return BrokerError(problem, hint=hint)
 
 
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
@@ -402,7 +443,8 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
                 f"{address} refuses the connection: {why}",
                 hint="it may want a client certificate: --tls-cert and --tls-key",
             )
-        return BrokerError(f"{address} {what}: {why}", hint="check that this port speaks TLS")
+        hint = f"check that this port speaks TLS; without it, write {address.protocol}://"
+        return BrokerError(f"{address} {what}: {why}", hint=hint)
     why = getattr(error, "strerror", None) or str(error) or "no answer"
     return BrokerError(f"{address} {what}: {why}", hint="check that it runs, and that the address is right")
 

@@ -25,6 +25,7 @@ from receiver.bridge.connectors.address import (
     BrokerAddress,
     connected,
     failure,
+    foreign,
     mute,
 )
 from receiver.bridge.connectors.products import Product, amqp_hostnames, product_by_amqp
@@ -41,6 +42,8 @@ __all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
 AHEAD_BYTES = 4 << 20
 """What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
+_HEADERS = (b"AMQP\3\1\0\0", b"AMQP\0\1\0\0")
+"""How AMQP 1.0 begins, with a login and without."""
 _CLOCK_SECS = 1.0
 """How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
 _OPENED = 1
@@ -85,6 +88,7 @@ class AmqpLink(Closing):
     def _start(self, hostname: str, client_id: str) -> None:
         self._failure: BrokerError | None = None
         self._is_open = False
+        self._heard = b""
         self._closes_at: float | None = None
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
@@ -268,6 +272,7 @@ class AmqpLink(Closing):
             if not data:
                 self._transport.close_tail()
                 return
+            self._heard = self._heard or data
             self._transport.push(data)
 
     def _write(self) -> None:
@@ -287,7 +292,10 @@ class AmqpLink(Closing):
 
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """By what the broker says as it ends a link or session, or the `whole` connection."""
-        if condition is None:
+        if not self._heard.startswith(_HEADERS):
+            error = foreign("amqp", self._heard)
+            self._fail(error.message, hint=error.hint or "")
+        elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
         else:
             why = condition.description or condition.name

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
-from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, connected
+from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, connected, port_hint
 from receiver.bridge.connectors.nodes import first_of
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
 
@@ -54,6 +54,7 @@ _REFUSALS = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.POLICY_VIOLATION,
 }
+_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001
 ENDED = {
     *_REFUSALS,
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
@@ -169,4 +170,5 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
             f"{why} ({error.name()})",
             hint="check the names of topic and group, user, password, and what this user may do",
         )
-    return BrokerError(why, hint="connect again")
+    unanswered = error.code() in _UNANSWERED
+    return BrokerError(why, hint=port_hint("kafka", tls=address.tls) if unanswered else "connect again")

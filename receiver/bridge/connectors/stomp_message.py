@@ -24,6 +24,7 @@ from receiver.bridge.connectors import (
     check_body,
     too_large,
 )
+from receiver.bridge.connectors.address import foreign
 from receiver.bridge.connectors.products import StompDialect
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 
@@ -227,7 +228,7 @@ class FrameReader:
                 del buffer[: between.end()]  # heartbeats
             start = bytes(buffer[:10])
             if not any(start.startswith(command[: len(start)]) for command in _COMMANDS):
-                raise BrokerError(f"it doesn't speak STOMP but says {start!r}", hint="check the port")
+                raise foreign("stomp", start)
             if (ending := _HEAD_END.search(buffer, searched)) is not None:
                 return bytes(buffer[: ending.end()])
             searched = max(0, len(buffer) - 3)

@@ -23,6 +23,7 @@ from receiver.bridge.connectors.address import (
     BrokerAddress,
     connected,
     failure,
+    foreign,
     mute,
 )
 from receiver.bridge.connectors.products import Product, product_by_stomp
@@ -39,6 +40,7 @@ _LONGEST_ERROR = 200
 
 _ANSWER_BYTES = 100 << 20
 """How large the body of an answer may be; an ERROR may have all of a message."""
+_UNKNOWN = Product(name="unknown")
 _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
 
@@ -53,7 +55,7 @@ class StompSession:
         self.address = address
         self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
         """None wakes whoever waits; an error stands where the message stood that it is about."""
-        self.product = Product(name="unknown")
+        self.product = _UNKNOWN
         """Which the broker says that it is."""
         self.is_ready = False
         """Whether login and destination are accepted, so that an error is about something else."""
@@ -122,14 +124,17 @@ class StompSession:
         thread.start()
 
     def _read(self) -> None:
-        error, is_cut = self._lost("the connection has ended"), True
         try:
             while (frame := self._frames.read()) is not None:
                 self._handle(frame)
         except BrokerError as broken:
-            error, is_cut = type(broken)(f"{self.address}: {broken.message}", hint=broken.hint), False
+            error, is_cut = self._at_address(broken), False
         except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
             error, is_cut = failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
+        else:
+            has_met = self.product is not _UNKNOWN
+            error = self._lost("the connection has ended") if has_met else self._at_address(foreign("stomp", b""))
+            is_cut = True
         self._break(error, is_cut=is_cut)
 
     def _handle(self, frame: Frame) -> None:
@@ -235,6 +240,9 @@ class StompSession:
 
     def _refuse(self, error: MessageRefusedError) -> None:
         self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
+
+    def _at_address(self, error: BrokerError) -> BrokerError:
+        return type(error)(f"{self.address}: {error.message}", hint=error.hint)
 
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
