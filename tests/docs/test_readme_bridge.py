@@ -9,7 +9,7 @@ import pytest
 from examples.demo.processes import HOST
 from receiver.bridge import Mode
 from receiver.bridge.connectors import products
-from receiver.bridge.connectors.kafka import KafkaSink
+from receiver.bridge.connectors.address import BrokerAddress
 from tests.bridge.conftest import CONNECTORS, LACKS
 from tests.docs.markdown import blocks, commands, run, sections
 
@@ -46,7 +46,7 @@ def test_every_product_is_named_with_what_is_tested():
             as_target[product.drops_known_ids],
         )
         for fixture, product in PRODUCTS.items()
-    } | {"Kafka": ("its own protocol", as_target[KafkaSink.drops_known_ids])}
+    } | {"Kafka": ("its own protocol", as_target[BrokerAddress.parse("kafka://host/orders").takes_turns])}
 
 
 def test_every_mode_is_named():
