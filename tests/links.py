@@ -51,16 +51,17 @@ class Proxy:
     def listen(self, *, again: bool) -> None:
         """Refuse connections, as where nobody listens, or take them again."""
 
-        async def change() -> None:
-            if again:
-                self.listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
-                return
-            for listening in self.listener.sockets:
-                self.loop.remove_reader(listening.fileno())
-            await asyncio.sleep(_ACCEPTS_SECS)  # asyncio loses a connection that is being taken as its server is closed
-            self.listener.close()
+        async def listen_again() -> None:
+            self.listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
-        asyncio.run_coroutine_threadsafe(change(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(listen_again() if again else self.deafen(), self.loop).result()
+
+    async def deafen(self) -> None:
+        """Stop listening. Asyncio leaves a connection open that is being taken as its server is closed: so none is."""
+        for listening in self.listener.sockets:
+            self.loop.remove_reader(listening.fileno())
+        await asyncio.sleep(_ACCEPTS_SECS)
+        self.listener.close()
 
     def cut(self) -> None:
         """Cut all links now."""
@@ -115,7 +116,7 @@ def serving(proxy: Proxy) -> Iterator[None]:
 
 
 async def _closed(proxy: Proxy) -> None:
-    proxy.listener.close()
+    await proxy.deafen()
     serving = asyncio.all_tasks() - {asyncio.current_task()}
     for task in serving:
         task.cancel()

@@ -83,6 +83,7 @@ class ClusterCampaign(Campaign):
 
     def _leader(self) -> Any:
         self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+        self.queue.broker.settle()
         return self.queue.broker.leader(self.queue.name)
 
     def _fail_over(self) -> None:

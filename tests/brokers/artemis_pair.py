@@ -26,8 +26,8 @@ CONFIG = """<connectors>
 <cluster-password>{password}</cluster-password>
 <cluster-connections><cluster-connection name="pair">
 <connector-ref>itself</connector-ref>
-<check-period>500</check-period>
-<connection-ttl>2000</connection-ttl>
+<check-period>4000</check-period>
+<connection-ttl>8000</connection-ttl>
 <retry-interval>200</retry-interval>
 <static-connectors><connector-ref>other</connector-ref></static-connectors>
 </cluster-connection></cluster-connections>
