@@ -141,7 +141,7 @@ class StoreCampaign(Campaign):
     """From one broker, through failovers of the store."""
 
     stuck_secs = math.inf
-    """Senders wait while there is no standby: without one nothing is committed."""
+    """Without a standby nothing is committed."""
 
     def __init__(self, pair: standby.Pair, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
         super().__init__(plan, queue, store, seed)
@@ -149,6 +149,8 @@ class StoreCampaign(Campaign):
 
     def _fail_over(self) -> None:
         self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
+        for sender in self.senders:
+            sender.held.set()  # until messages are taken again
         self._say("kill -9 the primary")
         self._pair.fail_over()
         self._say("the standby has taken over")
