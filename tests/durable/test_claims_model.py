@@ -244,7 +244,7 @@ FAULTS = {
     ),
     "what waits taken for folded in": (
         who_takes_over_has_much_to_fold_in,
-        partial(patch.object, Claims, "folded_in", lambda self: set(map(text_of, self._ids()))),
+        partial(patch.object, Claims, "folded_in", lambda self: set(map(text_of, self._ids("")))),
     ),
     "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
     "a batch reordered": (
