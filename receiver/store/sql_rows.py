@@ -201,9 +201,9 @@ class AwaitedDriver:
 
 @lru_cache
 def _numbered(statement: str) -> str:
-    """The statement with `$1`, `$2` … in place of each `%s`: asyncpg's placeholders."""
+    """The statement with `$1`, `$2` … in place of each `%s` and `%b`: asyncpg's placeholders."""
     numbers = count(1)
-    return re.sub("%s", lambda _: f"${next(numbers)}", statement)
+    return re.sub("%[sb]", lambda _: f"${next(numbers)}", statement)
 
 
 class SqlRows(ABC):

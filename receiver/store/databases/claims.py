@@ -42,7 +42,8 @@ from receiver.store.tables import (
 )
 
 _GIVEN = [name for name in ArrivalRow._fields if name not in {"arrival", "is_repeated"}]
-_GIVEN_TYPES = ", ".join(f"%s::{type_}[]" for type_ in types_of(arrivals, _GIVEN))
+# An array of bytes costs a driver ten times as much as text.
+_GIVEN_TYPES = ", ".join(f"{'%b' if type_ == 'bytea' else '%s'}::{type_}[]" for type_ in types_of(arrivals, _GIVEN))
 _GIVEN_NAMES = ", ".join(_GIVEN)
 _INCARNATION = domains.c.store_id.name
 _LONGEST_KEY_BYTES = 1_000
@@ -61,28 +62,33 @@ def _key_of(stored: bytes) -> bytes:
 
 
 _ID = "coalesce(long_id, unique_message_id)"
-_CLAIM = f"""
+_HERE = f"""
 WITH waits AS MATERIALIZED (
     SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true)
 ), here AS MATERIALIZED (
     SELECT domain_id FROM {domains.name}
     WHERE domain_id = %s AND {_INCARNATION} = %s AND policy = '{CONCURRENT_POLICY}' AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
-), came AS (
+)"""
+_TO_CLAIMS = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
+_CLAIMED_BEFORE = "ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false"
+_TO_ARRIVALS = f"INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})"
+_ANSWER = "SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits) FROM arrived ORDER BY arrival"
+_CLAIM = f"""{_HERE}, came AS (
     SELECT {", ".join(f"coalesce({name}, false) AS {name}" if name == "redelivered" else name for name in _GIVEN)},
         {_key("unique_message_id")} AS key, nth
     FROM unnest({_GIVEN_TYPES}) WITH ORDINALITY AS came({_GIVEN_NAMES}, nth)
 ), claimed AS (
-    INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)
+    {_TO_CLAIMS}
     SELECT (SELECT domain_id FROM here), key, long_id, false, is_single
     FROM (
         SELECT key, CASE WHEN key <> unique_message_id THEN unique_message_id END AS long_id, count(*) = 1 AS is_single
         FROM came WHERE key IS NOT NULL GROUP BY key, unique_message_id ORDER BY key
     ) AS ids
     WHERE EXISTS (SELECT FROM here)
-    ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false
+    {_CLAIMED_BEFORE}
     RETURNING unique_message_id AS key, is_repeated
 ), arrived AS (
-    INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})
+    {_TO_ARRIVALS}
     SELECT (SELECT domain_id FROM here), nextval('{arrival_numbers.name}'), key IS NOT NULL AND is_repeated, {_GIVEN_NAMES}
     FROM (
         SELECT came.*, claimed.is_repeated OR row_number() OVER (PARTITION BY key ORDER BY nth) > 1 AS is_repeated
@@ -91,9 +97,18 @@ WITH waits AS MATERIALIZED (
     WHERE EXISTS (SELECT FROM here)
     RETURNING arrival, is_repeated
 )
-SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits) FROM arrived ORDER BY arrival
+{_ANSWER}
 """
 """Gives the number of each receipt, in the order of the batch, and whether its id had been claimed before."""
+_CLAIM_ONE = f"""{_HERE}, claimed AS (
+    {_TO_CLAIMS} SELECT domain_id, %s, %s, false, true FROM here {_CLAIMED_BEFORE} RETURNING domain_id, is_repeated
+), arrived AS (
+    {_TO_ARRIVALS} SELECT domain_id, nextval('{arrival_numbers.name}'), is_repeated, {", ".join(["%s"] * len(_GIVEN))} FROM claimed
+    RETURNING arrival, is_repeated
+)
+{_ANSWER}
+"""
+"""`_CLAIM` for a single receipt with an id, as most transactions have: at half of what claiming costs the server and the driver."""
 _TAKE_BACK = f"""
 WITH gone AS (
     DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(%s::int8[]) RETURNING unique_message_id, is_repeated
@@ -148,11 +163,17 @@ class Claims:
 
         An id that comes twice among them is claimed by the first. `StoreError` if the domain isn't concurrent any more.
         """
-        # A column that is empty in all of them, as most are, is left out: `unnest` fills it up.
+        where = (lock_timeout_ms(patience_secs), self._domain_id, store_id)
         columns = dict(zip(ArrivalRow._fields, arrival_rows.stored_columns(rows), strict=True))
-        values = [list(columns[name]) if any(columns[name]) or name == "received_at_us" else None for name in _GIVEN]
-        waits = lock_timeout_ms(patience_secs)
-        cursor = self._driver.execute(_CLAIM, (waits, self._domain_id, store_id, *values))
+        given = [columns[name] for name in _GIVEN]
+        if len(rows) == 1 and (id_ := columns["unique_message_id"][0]) is not None:
+            key = _key_of(id_)
+            values = [key, None if key == id_ else id_, *(column[0] for column in given)]
+            cursor = self._driver.execute(_CLAIM_ONE, (*where, *values))
+        else:
+            # A column that is empty in all of them, as most are, is left out: `unnest` fills it up.
+            values = [list(column) if any(column) or column is columns["received_at_us"] else None for column in given]
+            cursor = self._driver.execute(_CLAIM, (*where, *values))
         claimed = [(arrival, is_repeated) for arrival, is_repeated, _ in cursor.fetchall()]
         if len(claimed) != len(rows):
             raise StoreError(
