@@ -160,7 +160,7 @@ def documented(pair):
     """By kind, what the table says."""
     section = DOC.read_text().partition("\n## What each pair of protocols carries\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+?) \|" + r" (yes|plain|no|parked|-) \|" * len(PAIRS) + "$", section, re.MULTILINE)
-    return {row[0]: row[1 + PAIRS.index(pair)] for row in rows}
+    return {name: row[1 + PAIRS.index(pair)] for row in rows for name in row[0].split("; ")}
 
 
 def parked_of(store, queue):
