@@ -66,6 +66,7 @@ class Maker(Closing):
         kept.check_usable()
         with translated(kept.url):
             joined = joinable(connection, kept.engine.dialect, type(self).__name__)
+        with translated(joined.engine.url):
             database_of(joined).refuse_autocommit(joined)
             return work(joined)
 

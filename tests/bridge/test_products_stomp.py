@@ -123,7 +123,9 @@ BY_BOTH = {
         "rabbitmq", "queue/orders?vhost=nope", BrokerRefusedError, "host 'nope' access denied"
     ),
     "rabbitmq: no rights": Refused("rabbitmq", "queue/orders", BrokerRefusedError, "access_refused", "weak:weak"),
-    "rabbitmq: no queue": Refused("rabbitmq", "queue/nowhere", BrokerRefusedError, "no queue 'nowhere'"),
+    "rabbitmq: no queue": Refused(
+        "rabbitmq", "queue/nowhere", BrokerRefusedError, "no queue 'nowhere'.*rabbitmqadmin declare queue name=nowhere"
+    ),
     "rabbitmq: no name": Refused("rabbitmq", "queue/a%252Fb", SettingsError, "would read %2F as /"),
     "classic: wrong password": Refused(
         "classic", "queue/orders", BrokerRefusedError, "password is invalid", "admin:wrong"

@@ -275,8 +275,9 @@ def strict_artemis(artemis_home):
 
 def test_a_queue_that_is_not_there(strict_artemis, protocol):
     address = address_of(strict_artemis, protocol, "queue/strict.orders")
-    with pytest.raises(BrokerRefusedError, match="exist"):
+    with pytest.raises(BrokerRefusedError, match="exist") as caught:
         source(address)
+    assert "make the queue first: artemis queue create --name strict.orders --anycast" in caught.value.hint
     with pytest.raises(BrokerRefusedError, match="exist"), sink(address) as sending:
         sending.send(texts("a"))
 

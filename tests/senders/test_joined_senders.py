@@ -217,6 +217,7 @@ def test_a_connection_of_another_kind_of_database(sqlite_url, fresh_postgres_url
 
 def test_a_connection_to_a_database_without_a_store(sqlite_url, tmp_path):
     with gateway(sqlite_url) as ids, application(f"sqlite:///{tmp_path}/other.db").connect() as connection:
-        with pytest.raises(StoreError, match="no such table"):
+        with pytest.raises(StoreError, match=r"other\.db: a table .* isn't there: no such table") as caught:
             ids.next(connection=connection)
+        assert "connect to that one" in caught.value.hint
         assert numbers([ids.next()]) == [1]

@@ -100,6 +100,24 @@ def test_postgresql(state, kind, problem, hint):
     assert_says(store_error(pg.lookup(state)("what the server says"), ADDRESS), kind, problem, hint)
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("permission denied for table receiver_domain", "GRANT SELECT, INSERT, UPDATE, DELETE ON receiver_domain TO"),
+        ("permission denied for schema public\nLINE 2", "GRANT USAGE, CREATE ON SCHEMA public TO"),
+        (
+            "permission denied for sequence receiver_arrival_number",
+            "GRANT USAGE ON SEQUENCE receiver_arrival_number TO",
+        ),
+        ("must be owner of table receiver_domain", "run receiver migrate as the user who owns"),
+        ("permission denied to set parameter", "grant the right"),
+    ],
+)
+def test_a_right_that_is_missing(words, remedy):
+    error = store_error(pg.InsufficientPrivilege(words), ADDRESS)
+    assert remedy in error.hint
+
+
 @pytest.mark.parametrize(("words", "problem"), WITHOUT_STATE)
 def test_postgresql_without_a_state(words, problem):
     """What fails while connecting has no SQLSTATE."""

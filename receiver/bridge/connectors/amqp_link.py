@@ -320,8 +320,9 @@ class AmqpLink(Closing):
             return "it refuses plain passwords: allow PLAIN there, or write amqps://"
         if whole:
             return "check user, password, virtual host (?vhost=NAME), and what this user may do"
-        if condition == _NOT_FOUND and self._dialect.make_queue is not None and not self._address.is_topic:
-            return f"make the queue first: {self._dialect.make_queue.format(name=self._address.name)}"
+        missing = self._product and self._product.missing_hint(self._address.name)
+        if missing and condition == _NOT_FOUND and not self._address.is_topic:
+            return missing
         return "check user, password, name, and what this user may do"
 
     def _look_for_progress(self) -> None:

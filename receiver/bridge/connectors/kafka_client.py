@@ -38,16 +38,16 @@ _POLL_SECS = 0.02
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """Of a broker that gives topics no ids."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+_MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the library's own errors begin so
 _REFUSALS = {
-    KafkaError._AUTHENTICATION,  # noqa: SLF001 - the library's own errors begin so
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001
+    *_MISSING,
+    KafkaError._AUTHENTICATION,  # noqa: SLF001
     KafkaError._SSL,  # noqa: SLF001
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_EXCEPTION,
     KafkaError.INVALID_GROUP_ID,
     KafkaError.INVALID_SESSION_TIMEOUT,
@@ -166,9 +166,12 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
     """The error for one of librdkafka's."""
     why = f"{address}: {error.str() or error.name()}"
     if error.code() in _REFUSALS or error.fatal():
-        return BrokerRefusedError(
-            f"{why} ({error.name()})",
-            hint="check the names of topic and group, user, password, and what this user may do",
-        )
+        hint = "check the names of topic and group, user, password, and what this user may do"
+        if error.code() in _MISSING:
+            topic = f"--bootstrap-server {address.hosts} --topic {address.name}"
+            hint = (
+                f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
+            )
+        return BrokerRefusedError(f"{why} ({error.name()})", hint=hint)
     unanswered = error.code() in _UNANSWERED
     return BrokerError(why, hint=port_hint("kafka", tls=address.tls) if unanswered else "connect again")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -46,8 +47,6 @@ class AmqpDialect:
     """Whether a queue may be a stream, which its management knows."""
     instead: str = ""
     """The way round what it hasn't."""
-    make_queue: str | None = None
-    """How to make a queue, where it makes none by itself."""
 
     def address(self, name: str, *, is_topic: bool) -> str:
         written = quote(name, safe="") if self.escapes_names else name
@@ -86,6 +85,8 @@ class StompDialect:
     """What the answer to the probe says then. No refusal at all: it is a stream."""
     refusals: str | None = None
     """What an ERROR says that comes again however often the same is asked for; None: that isn't known, so any may."""
+    not_found: str | None = None
+    """What an ERROR says where there is no such queue."""
     faults: str | None = None
     """What an ERROR says where the message that was sent is to blame."""
     cuts_above_bytes: int | None = None
@@ -110,6 +111,8 @@ class Product:
     """As its makers write it."""
     drops_known_ids: bool = False
     """Whether it drops what is sent again with the property `DUPLICATE_ID`."""
+    make_queue: str | None = None
+    """How to make a queue, where it makes none by itself, or needn't."""
     amqp: AmqpDialect = field(default_factory=AmqpDialect)
     stomp: StompDialect = field(default_factory=StompDialect)
 
@@ -117,6 +120,10 @@ class Product:
     def identity(self) -> str:
         """What all nodes of a cluster have in common, also while they are upgraded one by one."""
         return self.name if self in KNOWN else "unknown"
+
+    def missing_hint(self, name: str) -> str | None:
+        """What to do where there is no queue of that name; None where that isn't known."""
+        return self.make_queue and f"make the queue first: {self.make_queue.format(name=shlex.quote(name))}"
 
 
 _ARTEMIS_AHEAD_BYTES = 4 << 20
@@ -127,6 +134,7 @@ _LEAST_BYTES = 256
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
+    make_queue="artemis queue create --name {name} --anycast --durable --preserve-on-no-consumers --auto-create-address --silent",
     amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None),
     stomp=StompDialect(
         calls_itself="ActiveMQ-Artemis",
@@ -139,7 +147,8 @@ ARTEMIS = Product(
         durable={"durable-subscription-name": "{}"},
         has_selectors=True,
         has_vhosts=False,
-        refusals="AMQ339001",  # no such destination
+        refusals="AMQ339001",
+        not_found="AMQ339001",
         faults="AMQ339031",  # no message can be made of it; none of the other errors says whose fault it is
     ),
 )
@@ -173,18 +182,19 @@ CLASSIC = Product(
 
 QPID = Product(
     name="Qpid Broker-J",
+    make_queue="curl -u USER -X PUT -d '{{\"durable\": true}}' http://HOST:8080/api/latest/queue/default/default/{name}",
     amqp=AmqpDialect(
         calls_itself="Apache Qpid Broker-J",
         topic="amq.topic/{name}",
         # It sends a message to its end, whatever the session's window is, and Proton takes that for an offence.
         session_bytes=(1 << 31) - 1,
         prefetch=50,
-        make_queue="curl -u USER -X PUT -d '{{\"durable\": true}}' http://HOST:8080/api/latest/queue/default/default/{name}",
     ),
 )
 
 RABBITMQ = Product(
     name="RabbitMQ",
+    make_queue="rabbitmqadmin declare queue name={name} queue_type=quorum",
     amqp=AmqpDialect(
         calls_itself="RabbitMQ",
         queue="/queues/{name}",
@@ -197,7 +207,6 @@ RABBITMQ = Product(
         has_subscriptions=False,
         has_streams=True,
         instead="bind a queue of its own to an exchange, such as amq.topic, by a routing key, and take that",
-        make_queue="rabbitmqadmin declare queue name={name} queue_type=quorum",
     ),
     stomp=StompDialect(
         calls_itself="RabbitMQ/",
@@ -213,6 +222,7 @@ RABBITMQ = Product(
         durable={"durable": "true", "auto-delete": "false", "id": "{}"},
         not_in_subscriptions="@@",  # by which the broker parts what names a message in ACK
         refusals="Bad CONNECT|access_refused|not_found|not_allowed|resource_locked|Unknown destination|Invalid destination",
+        not_found="not_found",
         faults=(
             "Processing error|Invalid header|AMQP channel died: .*content_properties"
             "|precondition_failed: PRECONDITION_FAILED - (user_id|message size)"

@@ -165,7 +165,9 @@ class StompSession:
         said, dialect = _said(frame), self.product.stomp
         why = f"{self.address} refuses: {said:.{_LONGEST_ERROR}}"
         if not self.is_ready or _says(dialect.refusals, said):
-            return BrokerRefusedError(why, hint="check user, password, name, and what this user may do")
+            is_missing = _says(dialect.not_found, said) and not self.address.is_topic
+            missing = self.product.missing_hint(self.address.name) if is_missing else None
+            return BrokerRefusedError(why, hint=missing or "check user, password, name, and what this user may do")
         if _says(dialect.faults, said):
             return MessageRefusedError(why, hint="don't send this message")
         if dialect.refusals is None:

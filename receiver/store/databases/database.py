@@ -60,6 +60,11 @@ FULL = Fault("the disk is full", "make room: the store goes on by itself")
 MEMORY = Fault("there is no memory left", "give the database more memory")
 READ_ONLY = Fault("it is read-only", "make it writable, or name the server or the file that is")
 INPUT_OUTPUT = Fault("the disk can't be read or written", "look for its fault in the log of the system")
+NO_TABLE = Fault(
+    "a table or its schema isn't there",
+    "if this isn't the store's database, connect to that one, also in batch(connection=...); mind the search_path; restore a"
+    " copy if the table was dropped",
+)
 UNKNOWN = Fault("the database failed", None)
 
 

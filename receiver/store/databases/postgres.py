@@ -5,6 +5,7 @@ A caller's transaction may be of an asynchronous driver: psycopg's, or asyncpg.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
@@ -252,6 +253,14 @@ _ALL_IN_USE = Fault(
     StoreBusyError,
 )
 _FORBIDDEN = Fault("the user may not do this", "grant the right that is named")
+_DENIED = re.compile(r"(permission denied for|must be owner of) (\w+) (\S+)")
+_RIGHTS = {
+    "database": "CONNECT ON DATABASE",
+    "schema": "USAGE, CREATE ON SCHEMA",
+    "sequence": "USAGE ON SEQUENCE",
+    "table": "SELECT, INSERT, UPDATE, DELETE ON",
+}
+"""What is granted on what kind of object."""
 _REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
 _NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
 _FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
@@ -259,7 +268,6 @@ _UNREACHABLE = Fault("the server can't be reached", "check host and port, and th
 _NOT_READY = Fault("the server isn't ready", "try again when it is")
 _LOST = Fault("the connection is lost", "try again when the server is back")
 _TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
-_NO_TABLE = Fault("a table or its schema isn't there", "mind the search_path; restore a copy if it was dropped")
 _BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
 _FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
 _CANCELLED = Fault("the server cancelled the statement", "raise its statement_timeout for this user")
@@ -271,11 +279,11 @@ _FAULTS = {
     "25P04": _TOO_LONG,
     "28": _REFUSED,
     "3D000": _NO_SUCH_DATABASE,
-    "3F000": _NO_TABLE,
+    "3F000": database.NO_TABLE,
     "40001": database.OUTRUN,
     "40P01": database.OUTRUN,
     "42501": _FORBIDDEN,
-    "42P01": _NO_TABLE,
+    "42P01": database.NO_TABLE,
     "53100": database.FULL,
     "53200": database.MEMORY,
     "53300": _FEW_CONNECTIONS,
@@ -309,6 +317,19 @@ _IN_WORDS = {
     "connection": _LOST,
 }
 """Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
+
+
+def _forbidden(said: str) -> Fault:
+    """The fault of a right that is missing, with the statement that grants it where the server names the object."""
+    denied = _DENIED.search(said)
+    if denied is None:
+        return _FORBIDDEN
+    problem, kind, name = denied.groups()
+    if problem == "must be owner of":
+        return _FORBIDDEN._replace(hint="run receiver migrate as the user who owns the tables")
+    if kind not in _RIGHTS:
+        return _FORBIDDEN
+    return _FORBIDDEN._replace(hint=f"as the owner of the {kind}: GRANT {_RIGHTS[kind]} {name} TO the user")
 
 
 class Postgres(Database):
@@ -353,12 +374,13 @@ class Postgres(Database):
             asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
         ):
             return None
-        state = raw.sqlstate
+        said, state = str(raw), raw.sqlstate
         if state is None:
-            said = str(raw)
-            return next((fault for words, fault in _IN_WORDS.items() if words in said), database.UNKNOWN)
-        beginnings = (state[:length] for length in (5, 3, 2))
-        return next((_FAULTS[beginning] for beginning in beginnings if beginning in _FAULTS), database.UNKNOWN)
+            faults = [fault for words, fault in _IN_WORDS.items() if words in said]
+        else:
+            faults = [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
+        fault = next(iter(faults), database.UNKNOWN)
+        return fault if fault is not _FORBIDDEN else _forbidden(said)
 
     def check_concurrent(self) -> None:
         """They can be."""

@@ -363,6 +363,8 @@ class Sqlite(Database):
         if not isinstance(raw, sqlite3.Error):
             return None
         code = getattr(raw, "sqlite_errorcode", None)  # what the driver itself finds wrong has none
+        if code == sqlite3.SQLITE_ERROR and "no such table" in str(raw):
+            return database.NO_TABLE
         return database.UNKNOWN if code is None else _FAULTS.get(code) or _FAULTS.get(code & _PRIMARY, database.UNKNOWN)
 
     def locked_file(self, url: URL) -> Path | None:
