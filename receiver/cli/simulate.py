@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -174,6 +175,7 @@ GENERATE_EPILOG = examples(
     "receiver generate storm.csv --scenario redelivery-storm --receipts 100000 --seed 7",
     "receiver generate large.parquet --scenario mixed --receipts 10000000 --sources 50 --rate 2000",
     "receiver generate quiet.jsonl.zst --scenario quiet-source --receipts 500000 --start 2026-03-01T00:00:00Z",
+    "receiver generate vectors.jsonl --vectors --receipts 1000",
 )
 
 
@@ -184,8 +186,16 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
             help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
         ),
     ],
-    scenario: Annotated[str, typer.Option(help=_SCENARIOS_HELP)],
-    receipts: Annotated[int, typer.Option(help="How many rows to write.")],
+    receipts: Annotated[int, typer.Option(help="How many rows to write. With --vectors, how many traces.")],
+    scenario: Annotated[str | None, typer.Option(help=_SCENARIOS_HELP)] = None,
+    vectors: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--vectors",
+            help="Write worked cases of the rule instead, to hold another implementation against: JSON Lines, on each a"
+            " trace with its settings and verdicts. --receipts and --seed alone go with it. Needs the extra testing.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="The same seed and options give the same log.")] = _DEFAULTS.seed,
     sources: Annotated[int, typer.Option(help="How many senders.")] = _DEFAULTS.sources,
     rate: Annotated[float, typer.Option(help="Messages per second, over all sources.")] = _DEFAULTS.rate,
@@ -197,8 +207,10 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     ),
 ) -> None:
     """Write a synthetic log of receipts to try settings on."""
+    if scenario is None and not vectors:
+        raise SettingsError("--scenario is missing", hint=f"one of {', '.join(SCENARIOS)}")
     plan = ScenarioPlan(
-        scenario=scenario,
+        scenario=scenario or _DEFAULTS.scenario,
         receipts=receipts,
         seed=seed,
         sources=sources,
@@ -206,6 +218,11 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         duplicates=duplicates,
         start=_time(start),
     )
+    if vectors:
+        if scenario or plan != replace(_DEFAULTS, receipts=receipts, seed=seed):
+            raise SettingsError("with --vectors go --receipts and --seed alone", hint="leave out the other options")
+        _write_vectors(file, receipts, seed)
+        return
     from receiver.logs.writer import open_table
     from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 
@@ -213,6 +230,17 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
         for batch in batches(plan):
             table.write(batch)
             advance(batch.num_rows)
+
+
+def _write_vectors(file: Path, traces: int, seed: int) -> None:
+    from receiver.logs.writer import replacing
+    from receiver.testing.rule import worked_cases
+
+    if file.suffix not in {".jsonl", ".ndjson"}:
+        raise SettingsError(f"{file} isn't named as JSON Lines", hint="with --vectors, name it .jsonl or .ndjson")
+    with replacing(file) as lines:
+        for case in worked_cases(traces, seed):
+            lines.write(json.dumps(case, separators=(",", ":")).encode() + b"\n")
 
 
 def _time(text: str) -> datetime:

@@ -10,6 +10,7 @@
 | `running.py` | a run in this process, in an event loop, or in a process that is killed |
 | `playing.py` | a story with a program: run after run, and what is wrong at the end |
 | `words.py` | a journal in plain words |
+| `rule.py` | `traces`, `TwoTierModel`: the two-tier rule for those who write it again, and worked cases of it as data |
 """
 
 from receiver.errors import MissingExtraError
@@ -21,6 +22,15 @@ except ModuleNotFoundError:
 
 from receiver.testing.broker import AsyncFlakyBroker, FlakyBroker
 from receiver.testing.checking import NoDatabaseWarning, check_exactly_once
+from receiver.testing.rule import TwoTierModel, traces
 from receiver.testing.world import Message
 
-__all__ = ["AsyncFlakyBroker", "FlakyBroker", "Message", "NoDatabaseWarning", "check_exactly_once"]
+__all__ = [
+    "AsyncFlakyBroker",
+    "FlakyBroker",
+    "Message",
+    "NoDatabaseWarning",
+    "TwoTierModel",
+    "check_exactly_once",
+    "traces",
+]
