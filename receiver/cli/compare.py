@@ -61,6 +61,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
             "at its vendor's size and fitted to the log, and the two-tier setting that simulate recommends]",
         ),
     ] = None,
+    query: options.Query = None,
     domain: options.Domain = "default",
     as_json: options.AsJson = False,  # noqa: FBT002
     report: options.Report = None,
@@ -85,7 +86,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     texts = tuple(policy or ())
     stated_policies(texts)
     how = options.read_options(column_map, time_unit, time_zone, on_error)
-    comparison = _compare(logs, texts, domain, how, report=report, verdicts=verdicts)
+    comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
     if as_json:
         from receiver.report.json_object import comparison_json
 
@@ -99,6 +100,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
 
 def _compare(
     logs: list[str],
+    query: str | None,
     policies: tuple[str, ...],
     key: str,
     how: ReadOptions,
@@ -117,7 +119,7 @@ def _compare(
     with ExitStack() as outputs:
         write_report = outputs.enter_context(report_file(report))
         begin_table = outputs.enter_context(table_to_begin(verdicts)) if verdicts is not None else None
-        batches = read_logs(logs, how)
+        batches = read_logs(logs, how, query)
         spare_logs(batches.paths, report=report, verdicts=verdicts)
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(key))

@@ -48,6 +48,8 @@ class SimulateRequest(NamedTuple):
     verdicts: str | None
     allowed_missed: int | None
     """What `--fail-on-missed` allows."""
+    query: str | None = None
+    """What to ask the database for that `logs` names."""
 
 
 class Cluster(NamedTuple):
@@ -75,7 +77,7 @@ def simulate_here(request: SimulateRequest) -> Analysis:
             if request.verdicts is not None
             else None
         )
-        batches = read_logs(request.logs, request.options)
+        batches = read_logs(request.logs, request.options, request.query)
         spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)  # no output has been written yet
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))

@@ -147,6 +147,10 @@ Logs = Annotated[
         "each plain, .gz or .zst.",
     ),
 ]
+Query = Annotated[
+    str | None,
+    typer.Option(metavar="SQL", help="Read the rows that this query gives. LOG is then a database: sqlite:///file."),
+]
 Domain = Annotated[str, typer.Option(metavar="KEY", help=f"{', '.join(DOMAIN_KEYS)}, or name:TEXT for one domain.")]
 ColumnMap = Annotated[
     list[str] | None,

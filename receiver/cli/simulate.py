@@ -43,6 +43,7 @@ class _Engine(StrEnum):
 def simulate(
     logs: options.Logs,
     *,
+    query: options.Query = None,
     window: Annotated[
         str | None,
         typer.Option(
@@ -106,6 +107,10 @@ def simulate(
     The command shows what each W and E would have missed and what it costs. It says whether to keep, raise or lower what
     is set today, and why.
     """
+    if engine is _Engine.SPARK and query is not None:
+        raise SettingsError(
+            "--query is for the local engine", hint="let Spark read the database, and give the frame to size_windows"
+        )
     if engine is _Engine.LOCAL:
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
@@ -126,6 +131,7 @@ def simulate(
         report,
         verdicts,
         fail_on_missed,
+        query,
     )
     local = engine is _Engine.LOCAL
     analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))

@@ -7,6 +7,7 @@
 | `files.py`, `remote.py` | logs looked for, and their readers chosen by what they hold; at URLs, by fsspec |
 | `source.py` | the bytes of one log: opened, decompressed, and cut into blocks of whole lines |
 | `csv_log.py`, `jsonl.py`, `parquet.py`, `correlator.py` | a reader for each format, which gives raw columns |
+| `query.py` | what a query of a database gives, as it streams |
 | `compacted.py` | a log with a folder for each domain and day: its manifest, and its files in order |
 | `rows.py`, `times.py` | raw columns and times checked, whatever the format |
 | `columns.py` | the columns, each declared once; `LogBatch`, which is what every reader hands on |

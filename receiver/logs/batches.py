@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch, optional_columns
-from receiver.logs.files import LogFile, find_files, open_log
+from receiver.logs.files import LogFile, find_files, open_log, queried
 from receiver.logs.options import ReadOptions, checked_options
 from receiver.logs.parquet import group_sizes
 
@@ -28,14 +28,16 @@ _NAMES_SHOWN = 3
 _ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
 
 
-def read_logs(paths: Sequence[str], options: ReadOptions) -> LogBatches:
-    """The receipts of files, folders, globs and `-`, in order, as batches.
+def read_logs(paths: Sequence[str], options: ReadOptions, query: str | None = None) -> LogBatches:
+    """The receipts of files, folders, globs and `-`, in order, as batches; or those that a query of a database gives, whose
+    address is the only path.
 
     What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
     logs, `SettingsError` for invalid options. Reading raises `LogFormatError` at a row that can't be read, or at the
     end if there was no receipt at all.
     """
-    return LogBatches(find_files(paths), checked_options(options))
+    files = find_files(paths) if query is None else [queried(paths, query)]
+    return LogBatches(files, checked_options(options))
 
 
 class LogBatches(Iterator[LogBatch]):

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ import pyarrow.compute as pc
 
 from receiver.logs import times
 from receiver.logs.columns import COLUMNS, LogBatch, StatusLine
-from receiver.logs.options import ReadOptions, check_present
+from receiver.logs.options import BODY_FIELD, ReadOptions, check_present
 from receiver.logs.rows import BatchMaker, RawRows, Unreadable
 from receiver.logs.source import Block, LogSource, blocks_of
 
@@ -94,6 +94,10 @@ class _Message:
     """The field whose value goes on in lines that are no fields; None after a field that came a second time."""
     quoted: bool = False
     """Whether one of its lines would have ended the body it came in."""
+    before: int = 0
+    """How many lines of the body that it came in stood before it."""
+    body: list[str] = field(default_factory=list)
+    """The lines of its own body, where a column is found in bodies."""
 
 
 class _Parser:
@@ -102,6 +106,11 @@ class _Parser:
     def __init__(self, zone: tzinfo, fields: dict[str, str]) -> None:
         self._zone = zone
         self._fields = fields
+        self._patterns = {
+            name: re.compile(name.removeprefix(BODY_FIELD)) for name in fields.values() if name.startswith(BODY_FIELD)
+        }
+        self._body: list[str] | None = None
+        """The lines of a body that has no end yet, where a column is found in bodies."""
         self._ending = ""
         """What lines end with before the line feed, as the first line does: a carriage return, or nothing."""
         self._open: _Message | None = None
@@ -118,6 +127,8 @@ class _Parser:
         """The messages that end in this block, or in the one before without being known to."""
         self.know_ending(block)
         lines = _BlockLines(block, self._ending)
+        if self._patterns:  # which arrays of lines don't know
+            lines.is_plain[:] = False
         self.take(*lines.text(-1))
         wanted = lines.is_plain.copy()
         stretch = 0
@@ -144,6 +155,8 @@ class _Parser:
             self._take_line(at, line.removesuffix(self._ending))
 
     def _take_line(self, number: int, line: str) -> None:
+        if self._body is not None:
+            self._body.append(line)
         entry = LOG_LINE.match(line) if line[:1].isdigit() else None
         if entry is not None:
             self._entry(number, line, entry)
@@ -151,6 +164,8 @@ class _Parser:
             self._more(self._open, line)
         elif self._in_body:
             self._in_body = not line.endswith('"')
+        if self._open is None and not self._in_body:
+            self._body = None
 
     def end(self) -> None:
         """The message in hand is whole: the log ends here, or its next entry begins."""
@@ -165,10 +180,14 @@ class _Parser:
 
     def _entry(self, number: int, line: str, entry: re.Match[str]) -> None:
         self.end()
+        if self._body is not None and not self._in_body:  # it ended before
+            self._body.pop()
+            self._body = None
         received = _RECEIVED.match(line, entry.end())
         if received is not None:
             header = {_TIME: entry["time"], _RECEIVER: received["receiver"], _NOTHING: ""}
-            self._open = _Message(number, header, self._in_body, quoted=line.endswith('"'))
+            before = len(self._body or " ") - 1
+            self._open = _Message(number, header, self._in_body, quoted=line.endswith('"'), before=before)
             if received["first"]:
                 self._more(self._open, _INDENT + received["first"])
         elif self._in_body:
@@ -198,17 +217,27 @@ class _Parser:
         name = field["name"]
         if not field["property"]:
             message.inside_body = False
+            if self._body is not None:  # it was no part of that body
+                del self._body[message.before :]
+                self._body = None
             if name == _BODY:
                 self.end()
                 self._in_body = field["value"].startswith('"') and not field["value"][1:].endswith('"')
+                if self._patterns:
+                    message.body = self._body = [field["value"]]
                 return
         message.last = None if name in message.fields else name
         message.fields.setdefault(name, field["value"])
 
     def rows(self, plain: _PlainRows | None = None) -> RawRows:
         """What was gathered since the last call, and plain messages, in the order of their lines."""
-        messages = self._messages
+        # A body may go on in the next block.
+        messages = [
+            each for each in self._messages if plain is None or self._body is None or each.body is not self._body
+        ]
+        left = self._messages[len(messages) :]
         for message in messages:
+            self._search(message)
             self.names.update(message.fields)
         columns = {
             column: _column([message.fields.get(name) for message in messages]) for column, name in self._fields.items()
@@ -227,8 +256,18 @@ class _Parser:
                     for column, values in columns.items()
                 }
         unreadable, status_lines = sorted(self._unreadable), self._status_lines
-        self._messages, self._unreadable, self._status_lines = [], [], []
+        self._messages, self._unreadable, self._status_lines = left, [], []
         return RawRows(columns, lambda row: int(lines[row]), unreadable, status_lines)
+
+    def _search(self, message: _Message) -> None:
+        """Enter what its body has of the columns that are found there."""
+        text = "\n".join(message.body)
+        if text.startswith('"'):
+            text = text[1:].removesuffix('"')
+        for name, pattern in self._patterns.items():
+            found = pattern.search(text)
+            if found is not None and (value := found[1 if pattern.groups else 0]) is not None:
+                message.fields[name] = value
 
 
 def _column(texts: Iterable[str | None]) -> pa.Array:

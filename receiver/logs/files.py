@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import io
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,15 @@ from typing import Protocol
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch
-from receiver.logs.compacted import MANIFEST, STATUS_LINES_BEGIN, Folder, Manifest, manifest_of, read_status_lines
+from receiver.logs.compacted import (
+    MANIFEST,
+    STATUS_LINES_BEGIN,
+    Folder,
+    Manifest,
+    is_part_path,
+    manifest_of,
+    read_status_lines,
+)
 from receiver.logs.correlator import LOG_LINE, read_correlator
 from receiver.logs.csv_log import read_csv
 from receiver.logs.journal import (
@@ -32,9 +41,13 @@ from receiver.logs.journal import (
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.options import ReadOptions, spellings
 from receiver.logs.parquet import MAGIC, read_parquet
+from receiver.logs.query import Query, read_query
 from receiver.logs.remote import UrlPath, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
 from receiver.logs.source import BOM, PIECE_BYTES, LogSource, Stream, content_of, opened
+
+_PARTITION = re.compile("[^=]+=.*", re.DOTALL)
+"""The name of a folder that is searched too."""
 
 
 class LogReader(Protocol):
@@ -75,6 +88,8 @@ class LogFile:
     """The manifest of the compacted log that the file belongs to."""
     url: str | None = None
     """Where it is read from, instead of a path."""
+    query: Query | None = None
+    """What it is read by, of a database."""
 
     @property
     def can_reopen(self) -> bool:
@@ -93,6 +108,14 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     if paths.count("-") > 1:
         raise SettingsError("standard input can be read once only", hint="give - once")
     return [file for path in paths for file in _expanded(path, growing=growing)]
+
+
+def queried(logs: Sequence[str], sql: str) -> LogFile:
+    """The rows of a query as a file; the only log is the database's address."""
+    if len(logs) != 1:
+        raise SettingsError("a query is of one database", hint="name its address alone, such as sqlite:///file")
+    query = Query(logs[0], sql)
+    return LogFile(None, query.name, None, query=query)
 
 
 def _expanded(text: str, *, growing: bool) -> list[LogFile]:
@@ -117,14 +140,32 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if manifest is not None:
         return _compacted(path, manifest)
     try:
-        names = sorted(entry.name for entry in os.scandir(path) if entry.is_file())
+        logs = _logs_in(path)
     except OSError as error:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
-    logs = [path / name for name in names if not name.startswith((".", "_"))]
     files = [_log_file(log) for log in logs] + (_growing(journals_in(path), logs) if growing else [])
     if not files:
-        raise LogFormatError(_printable(text), "a folder without logs", hint="folders inside it are not searched")
-    return sorted(files, key=_final_name)
+        raise LogFormatError(
+            _printable(text),
+            "a folder without logs",
+            hint="folders inside it are searched if their names are KEY=VALUE",
+        )
+    if parts := [file for file in files if is_part_path(file.name)]:
+        raise LogFormatError(parts[0].name, "a part of a compacted log without its manifest", hint="compact it anew")
+    return sorted(files, key=lambda file: _final_path(file).relative_to(path).as_posix())
+
+
+def _logs_in(folder: Path) -> list[Path]:
+    """The files in a folder, and in folders of it whose names are KEY=VALUE, such as `day=2026-11-23`, to any depth."""
+    logs: list[Path] = []
+    for entry in os.scandir(folder):
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_file():
+            logs.append(folder / entry.name)
+        elif entry.is_dir() and _PARTITION.fullmatch(entry.name):
+            logs += _logs_in(folder / entry.name)
+    return logs
 
 
 def _at_url(url: str) -> list[LogFile]:
@@ -173,7 +214,7 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
     except (OSError, ValueError):
         return []
     files = [_log_file(path) for path in finished] + (_growing(journals, finished) if growing else [])
-    return sorted(files, key=_final_name)
+    return sorted(files, key=lambda file: _final_path(file).name)
 
 
 def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
@@ -183,9 +224,9 @@ def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile
     return [LogFile(path, _printable(str(path)), size) for path, size in sizes.items() if size != 0]
 
 
-def _final_name(file: LogFile) -> str:
+def _final_path(file: LogFile) -> Path:
     assert file.path is not None  # noqa: S101 - it is one of a folder
-    return finished_from(file.path).name
+    return finished_from(file.path)
 
 
 def _log_file(path: Folder, *, follows: bool = False) -> LogFile:
@@ -218,6 +259,9 @@ def open_log(
     file: LogFile, options: ReadOptions, advanced: Callable[[int], None] | None = None
 ) -> Iterator[tuple[LogSource, LogReader]]:
     """Open one file, and choose its reader; `advanced` is called with the number of bytes read since its last call."""
+    if (query := file.query) is not None:
+        yield LogSource(file.name, iter(())), lambda _source, how: read_query(query, how)
+        return
     on_read = advanced or (lambda _bytes: None)
     try:
         with ExitStack() as stack:

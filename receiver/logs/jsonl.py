@@ -62,8 +62,11 @@ class _JsonRows:
         self._name = name
         self._options = options
         self._spellings = {column: spellings(column, options) for column in COLUMNS}
-        fields = sorted({field for known in self._spellings.values() for field in known})
-        self._attributes = {field: f"f{position}" for position, field in enumerate(fields)}
+        fields = {field for known in self._spellings.values() for field in known}
+        self._paths = {field: field.split(".") for field in options.column_map.values() if "." in field}
+        """Of fields that may also stand inside others, the keys that lead there."""
+        fields.update(path[0] for path in self._paths.values())
+        self._attributes = {field: f"f{position}" for position, field in enumerate(sorted(fields))}
         self._row_type = _row_type(self._attributes)
         self._decode = msgspec.json.Decoder(self._row_type).decode
         self._spelling_of: dict[str, str] = {}
@@ -132,12 +135,21 @@ class _JsonRows:
         columns = {}
         for column, known in self._spellings.items():
             for field in known:
-                values = list(map(attrgetter(self._attributes[field]), rows))
+                values = self._values(rows, field)
                 if values.count(UNSET) < len(values):
                     self._note(column, field)
                 if self._spelling_of.get(column) == field:
                     columns[column] = values, set(map(type, values))
         return columns
+
+    def _values(self, rows: list[Struct], field: str) -> list[Any]:
+        """What each row has of a field: under its name, or else at the end of its path."""
+        values = list(map(attrgetter(self._attributes[field]), rows))
+        if (path := self._paths.get(field)) is not None:
+            outer = map(attrgetter(self._attributes[path[0]]), rows)
+            pairs = zip(values, outer, strict=True)
+            values = [_inside(whole, path[1:]) if value is UNSET else value for value, whole in pairs]
+        return values
 
     def _note(self, column: str, field: str) -> None:
         """`LogFormatError` where the file has the column by another field too."""
@@ -162,10 +174,21 @@ class _JsonRows:
     def _wrong_type(self, row: Struct) -> str | None:
         for column, known in self._spellings.items():
             for field in known:
-                given, kind = type(getattr(row, self._attributes[field])), COLUMNS[column].kind
+                given, kind = type(self._values([row], field)[0]), COLUMNS[column].kind
                 if given not in _ABSENT and given not in kind.json_types:
                     return f"{column} is {_TYPE_NAMES[given]}, expected {kind.expected}"
         return None
+
+
+def _inside(value: Any, path: list[str]) -> Any:
+    """What stands at the end of a path of keys, through objects and texts that are JSON themselves; UNSET where nothing does."""
+    for key in path:
+        if isinstance(value, str):
+            value = _decoded_slowly(value.encode(errors="surrogatepass"))
+        if not isinstance(value, dict) or key not in value:
+            return UNSET
+        value = value[key]
+    return value
 
 
 def _row_type(attributes: dict[str, str]) -> type[Struct]:

@@ -22,6 +22,8 @@ _LAST_WORDS = {
 """How fields are named that hold the required columns: `OrderId`, `event_time`."""
 _NAMES_WHO = frozenset({"account", "client", "customer", "producer", "sender", "session", "source", "user"})
 """An id of one of these names no message."""
+BODY_FIELD = "Body:"
+"""Begins the field that is what a regular expression finds in the body of a correlator's message."""
 MAP_IN_PYTHON = "(in Python: column_map)"
 """Ends a hint at `--map`, for whoever calls a function."""
 
@@ -76,6 +78,13 @@ def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
             raise SettingsError(
                 f"the column {name!r} must be mapped to one field", hint=f"write --map COLUMN=FIELD {MAP_IN_PYTHON}"
             )
+        if source_field.startswith(BODY_FIELD):
+            try:
+                re.compile(source_field.removeprefix(BODY_FIELD))
+            except re.error as error:
+                raise SettingsError(
+                    f"the column {name!r} is mapped to {source_field!r}, which is no regular expression: {error}"
+                ) from error
         mapped[canonical[name]] = source_field
     return mapped
 

@@ -194,10 +194,10 @@ def test_a_part_cut_short(tmp_path):
     assert "can't be read as Parquet" in refusal(folder).problem
 
 
-def test_folders_without_a_manifest_are_as_ever(tmp_path):
+def test_folders_without_a_manifest_are_not_read_file_by_file(tmp_path):
     folder = made(tmp_path, STEPPED_BACK)
     (folder / "_receiver_log.json").unlink()
-    assert "a folder without logs" in refusal(folder).problem
+    assert "without its manifest" in refusal(folder).problem
 
 
 def test_skipped_rows_are_told_to_whoever_asks(tmp_path):

@@ -5,6 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from reading import opened, read, read_skipping, refusal
 
+from receiver.errors import SettingsError
+
 BANNER = "2017-03-05 15:56:20.000 ##### [140] - Correlator, version 9.12\n"
 STATUS = (
     "2017-03-05 15:56:24.484 INFO  [19636:Status] - JMS Status: s=1 tx=0 sRate=0 sOutst=0 r=1 rx=6,182 rRate=0 "
@@ -151,3 +153,51 @@ def test_a_time_that_never_was_names_the_header(log):
 def test_a_log_without_messages(log):
     log.write_text(BANNER + STATUS)
     assert "no receipt" in refusal(log).problem
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("body", "id_"),
+    [
+        ('"<order><id>7</id></order>"', "7"),
+        ('"<order>\n<id>7</id>\n</order>"', "7"),
+        ('"<id>\n7</id>"', "\n7"),
+        ('"<id>7</id> and <id>8</id>"', "7"),
+        ('"no id"', ""),
+        ('""', ""),
+        ("<id>7</id>", "7"),
+        (None, ""),
+        (f'"said:\n{message("quoted", jms=False, body=None)}<id>7</id>"', "7"),
+        (f'"<id>7</id> said:\n{message("quoted", jms=False, body=None)}"', "7"),
+    ],
+)
+def test_an_id_in_the_body_is_found_by_a_regular_expression(log, monkeypatch, size, body, id_):
+    monkeypatch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", size)
+    monkeypatch.setattr("receiver.logs.source.BLOCK_BYTES", size)
+    log.write_text(BANNER + message("x", body=body) + STATUS + message("y", secs=37, body='"<id>8</id>"'))
+    rows = read(log, column_map={"unique_message_id": "Body:<id>([^<]*)</id>"})
+    assert [row.unique_message_id for row in rows] == [id_, "8"]
+    assert [row.message_source_id for row in rows] == ["s1", "s1"]
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_a_body_without_an_end_ends_where_the_next_message_begins(log, monkeypatch, size):
+    monkeypatch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", size)
+    monkeypatch.setattr("receiver.logs.source.BLOCK_BYTES", size)
+    log.write_text(message("x", body='"broken off') + message("y", secs=37, body='"id=8"') + message("z", body='"id=9'))
+    rows = read(log, column_map={"unique_message_id": r"Body:id=(\d)"})
+    assert [row.unique_message_id for row in rows] == ["", "8", "9"]
+
+
+def test_without_a_group_the_whole_match_counts(log):
+    log.write_text(message("x", body='"order-7 of 9"'))
+    assert ids(log, column_map={"unique_message_id": r"Body:order-\d+"}) == ["order-7"]
+
+
+def test_an_expression_that_finds_nothing_or_is_none(log):
+    log.write_text(message("x"))
+    assert "no column unique_message_id (field 'Body:nothing')" in str(
+        refusal(log, column_map={"unique_message_id": "Body:nothing"})
+    )
+    with pytest.raises(SettingsError, match="no regular expression"):
+        ids(log, column_map={"unique_message_id": "Body:("})

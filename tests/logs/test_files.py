@@ -316,3 +316,16 @@ def test_the_recorded_log():
         next(file)
         ids = [line.split(",")[1] for line in io.StringIO(file.read())]
     assert [text for batch in batches for text in batch.unique_message_id.to_pylist()] == ids
+
+
+def test_folders_named_key_value_are_searched_to_any_depth(tmp_path):
+    """Of rows with one time, those of the file that comes first by its path come first."""
+    names = ["b.csv", "day=2/hour=1/a.csv", "day=2/z.csv", "day=10/a.csv", "day=/a.csv", "a.csv"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(csv_bytes([Row(1_700_000_000_000_000, name)]))
+    for name in ("other/a.csv", "=x/a.csv", "_day=3/a.csv", ".day=3/a.csv", "day=2/_hour=2/a.csv", "day=2/other/a.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(csv_bytes([Row(1_700_000_000_000_000, "hidden")]))
+    assert [row.unique_message_id for row in read(tmp_path)] == sorted(names)
+    assert [row.unique_message_id for row in read(tmp_path.as_uri())] == sorted(names)

@@ -212,3 +212,34 @@ def test_mapped_fields(tmp_path):
     assert "no column destination (field 'queue')" in error.problem
     with pytest.raises(SettingsError):
         list(read_jsonl(LogSource("log", iter([b"{}"])), ReadOptions(column_map={"destination": 'a"b'})))
+
+
+@pytest.mark.parametrize(
+    ("row", "id_"),
+    [
+        ({"message": {"order": {"id": "a"}}}, "a"),
+        ({"message": {"order": '{"id": "a"}'}}, "a"),
+        ({"message": '{"order": {"id": 12345678901234567890123}}'}, "12345678901234567890123"),
+        ({"message.order.id": "a", "message": {"order": {}}}, "a"),
+        ({"message": {"order": {"id": None}}}, ""),
+        ({"message": {"order": []}}, ""),
+        ({"message": "no JSON"}, ""),
+        ({}, ""),
+    ],
+)
+def test_a_field_inside_others_is_reached_by_its_path(tmp_path, row, id_):
+    """Through objects, and texts that are JSON; a field of the whole name comes first."""
+    log = tmp_path / "log.jsonl"
+    there = {"received_at": 1, "message": {"order": {"id": "there"}}}
+    log.write_text("\n".join(map(json.dumps, [{"received_at": 1, **row}, there])))
+    rows = read(log, column_map={"unique_message_id": "message.order.id"})
+    assert [row.unique_message_id for row in rows] == [id_, "there"]
+
+
+def test_what_stands_there_is_checked_as_ever(tmp_path):
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"received_at": 1, "message": {"id": "a"}}\n{"received_at": 1, "message": {"id": [1]}}\n')
+    assert refusal(log, column_map={"unique_message_id": "message.id"}).location.endswith(":2")
+    assert "no column unique_message_id (field 'message.key')" in str(
+        refusal(log, column_map={"unique_message_id": "message.key"})
+    )

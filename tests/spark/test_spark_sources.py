@@ -65,6 +65,19 @@ def test_text_is_read_by_our_readers(spark, tmp_path):
         said_there(spark, *(path.as_uri() for path in paths))
 
 
+@pytest.mark.usefixtures("spark")
+def test_folders_by_date_are_read_alike_by_both_engines(tmp_path):
+    days = [tmp_path / f"day=2026-11-2{day}" / "hour=1" / f"{day}.csv" for day in range(3)]
+    for seed, path in enumerate(days):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(csv_bytes(receipts(seed, 200)))
+    asked = ["simulate", "--json", "--domain", "destination"]
+    for log in (str(tmp_path), tmp_path.as_uri()):
+        here, there = (CliRunner().invoke(app, [*asked, log, *engine]) for engine in ([], ["--engine", "spark"]))
+        assert (here.exit_code, here.stdout) == (0, there.stdout)
+        assert json.loads(here.stdout)["log"]["receipts"] == 600
+
+
 def test_a_table_and_its_order(spark, tmp_path):
     log = tmp_path / "log.parquet"
     log.write_bytes(parquet_bytes(receipts(3, 800)))

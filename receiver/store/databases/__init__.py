@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from sqlalchemy import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from receiver.errors import StoreError
+from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import UNKNOWN, Database, Fault, refused, shown
+from receiver.store.databases.database import UNKNOWN, Database, Fault, masked, refused, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
@@ -53,6 +53,24 @@ def store_url(address: str | URL) -> URL:
 def read_only(url: URL) -> Engine:
     """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
     return database_of(url).read_only(url, StoreSettings())
+
+
+def engine_to_read(address: str) -> Engine:
+    """An engine for a query of any database that SQLAlchemy knows. Of the kinds that stores have, it only reads.
+
+    Raises SettingsError for what is no address, or one whose driver isn't installed.
+    """
+    try:
+        if make_url(address).drivername in _BY_DRIVER:
+            return read_only(store_url(address))
+        return create_engine(address)
+    except (SQLAlchemyError, ValueError) as error:
+        raise SettingsError(
+            f"{masked(address)!r:.200} isn't the address of a database: {error}",
+            hint="such as sqlite:///file or postgresql://host/database",
+        ) from error
+    except ImportError as error:
+        raise SettingsError(f"{masked(address)} can't be opened: {error}", hint="install its driver") from error
 
 
 NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
