@@ -150,6 +150,7 @@ class IdReuse(StrEnum):
     DUPLICATE = "duplicate"
     """It is dropped as a duplicate."""
     DELIVER = "deliver"
+    """It is handed on."""
 
 
 def checked_id_reuse(value: str | None) -> IdReuse:

@@ -79,7 +79,7 @@ class IdRule:
     `MODULE:FUNCTION`, which `open_bridge` imports.
     """
     missing: MissingIds = MissingIds.MESSAGE_ID
-    """What to do with a message without id: message-id takes its JMSMessageID, refuse parks it."""
+    """What to do with a message without id."""
 
     def __post_init__(self) -> None:
         if not (self.id_property and self.source_property):
@@ -195,7 +195,7 @@ class BridgeOptions:
     receiver_id: str | None = None
     """This receiver's name in its domain. For a topic, or with --domain receiver."""
     id_reuse: IdReuse | str | None = field(default_factory=lambda: default("receiver", "id_reuse"))
-    """What to do with a known id that comes with another body: duplicate drops the message, deliver hands it on."""
+    """What to do with a known id that comes with another body."""
     policy: str | None = None
     """Follow another system's rule. receiver compare --help lists them."""
     duplicates_to: str | Target | Callable[..., object] | None = None

@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.bridge.options import BridgeOptions, IdRule
-from receiver.cli.options import AsJson, Domain, Fields, FromPasswordFile, TlsFiles, examples, password_of, with_fields
+from receiver.cli.options import (
+    AsJson,
+    Domain,
+    Fields,
+    FromPasswordFile,
+    TlsFiles,
+    examples,
+    password_of,
+    under_headings,
+    with_fields,
+)
 from receiver.cli.output import console, plain_output, print_json, stages
 from receiver.cli.serving import Listening, load_metrics, serve
 from receiver.errors import SettingsError
@@ -66,6 +76,16 @@ _Store = Annotated[
 ]
 
 
+@under_headings(
+    {
+        "The domain": "--domain --connection-id --receiver-id --window --expiry",
+        "Ids": "--id-property --source-property --ids --missing-ids",
+        "Duplicates": "--policy --id-reuse --duplicates-to",
+        "Batches and failures": "--max-batch-size --max-batch-interval-millis --max-body-bytes --max-tries --consumers",
+        "Watching": "--record --status-secs --metrics-port --health-port --stuck-after-secs --verbose",
+        "Passwords and TLS": "--from-password-file --to-password-file --tls-ca --tls-cert --tls-key",
+    }
+)
 @with_fields
 def bridge(
     source: _Source,
@@ -76,11 +96,11 @@ def bridge(
     chosen: Annotated[
         BridgeOptions,
         Fields(
-            mode="--mode",
+            mode="--mode MODE",
             consumers="--consumers N",
             connection_id="--connection-id ID",
             receiver_id="--receiver-id ID",
-            id_reuse="--id-reuse",
+            id_reuse="--id-reuse WHAT",
             policy="--policy POLICY",
             duplicates_to="--duplicates-to TARGET",
             record="--record FILE",
@@ -92,7 +112,7 @@ def bridge(
             id_property="--id-property NAME",
             source_property="--source-property NAME",
             function="--ids MODULE:FUNCTION",
-            missing="--missing-ids",
+            missing="--missing-ids WHAT",
         ),
     ],
     window: Annotated[

@@ -10,7 +10,7 @@ import builtins
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import wraps
@@ -23,7 +23,6 @@ import typer
 from typer.core import TyperCommand
 
 from receiver.bridge.options import Tls
-from receiver.domains import DOMAIN_KEYS
 from receiver.errors import SettingsError
 from receiver.settings import default
 
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 _NAMED = re.compile(r"\{(\w+)\.(\w+)\}")
 _documented: dict[str, type] = {}
-"""The dataclasses that have become options, by name."""
+"""The dataclasses that have become options, and the enumerations of their fields, by name."""
 
 T = TypeVar("T")
 
@@ -81,7 +80,11 @@ def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
     # The first type of its annotation is the command's; the others are for programs.
     first = field.type.partition(" | ")[0]
     type_ = getattr(sys.modules[kind.__module__], first, None) or getattr(builtins, first)
-    option = typer.Option(flag, metavar=metavar or None, help=f"{{{kind.__name__}.{field.name}}}")
+    texts = [f"{{{kind.__name__}.{field.name}}}"]
+    if issubclass(type_, StrEnum):
+        _documented[type_.__name__] = type_
+        texts += [f"{each}: {{{type_.__name__}.{each.name}}}" for each in type_]
+    option = typer.Option(flag, metavar=metavar or None, help="\n\n".join(texts))
     return Parameter(
         flag.removeprefix("--").replace("-", "_"),
         Parameter.KEYWORD_ONLY,
@@ -91,9 +94,38 @@ def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
     )
 
 
+def under_headings(headings: Mapping[str, str]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """In a command's help, the options under these headings: heading -> flags. The others come first."""
+
+    def marked(command: Callable[..., T]) -> Callable[..., T]:
+        command.headings = {flag: heading for heading, flags in headings.items() for flag in flags.split()}  # type: ignore[attr-defined]
+        return command
+
+    return marked
+
+
 class CommandWithSettings(TyperCommand):
     """A command whose help is filled in when it is shown: `{section.name}` with the setting's value, `{Class.field}` with
     the field's docstring."""
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        headings = getattr(self.callback, "headings", {})
+        below: dict[str, list[tuple[str, str]]] = {
+            heading: [] for heading in ("Arguments", "Options", *headings.values())
+        }
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:  # it is hidden
+                continue
+            shown, text = record
+            if parameter.param_type_name == "argument":  # whose type says nothing to a person
+                below["Arguments"].append((shown.partition(" <")[0], text))
+            else:
+                below[headings.get(parameter.opts[0], "Options")].append((shown, text))
+        for heading, rows in below.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
 
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         self.epilog = _filled(self.epilog)
@@ -109,21 +141,26 @@ def _filled(text: str | None) -> str | None:
 
 def _value(named: re.Match[str]) -> str:
     holder, name = named.groups()
-    kind = _documented.get(holder)
+    kind: Any = _documented.get(holder)
     if kind is None:
         return str(default(holder, name))
-    factory = next(field.default_factory for field in fields(kind) if field.name == name)
     said = _first_paragraph(kind, name)
+    if issubclass(kind, StrEnum):
+        return said
+    factory = next(field.default_factory for field in fields(kind) if field.name == name)
     return said if factory is MISSING else f"{said} [default: {factory()}]"
 
 
 def _first_paragraph(kind: type, name: str) -> str:
-    """The first paragraph of a field's docstring, which Python itself doesn't keep. What follows is for programmers."""
+    """The first paragraph of the docstring of a field, or of a member of an enumeration, which Python itself doesn't keep. What follows is for programmers."""
     (declared,) = ast.parse(getsource(kind)).body
     assert isinstance(declared, ast.ClassDef)  # noqa: S101
     for field, below in pairwise(declared.body):
         match field, below:
-            case ast.AnnAssign(target=ast.Name(id=id_)), ast.Expr(value=ast.Constant(value=str(text))) if id_ == name:
+            case (
+                ast.AnnAssign(target=ast.Name(id=id_)) | ast.Assign(targets=[ast.Name(id=id_)]),
+                ast.Expr(value=ast.Constant(value=str(text))),
+            ) if id_ == name:
                 return " ".join(text.partition("\n\n")[0].split())
     raise AssertionError(f"{kind.__name__}.{name} has no docstring")
 
@@ -142,7 +179,7 @@ class OnError(StrEnum):
 Logs = Annotated[
     list[str],
     typer.Argument(
-        metavar="LOG...",
+        metavar="LOG",
         help="Files, folders, globs, URLs, or - for standard input: CSV, JSON Lines, Parquet or an Apama correlator log, "
         "each plain, .gz or .zst.",
     ),
@@ -151,7 +188,15 @@ Query = Annotated[
     str | None,
     typer.Option(metavar="SQL", help="Read the rows that this query gives. LOG is then a database: sqlite:///file."),
 ]
-Domain = Annotated[str, typer.Option(metavar="KEY", help=f"{', '.join(DOMAIN_KEYS)}, or name:TEXT for one domain.")]
+Domain = Annotated[
+    str,
+    typer.Option(
+        metavar="KEY",
+        help="Which receipts are compared: those of a queue by one connection (default), of a queue by whichever connection "
+        "(destination), of a connection, of a receiver, or all (name:TEXT). Take destination where several connections take "
+        "from one queue, and default for a correlator's log.",
+    ),
+]
 ColumnMap = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Read the column COLUMN from the field FIELD. May be repeated."),
@@ -159,7 +204,7 @@ ColumnMap = Annotated[
 TimeUnit = Annotated[
     _TimeUnit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")
 ]
-TimeZone = Annotated[str, typer.Option(help="Zone of times that name no zone.")]
+TimeZone = Annotated[str, typer.Option(metavar="ZONE", help="Zone of times that name no zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[
     str | None, typer.Option(metavar="FILE.html", help="Write a report for the browser. Needs the extra 'report'.")

@@ -14,7 +14,7 @@ import typer
 
 from receiver.cli import options
 from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
-from receiver.cli.options import Fields, examples, with_fields
+from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, SimulateSettings
@@ -39,6 +39,14 @@ class _Engine(StrEnum):
     SPARK = "spark"
 
 
+@under_headings(
+    {
+        "Results": "--json --report --verdicts --fail-on-missed",
+        "The advice": "--current --margin --max-missed --budget",
+        "Reading the log": "--query --map --time-unit --time-zone --on-error",
+        "Spark": "--engine --master --order-by --verbose",
+    }
+)
 @with_fields
 def simulate(
     logs: options.Logs,
@@ -73,7 +81,7 @@ def simulate(
             help="Exit with 1 if the single given setting (otherwise the recommended one) misses more than N.",
         ),
     ] = None,
-    settings: Annotated[SimulateSettings, Fields(max_missed="--max-missed N", margin="--margin")],
+    settings: Annotated[SimulateSettings, Fields(max_missed="--max-missed N", margin="--margin TIMES")],
     current: Annotated[
         str | None,
         typer.Option(
@@ -189,7 +197,8 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     file: Annotated[
         Path,
         typer.Argument(
-            help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet."
+            metavar="FILE",
+            help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet.",
         ),
     ],
     receipts: Annotated[int, typer.Option(help="How many rows to write. With --vectors, how many traces.")],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from receiver.cli.options import AsJson, examples
+from receiver.cli.options import AsJson, CommandWithSettings, examples
 from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
 from receiver.quantities import count
@@ -313,6 +313,7 @@ domain = typer.Typer(name="domain", help="List the domains of a store, or drop o
 
 @domain.command(
     "list",
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver domain list sqlite:///receiver.db",
         "receiver domain list postgresql://bridge:secret@db.example.com/orders --json",
@@ -330,6 +331,7 @@ def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: F
 
 @domain.command(
     "drop",
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver domain drop sqlite:///receiver.db --domain 3",
         "receiver domain drop sqlite:///receiver.db --domain queue://orders --yes",

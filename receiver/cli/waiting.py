@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli.options import AsJson, examples
+from receiver.cli.options import AsJson, CommandWithSettings, examples
 from receiver.cli.stores import StoreAddress, Yes, confirm, number_of, sanitised_address, show
 from receiver.errors import SettingsError
 from receiver.quantities import count
@@ -38,6 +38,7 @@ parked = typer.Typer(
 
 @inbox.command(
     "list",
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver inbox list sqlite:///receiver.db",
         "receiver inbox list postgresql://bridge:secret@db.example.com/orders --json",
@@ -55,10 +56,11 @@ def list_inbox(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT
 
 
 @inbox.command(
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver inbox move sqlite:///receiver.db 3 4",
         "receiver inbox move sqlite:///receiver.db 3 amqp://broker.example.com:5673/queue/orders",
-    )
+    ),
 )
 def move(
     url: StoreAddress,
@@ -98,6 +100,7 @@ def move(
 
 @inbox.command(
     "drop",
+    cls=CommandWithSettings,
     epilog=examples("receiver inbox drop sqlite:///receiver.db 3", "receiver inbox drop sqlite:///receiver.db 3 --yes"),
 )
 def drop_inbox(
@@ -141,13 +144,14 @@ def _target_name(rows: Sequence[TargetRow], old: TargetRow, to: str) -> str:
 
 @parked.command(
     "list",
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver parked list sqlite:///receiver.db",
         "receiver parked list postgresql://bridge:secret@db.example.com/orders --json",
     ),
 )
 def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
-    """List the parked messages in a store: for which target, when, and why."""
+    """List a store's parked messages: for which target, when, and why."""
     from receiver.report.store import parked_object, print_parked
     from receiver.store.upkeep import parked_rows
 
@@ -155,9 +159,10 @@ def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FB
 
 
 @parked.command(
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver parked retry sqlite:///receiver.db 17 18", "receiver parked retry sqlite:///receiver.db --all"
-    )
+    ),
 )
 def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False) -> None:  # noqa: FBT002
     """Put parked messages back into the inbox.
@@ -172,6 +177,7 @@ def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem =
 
 @parked.command(
     "drop",
+    cls=CommandWithSettings,
     epilog=examples(
         "receiver parked drop sqlite:///receiver.db 17", "receiver parked drop sqlite:///receiver.db --all --yes"
     ),

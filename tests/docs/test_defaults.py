@@ -97,7 +97,7 @@ def test_help_states_the_defaults(name):
     status, text, _ = help_of(name)
     assert status == 0
     assert [words for words in HELP[name] if words not in text] == []
-    assert "{" not in text.replace("{LOG...}", "").replace("{FROM} {TO}", "").replace("{URL}", "")
+    assert "{" not in text.replace("{LOG}", "").replace("{FROM} {TO}", "").replace("{URL}", "")
 
 
 def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):

@@ -1,0 +1,54 @@
+"""What `--help` shows: each option once, under its heading, and nothing that is cut or that only a programmer reads."""
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from receiver.bridge.options import Mode
+from receiver.cli import app
+from receiver.domains import DOMAIN_KEYS
+
+GROUP = typer.main.get_command(app)
+
+
+def every_command(group, *above):
+    for name, command in group.commands.items():
+        yield (*above, name)
+        if hasattr(command, "commands"):
+            yield from every_command(command, *above, name)
+
+
+def help_of(*names: str) -> str:
+    return CliRunner().invoke(app, [*names, "--help"], env={"COLUMNS": "80"}).output
+
+
+@pytest.mark.parametrize("names", [(), *every_command(GROUP)], ids=" ".join)
+def test_nothing_is_cut_or_a_type(names):
+    shown = help_of(*names)
+    assert "Usage: " in shown
+    assert "...\n" not in shown.partition("Options:")[2].partition("Examples:")[0]
+    assert "<str>" not in shown.partition("Options:")[0]
+    assert "list[" not in shown
+
+
+@pytest.mark.parametrize("name", ["bridge", "simulate"])
+def test_options_stand_under_their_headings(name):
+    command = GROUP.commands[name]
+    flags = {parameter.opts[0] for parameter in command.params if parameter.param_type_name == "option"}
+    assert command.callback.headings.keys() <= flags
+    sections = help_of(name).partition("Options:")[2].partition("Examples:")[0]
+    for flag in flags:
+        assert f"\n  {flag}" in sections
+    (*_, last) = (f"\n{heading}:\n" for heading in dict.fromkeys(command.callback.headings.values()))
+    assert sections.partition("\n\n")[0].count("\n  --") < 6
+    assert last in sections
+
+
+def test_each_mode_and_each_key_is_explained():
+    words = " ".join(help_of("bridge").split())
+    for mode in Mode:
+        assert f" {mode}: " in words
+    for name in ("bridge", "simulate", "compare"):
+        told = help_of(name).partition("--domain KEY")[2].partition("[default")[0]
+        assert all(key in told for key in DOMAIN_KEYS)
+        assert "name:TEXT" in told
