@@ -58,7 +58,7 @@ class Program:
 async def program(url, way, **options):
     driver = "asyncpg" if way == "asyncpg" else "psycopg"
     by_driver = make_url(url).set(drivername=f"postgresql+{driver}")
-    engine = create_async_engine(by_driver, pool_size=POOL, max_overflow=0)
+    engine = create_async_engine(by_driver, pool_size=POOL, max_overflow=0, pool_timeout=LONG_SECS)
     try:
         async with await opened(url, concurrent=True, **options) as orders:
             yield Program(orders, engine, joins=way != "own")
@@ -132,7 +132,7 @@ def test_200_tasks_on_a_pool_of_20(fresh_postgres_url, way):
     execute(url := fresh_postgres_url, TABLE)
 
     async def main():
-        async with program(url, way) as consumer:
+        async with program(url, way, patience_secs=LONG_SECS) as consumer:
             under_way = most = 0
 
             async def work(number):
