@@ -30,7 +30,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "default")
 # Nor are the limits of the demo there to see how fast programs start and stop.
 processes._STARTS_SECS = processes._STOPS_SECS = 300
 
-
+pytest_plugins = ["tests.campaigns"]
 TOGETHER = ("/spark/", "mark.artemis", "mark.broker")
 """What a file is in, or says, that is run by one process for the sake of what takes long to start."""
 SLOWEST_FIRST = ("spark", "bridge", "demo", "artemis", "brokers")

@@ -10,6 +10,7 @@ import pytest
 from receiver.message import Verdict
 from receiver.policies.artemis import ArtemisIdCache
 from tests.artemis.sending import Kind, Session, Step
+from tests.campaigns import survived
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -141,3 +142,4 @@ def test_the_broker_and_the_policy_agree(artemis, lives, seed):
                 counts["changed sizes"] += size != address.size
                 address.size = size
     print("\n".join(f"{number:>8,} {what}" for what, number in counts.items()))
+    survived({str(ending): counts[ending] for ending in ENDINGS}, counts["of those arrived"])

@@ -25,6 +25,7 @@ from tests.bridge import effects
 from tests.bridge.broker_proxy import BrokerProxy
 from tests.bridge.mortal_bridge import MortalBridge
 from tests.bridge.resending import Sender
+from tests.campaigns import survived
 from tests.durable.proxy import Cut, Proxy
 
 FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
@@ -191,17 +192,23 @@ class Campaign:
         """Of all messages, each of which its sender knows to be safe."""
         return {id_ for sender in self.senders for id_ in sender.ids()}
 
+    @property
+    def faults(self) -> dict[str, int]:
+        return {
+            **{str(event): times for event, times in sorted(self._happened.items())},
+            "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
+            "crashes of senders": sum(sender.crashes for sender in self.senders),
+        }
+
     def totals(self, effects: int) -> str:
         """One line of what there was."""
         counts = self.store.counts()
         figures = {
             "messages": len(self.ids()),
             "sends": sum(sender.sends for sender in self.senders),
-            "crashes of senders": sum(sender.crashes for sender in self.senders),
             "receipts": counts["receipts"],
             "duplicates among them": counts["duplicates"],
-            **{str(event): times for event, times in sorted(self._happened.items())},
-            "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
+            **self.faults,
             "starts in vain": sum(bridge.refused_starts for bridge in self.bridges),
             "times that lines were cut off": sum(bridge.repairs for bridge in self.bridges),
             "held back by the broker until its restart": self.held_back,
@@ -383,4 +390,5 @@ def perform(
     assert [counts[table.name] for table in (waiting, unpacked, parked)] == [0, 0, 0]
     assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())
     assert audit(store.url).findings == ()
+    survived(campaign.faults, len(campaign.ids()))
     return campaign, arrived

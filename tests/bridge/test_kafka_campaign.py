@@ -5,6 +5,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -17,6 +18,7 @@ from receiver.store.tables import parked, receipts, unpacked, waiting
 from tests.bridge import booking, effects
 from tests.bridge.mortal_bridge import MortalBridge
 from tests.bridge.resending import body_of
+from tests.campaigns import survived
 from tests.choosing import scaled
 from tests.stores import execute, rows_of
 
@@ -100,6 +102,7 @@ class Group:
 
     def play(self, kills, draw, kafka):
         happenings = ["kill"] * kills + ["freeze"] * max(1, kills // 20) + ["restart"] * max(1, kills // 20)
+        self.happened = Counter(happenings)
         draw.shuffle(happenings)
         for number, what in enumerate(happenings):
             share = len(self.sender.ids) // len(happenings)
@@ -162,6 +165,7 @@ def test_every_effect_once_by_a_group(request, plan, size, seed, tmp_path):
     print(f"{counts.receipts:,} receipts, {counts.duplicates:,} duplicates, {sender.sent_again:,} sent again")
     assert counts.duplicates >= sender.sent_again
     assert rows_of(store, receipts.name) > 0
+    survived(group.happened, len(ids))
 
 
 def counted(store, kind, file):

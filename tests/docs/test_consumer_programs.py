@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from examples.demo.processes import HOST
+from tests.campaigns import survived
 from tests.docs.bridge import Base
 from tests.docs.markdown import ROOT, replaced
 
@@ -122,6 +123,7 @@ def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, ro
         time.sleep(0.5)  # what is left are duplicates
         process.kill()
     assert sorted(rows("reference")) == sorted(sent)
+    survived({"kills": kills}, len(sent))
 
 
 @pytest.mark.parametrize("poison", [(None, b'{"cents": 100}'), ("", b'{"cents": 100}'), ("3", b'{"cents')])

@@ -17,6 +17,7 @@ from confluent_kafka import OFFSET_END, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports
+from tests.campaigns import survived
 from tests.docs.markdown import ROOT, replaced
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -118,6 +119,7 @@ def each_row_once(tmp_path, draw, request):
             consumer.wait(process, lambda: len(set(consumer.rows())) == consumer.sent)
             time.sleep(redelivers_after_secs + 0.5)  # what a dead one held comes again by then
         assert sorted(consumer.rows(), key=int) == [str(n) for n in range(consumer.sent)]
+        survived({"kills": kills}, consumer.sent)
 
     return check
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import NullPool, create_engine, select
 
+from tests.campaigns import survived
 from tests.durable.claimed_domain import HandFolder
 from tests.durable.crew import METADATA, Crew, Running, crew_receiver, outcomes, running
 from tests.durable.opened import NEW, send
@@ -88,6 +89,7 @@ def test_kills_of_consumers_and_servers(tmp_path, request, seed, campaign):
         f"{which}:{thread}:{n}" for which, ends in confirmed.items() for thread, end in ends.items() for n in range(end)
     }
     assert sent == {id_ for id_ in took_effect if not id_.startswith("shared")}
+    survived({"kills": campaign.kills, "kills of the server": campaign.restarts}, len(took_effect))
 
 
 def test_another_takes_over_from_a_killed_folder(fresh_postgres_url, tmp_path):

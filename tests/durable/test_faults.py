@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from receiver.errors import StoreError
+from tests.campaigns import survived
 from tests.choosing import scaled, slow
 from tests.durable import journal
 from tests.durable.checks import assert_sound
@@ -84,6 +85,7 @@ def test_a_fault_at_every_system_call_of_a_batch(folder, seed, campaign, outcome
             if outcome != "signal=SIGKILL":
                 assert len(batch["answers"][1]) == BATCH_SIZE, "the service resumes when the fault is over"
             assert_survived(f"sqlite:///{folder / str(batch['k'])}.db", seed, batch["answers"])
+        survived({f"{syscall}: {outcome}": len(tried)}, len(tried) * BATCH_SIZE)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from receiver import Verdict
+from tests.campaigns import survived
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.stream import stream_of
@@ -99,6 +100,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources,
     receipts = stream_of(seed, 0, job.count)
     took_effect = journal.verify(store_url, {0: receipts}, policy, max_sources)
     assert took_effect.keys() == {id_ for id_, _, _ in receipts}
+    survived({"kills": kills}, len(took_effect))
     if policy in {NOTHING_FORGOTTEN, "cmq:retry=0.1,network=0.1", "sequence", "perfect"}:
         assert set(Counter(took_effect.values())) == {1}
 
@@ -121,6 +123,7 @@ def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
     assert_sound(unmade_store_url)
     took_effect = journal.verify(unmade_store_url, {0: stream_of(seed, 0, job.count)}, NOTHING_FORGOTTEN)
     assert set(took_effect.values()) == {1}
+    survived({"kills": campaign.kills // 4}, len(took_effect))
 
 
 @pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])

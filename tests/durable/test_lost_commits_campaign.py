@@ -27,6 +27,7 @@ from receiver.errors import ReceiverError
 from receiver.senders import SequenceIdMaker
 from receiver.store.schema import migrate
 from tests.bridge.bridged import message
+from tests.campaigns import survived
 from tests.durable.async_opened import opened as async_opened
 from tests.durable.checks import assert_sound
 from tests.durable.opened import opened
@@ -315,4 +316,5 @@ def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(requ
         assert len(set(numbers)) == len(numbers) > 0
         assert_sound(url)
     sent = {worker.kind: worker.sent for worker in workers[:-1]}
+    survived({"failovers": failovers - lossy, "failovers with lost commits": lossy}, sum(sent.values()))
     print(f"{failovers} failovers, {lossy} with lost commits; sent {sent}, lost with a primary and sent again {lost}")

@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from receiver import Receiver, StoreSettings
 from receiver.errors import StoreError
 from receiver.logs import ReadOptions, read_logs
+from tests.campaigns import survived
 from tests.durable import journal
 from tests.durable.checks import assert_sound
 from tests.durable.proxy import Cut, proxied
@@ -281,3 +282,4 @@ def test_the_server_is_killed_and_restarted(seed, campaign, joins):
         took_effect = journal.verify(server.url, {0: receipts}, POLICY)
         assert took_effect.keys() == {id_ for id_, _, _ in receipts}
         assert set(Counter(took_effect.values())) == {1}
+        survived({"kills of the server": campaign.restarts}, len(took_effect))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns import survived
 from tests.power.cut_programs import PROGRAMS
 from tests.power.disk import Disk, Model
 from tests.power.system_calls import recorded
@@ -74,6 +75,7 @@ def test_what_was_acknowledged_is_there(name, model, tmp_path, seed, request):
         except BaseException:
             print(f"{name}: cut after {number} of {len(cuts.events)} calls; said: {said[-1:]}")
             raise
+    survived({f"power cuts, {model.name.lower()}": STATES[request.config.getoption("--campaign")]}, 0)
 
 
 UNSYNCED_STORE = """

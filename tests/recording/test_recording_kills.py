@@ -17,6 +17,7 @@ from receiver import Recording
 from receiver.durable.audit import look
 from receiver.store.tables import recorded
 from receiver.store.upkeep import drop_domain
+from tests.campaigns import survived
 from tests.durable.opened import opened, send
 from tests.durable.worker import PROCESSES
 from tests.postgres import wait_for_the_dead
@@ -181,3 +182,4 @@ def test_processes_killed_at_random(life, pytestconfig, seed):
     assert simulate(life.path)["log"]["receipts"] == len(recorded_receipts(life))
     assert unfinished(Path(life.path)) == []
     assert rows_of(life.url, "receiver_recorded") == 0
+    survived({"kills": 3 * kills}, len(committed))

@@ -1,0 +1,126 @@
+"""What campaigns have shown: a line for each that passed, so that a long run goes on where it stopped, and is summed up.
+
+A campaign says its figures at its end, by `survived`. They are kept in `.campaigns.jsonl`, in the checkout. With `--go-on` what
+has a line of the same commit and size isn't run again. `python -m tests.campaigns` prints the sums.
+"""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / ".campaigns.jsonl"
+PROPERTY = "campaign"
+_said: list[dict[str, object]] = []
+
+
+@dataclass(frozen=True)
+class Line:
+    """A campaign that passed."""
+
+    test: str
+    commit: str
+    size: str
+    secs: float
+    faults: dict[str, int]
+    """How many of each kind."""
+    effects: int
+    """Messages whose effects were counted."""
+    lost: int
+    twice: int
+
+
+def survived(faults: Mapping[str, int], effects: int, *, lost: int = 0, twice: int = 0) -> None:
+    """Note what the test under way has done and counted; `twice` where each message was promised once."""
+    _said.append(
+        {"faults": {what: n for what, n in faults.items() if n}, "effects": effects, "lost": lost, "twice": twice}
+    )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--go-on", action="store_true", help=f"leave out campaigns that have passed at this commit, by {FILE.name}"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the process that hears of all tests
+        config.pluginmanager.register(_Keeper(config))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        item.user_properties += [(PROPERTY, said) for said in _said]
+        _said.clear()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.go_on:
+        return
+    here = (_commit(), config.option.campaign)
+    done = {line.test for line in read(FILE) if (line.commit, line.size) == here}
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])
+    items[:] = [item for item in items if item.nodeid not in done]
+
+
+class _Keeper:
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" or not report.passed:
+            return
+        for name, said in report.user_properties:
+            if name == PROPERTY:
+                values = {"commit": _commit(), "size": self._config.option.campaign, "secs": round(report.duration, 1)}
+                with FILE.open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps({"test": report.nodeid, **values, **said}) + "\n")  # type: ignore[dict-item]
+
+
+def read(file: Path) -> list[Line]:
+    """The latest line of each test at each size; a last one that was cut off by a kill is passed over."""
+    latest = {}
+    for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+        try:
+            line = Line(**json.loads(text))
+        except ValueError:
+            continue
+        latest[line.test, line.size, line.commit] = line
+    return list(latest.values())
+
+
+def table(lines: Iterable[Line]) -> str:
+    """The sums by file, in Markdown."""
+    by_file: dict[str, list[Line]] = {}
+    for line in lines:
+        by_file.setdefault(line.test.partition("::")[0], []).append(line)
+    rows = [_row(f"`{file}`", of_file) for file, of_file in sorted(by_file.items())]
+    rows.append(_row("all", [line for of_file in by_file.values() for line in of_file]))
+    return "\n".join(["| campaigns | runs | faults | effects | lost | twice |", "|---|---|---|---|---|---|", *rows])
+
+
+def _row(name: str, lines: list[Line]) -> str:
+    faults = sum((Counter(line.faults) for line in lines), Counter())
+    kinds = ", ".join(f"{number:,} {what}" for what, number in faults.most_common())
+    sums = [sum(getattr(line, figure) for line in lines) for figure in ("effects", "lost", "twice")]
+    return f"| {name} | {len(lines)} | {faults.total():,}: {kinds} | {' | '.join(f'{number:,}' for number in sums)} |"
+
+
+def _commit() -> str:
+    said = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return said.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table(read(Path(sys.argv[1]) if sys.argv[1:] else FILE)) + "\n")
