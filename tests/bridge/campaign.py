@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -325,6 +326,15 @@ class Campaign:
         while (left := until - time.monotonic()) > 0:
             self._look_around()
             time.sleep(min(left, TICK_SECS))
+
+    def _meanwhile(self, do: Callable[[], object]) -> None:
+        """Look around until that is done, which takes a while."""
+        with ThreadPoolExecutor(1) as thread:
+            doing = thread.submit(do)
+            while not doing.done():
+                self._look_around()
+                time.sleep(TICK_SECS)
+            doing.result()
 
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         give_up = time.monotonic() + PATIENCE_SECS

@@ -79,11 +79,13 @@ class Topic(NamedTuple):
 class ClusterCampaign(Campaign):
     """One of them. Never is more than one node away."""
 
+    stuck_secs = 60.0
+    """A failover may take so long on a busy machine."""
     queue: ClusterQueue | Topic
 
     def _leader(self) -> Any:
         self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
-        self.queue.broker.settle()
+        self._meanwhile(self.queue.broker.settle)
         return self.queue.broker.leader(self.queue.name)
 
     def _fail_over(self) -> None:
@@ -119,12 +121,12 @@ class ClusterCampaign(Campaign):
             self._come_back(node)
 
     def _come_back(self, node: Any) -> None:
-        self.queue.broker.start(node)
+        self._meanwhile(lambda: self.queue.broker.start(node))
         self._say("started")
         self._is_back(node)
 
     def _is_back(self, node: Any) -> None:
-        self.queue.broker.settle()
+        self._meanwhile(self.queue.broker.settle)
         until(lambda: is_open(self.queue.port(node)))
         self._goes_on()
         self._say("all nodes are back")
@@ -149,11 +151,9 @@ class StoreCampaign(Campaign):
 
     def _fail_over(self) -> None:
         self._pause(self._draw.uniform(0, LONGEST_CALM_SECS))
-        for sender in self.senders:
-            sender.held.set()  # until messages are taken again
         self._say("kill -9 the primary")
-        self._pair.fail_over()
+        self._meanwhile(self._pair.fail_over)
         self._say("the standby has taken over")
-        self._pair.build_standby()
+        self._meanwhile(self._pair.build_standby)
         self._goes_on()
         self._say("it has a standby, and goes on")
