@@ -1,7 +1,9 @@
-"""A bridge from Kafka with its store against the client's bare consumption, on a real Kafka."""
+"""A bridge from Kafka with its store against the client's bare consumption, and one to Kafka against itself without
+transactions, on a real Kafka."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +23,7 @@ __all__ = ["kafka_topics"]
 _MESSAGES = 100_000
 _PARTITIONS = 4
 _WAIT_SECS = 10
+_LOOK_SECS = 0.01
 
 
 def kafka_topics(scale: float) -> Iterator[Comparison]:
@@ -28,6 +31,7 @@ def kafka_topics(scale: float) -> Iterator[Comparison]:
         broker: Any = running
         broker.start()
         yield _speed(broker, SQLITE, scale)
+        yield _transactions(broker, scale)
         with skipped_aloud("bridge-kafka-postgresql"), postgres() as server:
             yield _speed(broker, server, scale)
 
@@ -52,6 +56,52 @@ def _speed(broker: kafka.Broker, database: Database, scale: float) -> Comparison
             anchor_name="confluent-kafka: consume",
             goal=Goal(0.3, aim=0.5, enough=15_000),
         )
+
+
+def _transactions(broker: kafka.Broker, scale: float) -> Comparison:
+    """From topic to topic, by turns of a batch each."""
+    count = scaled(_MESSAGES, scale)
+    from_, bare_from, to, bare_to = (broker.new_topic(_PARTITIONS) for _ in range(4))
+    with (
+        SQLITE.new_url() as store,
+        Orders(broker.address(from_)) as orders,
+        Orders(broker.address(bare_from)) as bare_orders,
+    ):
+        return by_turns(
+            lambda: _rate_to(orders, broker.address(from_, "bridge"), broker.address(to), store, count),
+            lambda: _rate_to(
+                bare_orders,
+                broker.address(bare_from, "bridge"),
+                broker.address(bare_to, transactions="no"),
+                store,
+                count,
+            ),
+            turns=scaled(TURNS, scale, least=1),
+            name="bridge-kafka-once",
+            work=f"EXACTLY_ONCE on {SQLITE.name}, turns of {BATCH}: {count:,} messages of {len(BODY)} bytes from topic to "
+            "topic",
+            unit="messages/s",
+            anchor_name="the same bridge without transactions, at least once",
+            goal=Goal(0.5, aim=0.7),
+        )
+
+
+def _rate_to(orders: Orders, from_: str, to: str, store: str, count: int) -> float:
+    """From the first turn to the last."""
+    orders.send(count)
+    under_way = open_bridge(from_, to, store, options())
+    worker = threading.Thread(target=under_way.run)
+    worker.start()
+    first, start = 0, 0.0
+    while under_way.figures.delivered < count and worker.is_alive():
+        if not first:
+            first, start = under_way.figures.delivered, time.perf_counter()
+        time.sleep(_LOOK_SECS)
+    took = time.perf_counter() - start
+    under_way.stop()
+    worker.join()
+    check(under_way.figures.delivered, count)
+    return (count - first) / took
 
 
 def _our_rate(orders: Orders, address: str, store: str, count: int) -> float:

@@ -20,7 +20,7 @@ from receiver.logs import ReadOptions, read_logs
 
 NAMES = {
     "bridge": {"amqp", "stomp", "consumers", "latency", "memory"}
-    | {"classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql"},
+    | {"classic-amqp", "classic-stomp", "kafka-sqlite", "kafka-postgresql", "kafka-once"},
     "peers": {"inbox-batch", "inbox-batch-by-hand", "inbox-1", "queue-sqlite", "queue-postgresql"}
     | {f"camel-{way}-{consumers}" for way in ("message", "batch", "consumers") for consumers in (1, 4, 16)},
 }

@@ -46,7 +46,8 @@ TICK_SECS = 0.02
 LOOK_SECS = 0.1
 STUCK_SECS = 5.0
 IDLE_SECS = "1"
-PATIENCE_SECS = 300
+PATIENCE_SECS = 400
+"""Kafka waits 300 s for a member of a group that died while the broker was away, if others join at once."""
 MOST_DRAINS = 3
 
 

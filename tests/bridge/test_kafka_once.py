@@ -22,7 +22,7 @@ from tests.bridge import effects
 from tests.bridge.bridged import DiedError
 from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.cluster_campaign import LogCampaign, Topic
-from tests.stores import engine_of
+from tests.stores import engine_of, execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -232,7 +232,9 @@ class Bridged:
         self.kafka, self.topic, self.out, self.store = kafka, topic, out, store
 
     def open(self, *, mode=Mode.EXACTLY_ONCE, group="g", duplicates_to=None, to=None, **settings):
-        options = BridgeOptions(mode=mode, duplicates_to=duplicates_to, settings=BridgeSettings(**settings))
+        options = BridgeOptions(
+            mode=mode, connection_id=self.topic, duplicates_to=duplicates_to, settings=BridgeSettings(**settings)
+        )
         store = self.store if mode.keeps else None
         return open_bridge(self.kafka.address(self.topic, group), to or self.kafka.address(self.out), store, options)
 
@@ -277,6 +279,25 @@ def test_who_dies_between_the_two_commits_doubles_nothing(bridged, kafka, topic,
     assert "that were sent and not confirmed" in caplog.text
     assert "at least once" not in caplog.text
     assert audit(bridged.store).findings == ()
+
+
+def test_who_slept_while_its_lease_went_to_another_sends_nothing(kafka, topic, out, postgresql_store):
+    bridged = Bridged(kafka, topic, out, postgresql_store)
+    send(kafka, topic, numbered(20))
+    sleeper = bridged.open()
+    deliver = sleeper._target.deliver
+
+    def sleeping(messages, lease):
+        sleeper._target.deliver = deliver
+        backend = lease.connection.connection.driver_connection.info.backend_pid
+        execute(postgresql_store, f"SELECT pg_terminate_backend({backend})")
+        assert bridged.run(group="other").figures.delivered == 20
+        return deliver(messages, lease)
+
+    sleeper._target.deliver = sleeping
+    sleeper.run(stop_when_idle_secs=0)
+    assert sleeper._target.deliver is deliver
+    check_each_once(kafka, out, range(20))
 
 
 def test_who_is_too_large_is_parked_and_the_others_go_once_and_in_order(bridged, kafka, topic):

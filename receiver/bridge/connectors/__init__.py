@@ -188,7 +188,8 @@ class Sink(Protocol):
 class TurnSink(Protocol):
     """Sends messages to one topic in turns. Readers see a turn as a whole or not at all, and in order.
 
-    Beside the messages a turn leaves a note, which tells whoever comes next whether it is there.
+    Beside the messages a turn leaves a note, which tells whoever comes next whether it is there. It may have a method `check`,
+    as a `Sink` has.
     """
 
     def begin(self, name: str) -> str | None:

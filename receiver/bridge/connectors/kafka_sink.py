@@ -164,6 +164,12 @@ class KafkaTurns(_Producing):
             raise self._turn_failure_of(why, is_alone=len(messages) == 1) from error
         return True
 
+    def check(self) -> None:
+        if self._producer is not None:
+            self._producer.poll(0)
+        if self._failure is not None:
+            raise self._failure
+
     def close(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -197,7 +203,9 @@ class KafkaTurns(_Producing):
             time.sleep(_POLL_SECS)
 
     def _transact(self, arguments: Sequence[Mapping[str, Any]], *, note: str, number: int) -> None:
-        producer = self._checked()
+        self.check()
+        producer = self._producer
+        assert producer is not None  # noqa: S101 - `begin` comes first
         producer.begin_transaction()
         for each in arguments:
             self._produce(producer, **each)
@@ -220,18 +228,10 @@ class KafkaTurns(_Producing):
         threading.Thread(target=make, daemon=True).start()
         until = time.monotonic() + ANSWER_SECS + CLOSE_SECS
         while not wait([ended], _POLL_SECS).done:
-            self._checked()
+            self.check()
             if time.monotonic() > until:
                 raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
         ended.result()
-
-    def _checked(self) -> Producer:
-        """The producer; `BrokerError` where it has ended as a whole since it began."""
-        assert self._producer is not None  # noqa: S101 - `begin` comes first
-        self._producer.poll(0)
-        if self._failure is not None:
-            raise self._failure
-        return self._producer
 
     def _why_ended(self, error: Any) -> Any:
         """Why the transaction has failed: what is asked for after a message was refused may fail by saying only that."""

@@ -7,7 +7,7 @@ confirmed. Only the last turn can be in doubt, and the two notes tell what happe
 - They are the same: nothing of what waits is there.
 - The broker's note is of messages that wait: whoever sent them ended before it could confirm them. They are there.
 - The broker has no note, or one of other messages: it has forgotten it, or the store was put back from a copy. All that waits
-  is sent, for nothing may be lost.
+  is sent, for nothing may be lost. A warning says what may come twice.
 
 A store that was put back gives the same numbers to other messages, so the note has a digest too.
 """
@@ -97,26 +97,34 @@ class TurnTarget(SinkTarget[TurnSink]):
         sink = self.connect()
         note = sink.begin(lease.target_key)
         lease.look_again()  # another may have had it meanwhile, and have sent what waited when this lease began
-        numbers = _numbers_in(note)
         self._note = note or _FIRST_NOTE
-        self._has_begun = sink.send_turn([], note=self._note, number=max(numbers, default=0))
+        self._has_begun = sink.send_turn([], note=self._note, number=max(_numbers_in(note), default=0))
         if note is not None and note == lease.last_turn:
             return self._has_begun
-        self._settle(lease, numbers, is_forgotten=note is None)
+        self._settle(lease, note)
         return False
 
     def _shorten(self, messages: Sequence[Received]) -> None:
         self._at_most = max(1, len(messages) // 2)
 
-    def _settle(self, lease: Lease, numbers: Sequence[int], *, is_forgotten: bool) -> None:
-        """Bring the store to the broker's note, which has these sequence numbers."""
+    def _settle(self, lease: Lease, note: str | None) -> None:
+        """Bring the store to the broker's note, which is another than the store's."""
+        numbers = _numbers_in(note)
         there = lease.messages(numbers)
-        if there and _note_of(there) == self._note:
+        if there and _note_of(there) == note:
             lease.confirm(numbers)
             _LOGGER.info("%s has the %d messages that were sent and not confirmed", self.name, len(there))
-        elif lease.last_turn is not None and lease.sequence_numbers(1):
-            why = "no longer says" if is_forgotten else "doesn't say as the store does"
-            _LOGGER.warning("%s %s what was sent last: what waits is sent, and may come twice", self.name, why)
+        elif note is None:
+            if lease.last_turn is not None and lease.sequence_numbers(1):
+                _LOGGER.warning(
+                    "%s no longer says what was sent last: what waits is sent, and may come twice", self.name
+                )
+        elif lease.last_turn is not None or note != _FIRST_NOTE:
+            _LOGGER.warning(
+                "%s and the store differ on what was sent last, as if the store had been put back from a copy: what was "
+                "sent since then may come twice",
+                self.name,
+            )
         lease.save_turn(self._note)
 
 
