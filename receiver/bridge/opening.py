@@ -72,6 +72,12 @@ def open_bridge(
         StoreError: The store can't be reached, is damaged, or belongs to a newer version.
         MissingExtraError: The library of a protocol isn't installed.
     """
+    if not isinstance(options, BridgeOptions | None):
+        raise SettingsError(f"options must be BridgeOptions, not {options!r:.80}", hint="give BridgeOptions(...)")
+    if not isinstance(from_, str | Origin):
+        raise SettingsError(
+            f"a bridge takes from an address or an Origin, not {from_!r:.80}", hint="write amqp://HOST/queue/NAME"
+        )
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
     _check(from_, to, store, options)

@@ -217,6 +217,13 @@ class BridgeOptions:
     """How large batches and bodies may be, how often a message is tried."""
     store_settings: StoreSettings | None = None
 
+    def __post_init__(self) -> None:
+        for name, kind in (("mode", Mode), ("ids", IdRule), ("tls", Tls), ("settings", BridgeSettings)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                example = "Mode.EXACTLY_ONCE" if kind is Mode else f"{kind.__name__}(...)"
+                raise SettingsError(f"{name} must be {kind.__name__}, not {value!r:.80}", hint=f"write {example}")
+
 
 def not_done(result: object) -> str | None:
     """What is wrong with a function that returned this, though it did nothing; None if nothing is."""

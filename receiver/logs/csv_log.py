@@ -20,7 +20,7 @@ import pyarrow.csv as arrow_csv
 from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
-from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8, unreadable_row
 from receiver.logs.source import Block, LogSource, blocks_of
 
 _MAX_ROW_BYTES = 64 << 20
@@ -52,7 +52,7 @@ def _header(lines: _Lines, name: str) -> Sequence[str]:
         lines.put_back(block)
         for line, row in _exact_rows(lines):
             if isinstance(row, str):
-                raise LogFormatError(f"{name}:{line}", row)
+                raise unreadable_row(name, line, row)
             return row
     raise LogFormatError(name, "no header: nothing but blank lines", hint="the first row must name the columns")
 

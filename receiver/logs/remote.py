@@ -146,7 +146,9 @@ def _filesystem(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise SettingsError(f"{url} can't be read: {error}", hint="install that package beside this one") from error
     except ValueError as error:
-        raise SettingsError(f"{url} can't be read: {error}", hint="such as s3://BUCKET/FOLDER/") from error
+        raise SettingsError(
+            f"{url} can't be read: {error}", hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL"
+        ) from error
     return files, path
 
 

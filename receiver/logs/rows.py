@@ -28,6 +28,9 @@ _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer,
 """Types of text that are cast to `string`."""
 
 
+_NOT_UTF8 = "not UTF-8"
+
+
 class Unreadable(NamedTuple):
     """A row that a format couldn't make sense of at all."""
 
@@ -49,7 +52,15 @@ class RawRows:
 
 def not_utf8(error: UnicodeDecodeError) -> str:
     """What is wrong with a row that isn't UTF-8."""
-    return f"not UTF-8: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
+    return f"{_NOT_UTF8}: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
+
+
+def unreadable_row(name: str, line: int, problem: str) -> LogFormatError:
+    """The error for a row that stops the run."""
+    hint = "mend the row; with --on-error skip the command leaves such rows out"
+    if problem.startswith(_NOT_UTF8):
+        hint = "write the log as UTF-8, such as by iconv -f LATIN1 -t UTF-8; if it is no log, name those that are"
+    return LogFormatError(f"{name}:{line}", problem, hint=hint)
 
 
 def two_units(name: str, first: TimeUnit, second: TimeUnit) -> LogFormatError:
@@ -96,7 +107,7 @@ class BatchMaker:
             stop = next(iter(self._unreadable(raw, checked, np.flatnonzero(bad)[:1])), None)
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
-            raise LogFormatError(f"{self._name}:{stop.line}", stop.problem)
+            raise unreadable_row(self._name, stop.line, stop.problem)
         if self._options.on_skipped is not None:
             for skipped in self._unreadable(raw, checked, np.flatnonzero(bad)):
                 self._options.on_skipped(self._name, skipped.line, skipped.problem)

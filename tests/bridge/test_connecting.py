@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
+from receiver.bridge import BridgeOptions, open_bridge
 from receiver.bridge.connectors import address as address_module
 from receiver.bridge.connectors import kafka_client, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
@@ -140,3 +141,19 @@ def test_a_library_that_is_missing_is_named():
     assert reached.startswith("BrokerError")
     assert missing.startswith("MissingExtraError")
     assert "-m pip install 'python-qpid-proton>=" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (lambda: BridgeOptions(mode="EXACTLY_ONCE"), "write Mode.EXACTLY_ONCE"),
+        (lambda: BridgeOptions(ids="id"), "write IdRule(...)"),
+        (lambda: open_bridge(f"stomp://{NOWHERE}/a", "file:x", None, {"mode": 1}), "give BridgeOptions(...)"),
+        (lambda: open_bridge(5, "file:x", None), "write amqp://HOST/queue/NAME"),
+    ],
+    ids=["mode", "ids", "options", "source"],
+)
+def test_what_a_program_can_not_mean(make, remedy):
+    with pytest.raises(SettingsError) as caught:
+        make()
+    assert caught.value.hint == remedy

@@ -70,12 +70,21 @@ def packed_parquet() -> bytes:
         (["a.csv", "--verdicts", "no/v.csv"], "hint: make the folder first: mkdir -p no"),
         (["a.csv", "--report", "."], "hint: name a file in that folder"),
         (["a.csv.gz"], "hint: copy it again from where it came, or leave out .gz if it isn't compressed"),
+        (["u16.csv"], "hint: write the log as UTF-8, such as by iconv"),
+        (["ragged.csv"], "hint: mend the row; with --on-error skip"),
         (["program.py"], "hint: if it is no log of receipts, name those that are, such as 'logs/*.csv'; else"),
     ],
 )
 def test_what_to_do_is_said(refused, arguments, remedy):
     program = 'print("not a log")\n'
-    assert remedy in refused(*arguments, a_csv=LOG, a_csv_gz=LOG.split("\n")[1], program_py=program)
+    assert remedy in refused(
+        *arguments,
+        a_csv=LOG,
+        a_csv_gz=LOG.split("\n")[1],
+        program_py=program,
+        u16_csv=LOG.encode("utf-16"),
+        ragged_csv=f"{LOG}4,d\n",
+    )
 
 
 LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode()

@@ -203,7 +203,8 @@ def _form_of(name: str, function: Callable[..., object]) -> tuple[bool, bool]:
     takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
     if not (takes_one or takes_two) or (not takes_one and parameters[1].name == _MANY):
         raise SettingsError(
-            f"{name} takes neither (message) nor (message, connection), (messages) or (messages, connection): {signature}"
+            f"{name} takes neither (message) nor (message, connection), (messages) or (messages, connection): {signature}",
+            hint="write def FUNCTION(message), with further parameters only if they have defaults",
         )
     takes_many = parameters[0].name == _MANY and parameters[0].kind is not parameters[0].VAR_POSITIONAL
     # One that could do without the connection is given it only if it says what for.
