@@ -24,7 +24,7 @@ def test_a_column_names_the_domain_keys_that_need_it(key):
 
 @pytest.mark.parametrize(("mapped", "id_"), [(False, "1:gateway-1"), (True, "A-17")])
 def test_a_correlators_log_is_as_shown(tmp_path, mapped, id_):
-    (text,), (*_, command) = (blocks("docs/simulate.md", language, "Logs") for language in ("text", "sh"))
+    (text,), (*_, command) = (blocks("docs/simulate.md", language, "Logs") for language in ("log", "sh"))
     log, column_map = tmp_path / "correlator.log", {}
     log.write_text(text)
     if mapped:

@@ -30,7 +30,7 @@ def sections() -> dict[str, str]:
 CODE = sections()
 MALFORMED = "An id of another form"
 SIZED = "Sized by a log"
-OTHERS = {"Other systems' rules", SIZED, "Durable", MALFORMED}
+OTHERS = {"Policies", SIZED, "Durable", MALFORMED}
 EXAMPLES = {name: code for name, code in CODE.items() if name not in OTHERS}
 
 
@@ -44,7 +44,7 @@ def test_an_example_shows_what_it_says(name):
     code = EXAMPLES[name]
     assert len(code.splitlines()) <= MOST_LINES
     assert "assert" in code
-    run(code, run(CODE["Other systems' rules"], {}))
+    run(code, run(CODE["Policies"], {}))
 
 
 def test_every_snippet_is_run():
