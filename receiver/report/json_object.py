@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
 from receiver.report.words import moment, moment_or_none
-from receiver.simulate.figures import Analysis, Recommendation, SettingFigures, SizedSetting
+from receiver.simulate.figures import Analysis, Elsewhere, Recommendation, SettingFigures, SizedSetting
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,7 +47,7 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
         "domains": [
             {
                 **_record(domain),
-                "elsewhere": domain.elsewhere and _record(domain.elsewhere),
+                "elsewhere": domain.elsewhere and _elsewhere(domain.elsewhere),
                 "settings": [_setting(setting) for setting in domain.settings],
             }
             for domain in analysis.domains
@@ -58,9 +58,14 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
             for sized in analysis.kinds
         },
         "evidence": _record(analysis.evidence),
-        "elsewhere": analysis.elsewhere and _record(analysis.elsewhere),
+        "elsewhere": analysis.elsewhere and _elsewhere(analysis.elsewhere),
         "findings": [_record(finding) for finding in analysis.findings],
     }
+
+
+def _elsewhere(needs: Elsewhere) -> dict[str, Any]:
+    """How many sources there are stands beside it, in the log's figures and the domain's."""
+    return {name: value for name, value in _record(needs).items() if name != "sources"}
 
 
 def _record(figures: DataclassInstance) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_names_and_their_order():
     assert list(shown["kinds"]["both"]["unseen"]) == ["duplicates", "missed"]
     assert shown["kinds"]["keep"]["unseen"] is shown["kinds"]["present"]["unseen"] is None
     assert list(shown["evidence"]) == ["grade", "bursts", "window_need", "expiry_need_secs", "span_secs"]
-    assert list(shown["elsewhere"]) == ["artemis_id_cache_size", "lru_size", "ttl_secs", "sources"]
+    assert list(shown["elsewhere"]) == ["artemis_id_cache_size", "lru_size", "ttl_secs"]
     assert [list(domain["elsewhere"]) for domain in shown["domains"]] == [list(shown["elsewhere"])] * 2
     assert list(shown["findings"][0]) == ["id", "text"]
 
