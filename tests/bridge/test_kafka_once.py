@@ -108,7 +108,8 @@ def test_whoever_begins_ends_the_turns_of_the_one_before(kafka, topic):
         first.begin("a")
         assert first.send_turn(numbered(5), note="one", number=5)
         assert second.begin("a") == "one"
-        assert not first.send_turn(numbered(5, 5), note="two", number=10)
+        for _ in range(2):
+            assert not first.send_turn(numbered(5, 5), note="two", number=10)
         assert second.send_turn(numbered(5, 10), note="three", number=15)
         assert first.begin("a") == "three"
         assert first.send_turn([], note="three", number=15)

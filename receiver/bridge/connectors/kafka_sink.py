@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -51,7 +52,7 @@ _RIGHTS = {
 class _Producing(Closing):
     """What both ways have in common."""
 
-    ends_by = ENDED
+    ends_by: AbstractSet[int]
     """Errors of a client as a whole, after which it is to be made anew."""
 
     def __init__(self, address: BrokerAddress) -> None:
@@ -135,6 +136,8 @@ class KafkaTurns(_Producing):
     """Turns of messages to a topic, each a transaction. Its note is the metadata of an offset in it, of a consumer group to
     which nobody belongs. The group and the transactions have one name, by which the broker knows who was there last."""
 
+    ends_by = ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call says by itself whether it is fenced
+
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
         self._producer: Producer | None = None
@@ -212,10 +215,10 @@ class KafkaTurns(_Producing):
         # An offset below 0 would be left out without a word.
         at = TopicPartition(self._address.name, 0, max(0, number), metadata=note)
         # It may never return: https://github.com/confluentinc/librdkafka/issues/5511
-        self._end(partial(producer.send_offsets_to_transaction, [at], self._group, ANSWER_SECS))
+        self._ask(partial(producer.send_offsets_to_transaction, [at], self._group, ANSWER_SECS))
         producer.commit_transaction(ANSWER_SECS)
 
-    def _end(self, call: Callable[[], object]) -> None:
+    def _ask(self, call: Callable[[], object]) -> None:
         """Make a call, and give it up once no node can be reached, or no answer has come. Then its thread is left to itself."""
         ended: Future[object] = Future()
 
