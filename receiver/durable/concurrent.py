@@ -254,6 +254,9 @@ class FoldedUpTo(NamedTuple):
 
     policy: TwoTierDetector
     """The policy in memory whose forgotten ids were released. If the next batch has another, the log was read anew."""
+    last_writer: int
+    """Of the domain's row. If the next batch finds another, others may have released those ids, and receivers claimed
+    them again."""
     again: set[str]
     """Forgotten ids that are still claimed: an open transaction had the claim, or other receipts may have the id."""
 
@@ -263,6 +266,25 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
 
     Returns how many receipts that were, and how far it came.
     """
+    folded = _take_in(batch, claims, at_most)
+    transaction = batch.transaction
+    policy = transaction.cache.policy
+    assert isinstance(policy, TwoTierDetector)  # noqa: S101 - no other domain is concurrent
+    if known is not None and known.policy is policy and known.last_writer == transaction.state.last_writer:
+        forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
+    else:  # which ids were forgotten, and are still claimed since, isn't known
+        forgotten = claims.folded_in()
+    policy.forgotten_ids = deque()
+    # What was forgotten by hand has no id any more.
+    left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
+    # Few ids come more than once. To release them, all that waits is read: not for a few, then, while much waits.
+    if left and (folded < at_most or len(left) > _LEFT_AT_MOST):
+        left = claims.release(left)
+    return folded, FoldedUpTo(policy, transaction.last_writer, left)
+
+
+def _take_in(batch: Batch, claims: Claims, at_most: int = _AT_ONCE) -> int:
+    """Take waiting receipts through the rule, in a batch of the domain; how many that were."""
     rows = claims.take(at_most)
     for row in rows:
         batch.decide(
@@ -273,19 +295,7 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
             row.jms_timestamp_ms,
             row.body_digest,
         )
-    policy = batch.transaction.cache.policy
-    assert isinstance(policy, TwoTierDetector)  # noqa: S101 - no other domain is concurrent
-    if known is not None and known.policy is policy:
-        forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
-    else:  # the log was read anew, and what was forgotten meanwhile isn't known
-        forgotten = claims.folded_in()
-    policy.forgotten_ids = deque()
-    # What was forgotten by hand has no id any more.
-    left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
-    # Few ids come more than once. To release them, all that waits is read: not for a few, then, while much waits.
-    if left and (len(rows) < at_most or len(left) > _LEFT_AT_MOST):
-        left = claims.release(left)
-    return len(rows), FoldedUpTo(policy, left)
+    return len(rows)
 
 
 def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
@@ -306,9 +316,8 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
         claims.drop()
         claims.add(policy.remembered())
     else:
-        folded, known = fold(batch, claims, None)
-        while folded:
-            folded, known = fold(batch, claims, known)
+        while _take_in(batch, claims):
+            pass
         claims.drop()
     transaction.converts = True
 
@@ -321,7 +330,6 @@ class Folder:
         self._session = session
         self._engine = engine
         self._known: FoldedUpTo | None = None
-        self._last_writer: int | None = None
         self._kept: Connection | None = None
         self._is_folding = False
         self._has_tried = False
@@ -370,7 +378,7 @@ class Folder:
         return self._is_folding
 
     def _let_go(self) -> None:
-        self._is_folding, self._known, self._last_writer = False, None, None
+        self._is_folding, self._known = False, None
         kept, self._kept = self._kept, None
         if kept is not None:
             discard(kept)
@@ -394,7 +402,6 @@ class Folder:
             self._known = None
             raise
         self._known = known
-        self._last_writer = batch.transaction.last_writer
         return folded == _AT_ONCE or bool(known.policy.forgotten_ids)
 
     def _is_due(self) -> bool:
@@ -403,8 +410,7 @@ class Folder:
         if looked is None:
             raise StoreError("the domain is gone from the database")
         last_writer, self.waiting = looked
-        return self.waiting.receipts > 0 or last_writer != self._last_writer or self._left()
-
-    def _left(self) -> bool:
-        """Whether claims are left to be released; those that somebody is at are looked at until nobody is."""
-        return self._known is not None and bool(self._known.again or self._known.policy.forgotten_ids)
+        known = self._known
+        if self.waiting.receipts or known is None or last_writer != known.last_writer:
+            return True
+        return bool(known.again or known.policy.forgotten_ids)  # what somebody is at is looked at until nobody is

@@ -21,6 +21,7 @@ from receiver.store.databases.claims import Claims
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, KeptLog
 from receiver.store.schema import open_store_engine
+from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState, domains
 from receiver.store.upkeep import examined_rows
 
@@ -91,6 +92,8 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
         forgotten = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
             _release(log, state, unique_message_id)
+            if not forgotten:  # who folds in must learn that the claim is gone: another receipt may claim the id now
+                log.record(state._replace(last_writer=new_number()), Changes(), before=state)
         return state.domain_name if forgotten else None
 
     url = _checked(address, unique_message_id)

@@ -102,7 +102,6 @@ class ClaimedDomain:
         """Committed, and not folded in yet."""
         self.under_way: list[UnderWay] = []
         self._numbers = count()
-        self._last_folder: Receiver | None = None
         self.receivers = [self._opened(settings=sizes(window, expiry_us)) for _ in range(receivers)]
         self.patient = self._opened(LONG_SECS)
         self._looking = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -283,10 +282,7 @@ class ClaimedDomain:
 
     def fold(self, who: int, at_most: int, *, undo: bool = False) -> int:
         receiver = self.receivers[who % len(self.receivers)]
-        folder = receiver._folder
-        if self._last_folder is not receiver:  # as one that takes over
-            self._last_folder, folder.known = receiver, None
-        folded = folder.fold(at_most, undo=undo)
+        folded = receiver._folder.fold(at_most, undo=undo)
         if undo:
             return 0
         came, self.waiting = self.waiting[:at_most], self.waiting[at_most:]
@@ -330,12 +326,11 @@ class ClaimedDomain:
             self.model.retire(source)
 
     def forget(self, id_: str) -> None:
-        """An id that nobody is at, and none of whose receipts waits; its claim is gone by the next folding."""
+        """An id that nobody is at, and none of whose receipts waits."""
         if id_ in self.touched_by_others() | {came.id_ for came in self.waiting}:
             return
         forget(self.url, id_, domain=self.name)
         self.model.forget(id_)
-        self.fold(0, 1)
 
     def convert(self, received: Sequence[Received]) -> None:
         """To an exclusive domain, which receives something, and back; not while a transaction is open."""

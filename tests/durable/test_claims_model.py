@@ -117,7 +117,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         elif what == "convert":
             domain.convert(self._received(steps))
         else:
-            known = sorted(domain.model_remembers())
+            known = sorted(domain.claimed())
             domain.forget([*known, "unknown"][which % (len(known) + 1)])
 
     @invariant()
@@ -194,6 +194,32 @@ def who_takes_over_has_much_to_fold_in(domain):
     domain.check()
 
 
+def two_fold_in_turn(domain):
+    """One has lost its lock, and doesn't know it yet. What was forgotten meanwhile, the other has released."""
+    commit(domain, "ab")
+    domain.fold_all(0)
+    commit(domain, "c")
+    domain.fold_all(1)
+    commit(domain, "da")
+    domain.fold(0, 1)
+    domain.check()
+
+
+def what_was_left_is_released_by_hand(domain):
+    """And claimed anew before the next folding."""
+    commit(domain, "ab")
+    domain.fold_all(0)
+    going = domain.begin(0)
+    domain.receive(going, received("a"))
+    commit(domain, "c")
+    domain.fold_all(0)
+    domain.end(going, "roll back")
+    domain.forget("a")
+    commit(domain, "da")
+    domain.fold(0, 1)
+    domain.check()
+
+
 def more_come_than_are_remembered(domain):
     commit(domain, "abc")
     domain.fold_all(0)
@@ -223,6 +249,10 @@ def in_reverse(self, at_most, take=Claims.take):
     return take(self, at_most)[::-1]
 
 
+def trusting(batch, claims, known, at_most, fold=concurrent.fold):
+    return fold(batch, claims, known and known._replace(last_writer=batch.transaction.state.last_writer), at_most)
+
+
 def never_again(self, ids, release=Claims.release):
     release(self, ids)
     return set()
@@ -245,6 +275,11 @@ FAULTS = {
     "what waits taken for folded in": (
         who_takes_over_has_much_to_fold_in,
         partial(patch.object, Claims, "folded_in", lambda self: set(map(text_of, self._ids("")))),
+    ),
+    "what others released released again": (two_fold_in_turn, partial(patch.object, concurrent, "fold", trusting)),
+    "what was released by hand released again": (
+        what_was_left_is_released_by_hand,
+        partial(patch.object, concurrent, "fold", trusting),
     ),
     "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
     "a batch reordered": (
