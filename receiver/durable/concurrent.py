@@ -26,7 +26,7 @@ from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch
 from receiver.durable.duplicates import Duplicate
 from receiver.durable.transaction import unknown_outcome
-from receiver.errors import ClosedError, SettingsError, StoreError
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.log import ended, joinable, under_way
@@ -50,6 +50,8 @@ _LEFT_AT_MOST = 10_000
 """Forgotten ids whose claims may be left until what waits is folded in."""
 _LOST_AT_MOST = 32
 """Idle connections that a pool keeps, all of which are lost where a server was restarted."""
+_BATCHES = "receiver_batches"
+"""In a connection's `info`: the domains that have a batch under way there."""
 _DUPLICATE = Decision(Verdict.DUPLICATE)
 _DUPLICATE_DELIVERED = Decision(Verdict.DUPLICATE, delivered_anyway=True)
 
@@ -73,8 +75,9 @@ class ConcurrentBatch(Batch):
                 if self._joined is None:
                     self._begin_own()
                 else:
-                    self._has(joinable(self._joined, self._engine.dialect, "batch()", may_await=True))
-                    database_of(self._joined).refuse_autocommit(self._joined)
+                    joined = joinable(self._joined, self._engine.dialect, "batch()", may_await=True)
+                    database_of(joined).refuse_autocommit(joined)
+                    self._has(joined)
         except BaseException:
             self._counters.fail()
             raise
@@ -96,10 +99,15 @@ class ConcurrentBatch(Batch):
             self._own.close()
 
     def _has(self, connection: Connection) -> None:
+        # What one of two batches calls a duplicate of the other's receipt would be lost if the other's were taken back.
+        self._batches: set[int] = connection.info.setdefault(_BATCHES, set())
+        if self._session.store_id in self._batches:
+            raise StoreBusyError("the connection has a batch of the domain under way", hint="end that one first")
         self._own = connection
         self._dbapi = driver_of(connection)
         self._under_way = under_way(connection)
         self._claims = self._session.claims_of(connection)
+        self._batches.add(self._session.store_id)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -107,6 +115,7 @@ class ConcurrentBatch(Batch):
         if not self._is_open:
             return
         self._is_open = False
+        self._batches.discard(self._session.store_id)
         if self._session.is_forked_off:  # the transaction is its parent's
             if error is None:
                 self._session.check_process()
@@ -125,6 +134,7 @@ class ConcurrentBatch(Batch):
         if self._joined is not None:
             # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
+                self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals)
             return
         try:
@@ -134,6 +144,15 @@ class ConcurrentBatch(Batch):
             discard(self._own)  # whatever it is, the transaction ends with its connection
             if not isinstance(error, Exception):
                 raise
+
+    def _roll_back_savepoints(self) -> None:
+        """Roll back those begun inside the block: later, that would bring back what is taken back now."""
+        outer = self._under_way[1]
+        while outer is None or outer.is_active:
+            inner = self._own.get_nested_transaction()
+            if inner is outer or inner is None:
+                break
+            inner.rollback()
 
     @contextmanager
     def _lost_if_interrupted(self) -> Iterator[None]:

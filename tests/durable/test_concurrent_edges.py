@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.exc import DataError
 
 from receiver.durable.session import DomainSession
 from receiver.errors import ClosedError, ReceiverError, SettingsError, StoreBusyError, StoreError
@@ -102,8 +103,9 @@ def test_a_callers_older_snapshot(fresh_postgres_url, isolation_level):
 
 def test_autocommit_is_refused(fresh_postgres_url):
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url, "AUTOCOMMIT") as connection:
-        with pytest.raises(SettingsError, match="AUTOCOMMIT"):
-            send(orders, "a", connection=connection)
+        for _ in range(2):
+            with pytest.raises(SettingsError, match="AUTOCOMMIT"):
+                send(orders, "a", connection=connection)
         assert send(orders, "a") == [NEW]
 
 
@@ -121,6 +123,16 @@ def test_a_callers_patience_is_kept(fresh_postgres_url):
         assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
         assert send(orders, "a", "b", connection=connection) == [DUPLICATE] * 2
         connection.commit()
+
+
+def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_postgres_url):
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        orders._folder.close()
+        opened(fresh_postgres_url).close()
+        connection.execute(text("SET lock_timeout = '7s'"))
+        with pytest.raises(StoreError, match="any more"):
+            send(orders, "a", connection=connection)
+        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
 
 
 def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
@@ -148,6 +160,46 @@ def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
         connection.commit()
         assert claims(fresh_postgres_url) == ["a", "b", "c"]
         assert waiting(fresh_postgres_url) == 3
+
+
+@pytest.mark.filterwarnings("ignore:nested transaction already deassociated")
+@pytest.mark.parametrize("statement", ["SELECT 1", "SELECT 1 / 0"])
+def test_an_exception_leaves_a_savepoint_open(fresh_postgres_url, statement):
+    """Its later rollback must not bring back what the batch has claimed before it."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        savepoints = []
+
+        def receive():
+            with orders.batch(connection) as batch:
+                batch.receive("a", received_at_us=0)
+                savepoints.extend([connection.begin_nested(), connection.begin_nested()])
+                connection.execute(text(statement))
+                raise UndoError
+
+        with connection.begin_nested() as outer:
+            with pytest.raises((UndoError, DataError)):
+                receive()
+            assert connection.get_nested_transaction() is outer
+            for savepoint in reversed(savepoints):
+                savepoint.rollback()
+            assert send(orders, "b", connection=connection) == [NEW]
+        connection.commit()
+        assert send(orders, "a", "b") == [NEW, DUPLICATE]
+
+
+def test_batches_of_one_connection_follow_each_other(fresh_postgres_url):
+    """Else one could take back what the other has called a duplicate of."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        with suppress(UndoError), orders.batch(connection) as batch:
+            assert batch.receive("a", received_at_us=0).verdict is NEW
+            with pytest.raises(StoreBusyError, match="under way"):
+                send(orders, "a", connection=connection)
+            with concurrent(fresh_postgres_url, destination="others") as others:
+                assert send(others, "a", connection=connection) == [NEW]
+            raise UndoError
+        assert send(orders, "a", connection=connection) == [NEW]
+        connection.commit()
+        assert send(orders, "a") == [DUPLICATE]
 
 
 def test_an_exception_takes_back_nobody_elses(fresh_postgres_url):

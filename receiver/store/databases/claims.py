@@ -72,7 +72,9 @@ WITH waits AS MATERIALIZED (
 _TO_CLAIMS = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
 _CLAIMED_BEFORE = "ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false"
 _TO_ARRIVALS = f"INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})"
-_ANSWER = "SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits) FROM arrived ORDER BY arrival"
+# Without any arrival it is one row of nothing: the caller's patience is put back all the same.
+_ANSWER = """SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits)
+FROM (SELECT) AS always LEFT JOIN arrived ON true ORDER BY arrival"""
 _CLAIM = f"""{_HERE}, came AS (
     SELECT {", ".join(f"coalesce({name}, false) AS {name}" if name == "redelivered" else name for name in _GIVEN)},
         {_key("unique_message_id")} AS key, nth
@@ -174,7 +176,7 @@ class Claims:
             # A column that is empty in all of them, as most are, is left out: `unnest` fills it up.
             values = [list(column) if any(column) or column is columns["received_at_us"] else None for column in given]
             cursor = self._driver.execute(_CLAIM, (*where, *values))
-        claimed = [(arrival, is_repeated) for arrival, is_repeated, _ in cursor.fetchall()]
+        claimed = [(arrival, is_repeated) for arrival, is_repeated, _ in cursor.fetchall() if arrival is not None]
         if len(claimed) != len(rows):
             raise StoreError(
                 "the domain isn't one of concurrent receivers any more, or was dropped, or the connection leads to another"

@@ -181,10 +181,10 @@ class PostgresRows(sql_rows.SqlRows):
             raise SettingsError(sql_rows.IN_AUTOCOMMIT, hint=sql_rows.JOIN_HINT)
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.driver.execute(before, (lock_timeout_ms(patience_secs),)).fetchone()
-        state = self.read(self.sql.lock)
-        self.server_run = run_of(self.connection, self.driver)
+        values = self.cursor.execute(self.sql.lock, (self.domain_id,)).fetchone()
         self.driver.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
-        return state
+        self.server_run = run_of(self.connection, self.driver)
+        return self.fetched(values)
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
         if self.is_awaited or last_seq - seq <= sql_rows.ROWS_AT_ONCE:
