@@ -20,7 +20,9 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from html import escape
 from itertools import accumulate
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -31,10 +33,10 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as sql
 
 from receiver.domains import domain_key
-from receiver.errors import OutputError, SettingsError
+from receiver.errors import MissingExtraError, OutputError, SettingsError
 from receiver.logs import ReadOptions, checked_options
 from receiver.logs.options import fields_of
-from receiver.logs.writer import UNFINISHED, appearing, naming, open_table
+from receiver.logs.writer import UNFINISHED, appearing, naming, open_table, replacing
 from receiver.message import Tier, Verdict
 from receiver.report.json_object import analysis_object
 from receiver.settings import ReceiverSettings, SimulateSettings
@@ -71,6 +73,35 @@ class FrameAnalysis(Analysis):
     def as_dict(self) -> dict[str, Any]:
         """The JSON object of `receiver simulate --json`."""
         return analysis_object(self)
+
+    def report(self, path: str | PathLike[str]) -> None:
+        """Write the page of `receiver simulate --report`, a file of its own.
+
+        Raises:
+            MissingExtraError: The extra `report` isn't installed.
+            OutputError: The file can't be written.
+        """
+        page = self._page()
+        with replacing(str(path)) as file:
+            file.write(page.encode())
+
+    def _repr_html_(self) -> str | None:
+        """The page, for the cell of a notebook: in a frame, so that its style and its charts leave the notebook alone. None
+        without the extra `report`."""
+        try:
+            page = self._page()
+        except MissingExtraError:
+            return None
+        return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 50em; border: 0"></iframe>'
+
+    def _page(self) -> str:
+        try:
+            from receiver.report.html import page_text
+        except ImportError as error:
+            raise MissingExtraError("report", "a report") from error
+        from receiver.report.sizing import analysis_document
+
+        return page_text(analysis_document(self), "receiver.spark.size_windows")
 
 
 def size_windows(

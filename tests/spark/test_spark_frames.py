@@ -5,7 +5,10 @@
 import json
 import random
 import re
+import sys
 from collections import Counter
+from dataclasses import fields
+from html import unescape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,15 +17,18 @@ from pyspark.sql.functions import col, monotonically_increasing_id, timestamp_mi
 
 from receiver import TwoTierDetector
 from receiver.domains import Channel, domain_key
-from receiver.errors import LogFormatError, SettingsError
+from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
+from receiver.report.html import page_text
 from receiver.report.json_object import analysis_json
+from receiver.report.sizing import analysis_document
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
+from receiver.spark.frames import FrameAnalysis
 from receiver.spark.sources import file_and_row, read_files
 from tests.docs.markdown import blocks
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
@@ -66,6 +72,25 @@ def log(tmp_path):
     path = tmp_path / "log.parquet"
     path.write_bytes(parquet_bytes(receipts(1)))
     return path
+
+
+def test_an_analysis_has_a_page_for_a_file_and_for_a_notebook(tmp_path, monkeypatch):
+    """The one that the command writes, but for who made it."""
+    (tmp_path / "log.parquet").write_bytes(parquet_bytes(receipts(1)))
+    question = Question("destination", [3], [1_000_000])
+    analysis = analyse(WholeLog(ingest(read_logs([str(tmp_path)], ReadOptions()), domain_key("destination"))), question)
+    of_frame = FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
+    of_frame.report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert page == page_text(analysis_document(analysis), "receiver.spark.size_windows")
+    cell = of_frame._repr_html_()
+    (inner,) = re.findall('^<iframe srcdoc="([^"]*)" style="[^"]*"></iframe>$', cell)
+    assert unescape(inner) == page
+    monkeypatch.setitem(sys.modules, "receiver.report.html", None)
+    assert of_frame._repr_html_() is None
+    with pytest.raises(MissingExtraError, match="report"):
+        of_frame.report(tmp_path / "none.html")
+    assert not (tmp_path / "none.html").exists()
 
 
 @pytest.mark.slow
