@@ -119,6 +119,7 @@ class Run:
         for proxy in list(self._proxies):
             if proxy.is_valid:
                 _undo(proxy)
+            if proxy.is_valid:  # still: another thread may have given it up meanwhile
                 proxy.invalidate()
         for record in list(self._records):
             record.invalidate()
