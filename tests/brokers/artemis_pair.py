@@ -4,14 +4,14 @@ import logging
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 from examples.demo.artemis import PASSWORD, USER, Broker
 from examples.demo.processes import HOST
-from tests.brokers.cluster import TICK_SECS, Nodes, is_open, subfolder, until
+from tests.brokers.cluster import Nodes, is_open, subfolder, until
 
 # Who holds the lock is active: without it, both are while they don't hear each other.
 LOCKS = """<manager>
@@ -35,8 +35,8 @@ CONFIG = """<connectors>
 """
 IS_ACTIVE, IS_SYNCHRONIZED, HAS_STOPPED = "AMQ221007", "AMQ221024", "AMQ221002"
 STANDS_BY = "started, awaiting connection to a primary"
-IDLE_SECS = 5.0
-"""So long it may take a backup that has stopped to stand by again."""
+IDLE_SECS = 15.0
+"""So long it may take a backup that has stopped to stand by again, or one that is active to give way."""
 _LAST_WORDS = 4_000
 BEFORE = "<security-settings>"
 _LOGGER = logging.getLogger(__name__)
@@ -99,16 +99,24 @@ class Pair(Nodes[Node]):
 
     def settle(self) -> None:
         """Wait until the primary is active, and the backup could take over."""
-        until(lambda: self.primary.is_active, self._last_words)
-        idle_since = math.inf
-        while not self.backup.has_all:
-            idle_since = min(idle_since, time.monotonic()) if self.backup.has_stopped else math.inf
-            if time.monotonic() > idle_since + IDLE_SECS:
-                # Artemis 2.44 now and then stops a backup in the moment that it starts again, and leaves it so.
-                self.backup.kill()
-                self.start(self.backup)
-                _LOGGER.warning("the backup had stopped by itself, and is started again")
-            time.sleep(TICK_SECS)
+        self._wait(self.primary, until_so=lambda: self.primary.is_active, stuck=lambda: self.primary.has_all)
+        self._wait(self.backup, until_so=lambda: self.backup.has_all, stuck=lambda: self.backup.has_stopped)
+
+    def _wait(self, node: Node, *, until_so: Callable[[], bool], stuck: Callable[[], bool]) -> None:
+        """Start a node again that is stuck, as Artemis 2.44 is now and then: it stops a backup in the moment that it starts
+        again, and leaves it so; or gives up to hand back to the primary ("Failback interrupted"), for good."""
+        stuck_since = math.inf
+
+        def looked() -> bool:
+            nonlocal stuck_since
+            stuck_since = min(stuck_since, time.monotonic()) if stuck() else math.inf
+            if time.monotonic() > stuck_since + IDLE_SECS:
+                _LOGGER.warning("%s is stuck, and is started again", node.folder.name)
+                node.kill()
+                self.start(node)
+            return until_so()
+
+        until(looked, self._last_words)
 
     def _last_words(self) -> str:
         said = {"primary": self.primary.said(), "backup": self.backup.said()}
