@@ -30,7 +30,7 @@ from tests.bridge.bridged import message
 from tests.campaigns import survived
 from tests.durable.async_opened import opened as async_opened
 from tests.durable.checks import assert_sound
-from tests.durable.opened import opened
+from tests.durable.opened import opened, sizes
 from tests.postgres import shown
 from tests.standby import primary_and_standby
 
@@ -41,6 +41,8 @@ SECS = 300
 TURNS = 25
 """So many batches are one receiver's, then as many the other's."""
 THREADS = 3
+ALL = sizes(1_000_000, 0)
+"""However long the failovers take, no id is forgotten before everything comes again at the end."""
 
 
 class Worker:
@@ -125,7 +127,7 @@ class Worker:
                 self.acknowledge(ids)
 
     def receiver(self, **options: Any) -> Receiver:
-        return opened(self.url, destination=self.kind, patience_secs=5, **options)
+        return opened(self.url, destination=self.kind, patience_secs=5, settings=ALL, **options)
 
     def work(self) -> None:
         raise NotImplementedError
@@ -181,7 +183,7 @@ class InTasks(Worker):
 
     async def _work(self):
         engine = create_async_engine(make_url(self.url).set(drivername="postgresql+asyncpg"))
-        how = {"destination": self.kind, "patience_secs": 5, "concurrent": self.is_concurrent}
+        how = {"destination": self.kind, "patience_secs": 5, "settings": ALL, "concurrent": self.is_concurrent}
         async with await async_opened(self.url, **how) as one, await async_opened(self.url, **how) as other:
             while self.goes_on():
                 ids = self.take()
@@ -217,7 +219,9 @@ class Bridged(Worker):
     def work(self):
         broker = MemoryBroker()
         origin = Origin(lambda: broker.source("orders"), "broker", f"queue://{self.kind}")
-        bridge = open_bridge(origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions())
+        bridge = open_bridge(
+            origin, PythonTarget("python:campaign:book", self._book), self.url, BridgeOptions(windows=ALL)
+        )
         feeding = threading.Thread(target=self._feed, args=(broker, bridge), daemon=True)
         feeding.start()
         bridge.run(waits_at_start=True)
