@@ -49,7 +49,7 @@ class JournalHeader(msgspec.Struct, frozen=True):
     writer: int
     """The number that the store knows the receiver by."""
     store_id: int | None = msgspec.field(name="incarnation")
-    """That of the receiver's domain; None where no store outlived the process."""
+    """What tells the receiver's domain from another of its number; None where no store outlived the process."""
     connection_id: str
     destination: str
     receiver_id: str

@@ -112,7 +112,7 @@ class World:
         self._acknowledged: list[Message] = []
         self._deliveries = 0
         self._faults: deque[Crashes | LosesConnection] = deque()
-        """Those to come. Counting to the crash point of the first one has begun."""
+        """The faults to come. Counting to the crash point of the first one has begun."""
         self._passed = 0
         """Crash points since then."""
         self._calls = self._empty = 0

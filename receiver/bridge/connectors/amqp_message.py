@@ -65,7 +65,7 @@ _LEFT_OUT = {
 """Annotations of the broker that it came from, which aren't sent on."""
 _TEXT_TYPES = {str, NoneType}
 _PLAIN_TYPES = {str, bool, int, float, bytes, NoneType}
-"""Those that Proton encodes as they came: text, 64 bits, double, binary."""
+"""Values that Proton encodes as they came: text, 64 bits, double, binary."""
 _DECIMALS = {proton.decimal32: (4, 8, 101), proton.decimal64: (8, 10, 398), proton.decimal128: (16, 14, 6176)}
 """How many bytes each has, how many bits of them are the exponent, and what is added to that."""
 _NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11

@@ -29,9 +29,9 @@ class Outcome:
     """
 
     delivered: list[int] = field(default_factory=list)
-    """Those that the target has."""
+    """Messages that the target has."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Those that failed by themselves, each with the reason."""
+    """Messages that failed by themselves, each with the reason."""
     final: set[int] = field(default_factory=set)
     """The failed ones that would fail however often they were tried."""
 
