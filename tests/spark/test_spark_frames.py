@@ -30,7 +30,7 @@ from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
 from receiver.spark.frames import FrameAnalysis
 from receiver.spark.sources import file_and_row, read_files
-from tests.docs.markdown import blocks
+from tests.docs.markdown import ROOT, blocks, replaced
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
 START_US = 1_795_219_200_000_000
@@ -287,3 +287,22 @@ def test_the_notebook_of_the_documents(spark, log, capsys):
     tiers = Counter(tier for _, _, tier in detected(receipts(1), 2000, 120) if tier)
     shown = dict(re.findall(r"(source|time)\s*\|\s*(\d+)", capsys.readouterr().out))
     assert shown == {tier: str(count) for tier, count in tiers.items()}
+
+
+@pytest.mark.slow
+def test_the_notebook_of_the_examples(spark, tmp_path, monkeypatch, capsys):
+    """Its code runs as a program, in the session that there is, and says what the local engine says of the sample log."""
+    notebook = json.loads((ROOT / "examples" / "size_on_spark.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    sample = ROOT / "examples" / "artemis-receipts.csv.gz"
+    program = replaced("\n".join(cells), {'"artemis-receipts.csv.gz"': repr(sample.as_uri())})
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(program, "size_on_spark.ipynb", "exec"), names)  # noqa: S102
+    advice = said_here([sample])["recommendation"]
+    assert names["advice"] == advice
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert unescape(names["analysis"]._repr_html_()).startswith(f'<iframe srcdoc="{page}"')
+    duplicates = re.findall(r"duplicate\s*\|\s*(?:source|time)\s*\|\s*(\d+)", capsys.readouterr().out)
+    assert sum(map(int, duplicates)) == advice["caught"]
+    assert names["spark"] is spark
