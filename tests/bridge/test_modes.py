@@ -1,4 +1,4 @@
-"""What each mode promises, whichever step of a message's way a bridge dies at; `docs/reliability.md` cites these tests."""
+"""What each mode promises, whichever step of a message's way a bridge dies at; `tests/README.md` cites these tests."""
 
 import re
 

@@ -19,7 +19,7 @@ from tests.docs.markdown import ROOT, blocks, commands, sections
 PAGE = "docs/bridge.md"
 PAGES = (PAGE, "docs/bridge-failures.md", "docs/brokers.md")
 TEXT = "\n".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
-PROMISES = sections("docs/reliability.md")["Promises of the bridge"]
+PROMISES = sections("tests/README.md")["What a bridge promises"]
 
 
 def functions_of_tests() -> set[str]:

@@ -26,7 +26,7 @@ KILLS = [CAMPAIGNS[size].kills for size in SIZES]
 def test_every_test_named_is_there():
     named = set(re.findall(r"`(tests/[^`]*)`", PAGE))
     named |= {f"tests/durable/{name}" for name in re.findall(r"`(test_\w+\.py)`", PAGE)}
-    assert len(named) > 60
+    assert len(named) > 50
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
