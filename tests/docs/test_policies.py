@@ -87,18 +87,16 @@ def test_a_system_is_sized_by_the_sample_log(monkeypatch):
 
 def test_every_system_that_a_log_sizes_has_its_row():
     section = TEXT.partition(f"## {SIZED}\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|", section, re.MULTILINE)[1:]
-    limit = None
-    for (remembers, name, setting, default, limits), system in zip(rows, sized_systems(), strict=True):
-        assert (name, setting) == (
-            f"[{system.name}]({system.setting.source})",
-            f"`{system.setting.name}`" if system.setting.name else "none, it is fixed",
-        )
-        assert remembers == ("" if system.limit is limit else REMEMBERED[system.limit])
-        limit = system.limit
-        assert default == ("none" if system.default is None else amount(limit, system.default))
-        assert limits == " to ".join(
-            amount(limit, value) for value in (system.setting.least, system.setting.most) if value
+    groups = re.findall(r"^- (.*)\n((?:    - .*\n)+)", section, re.MULTILINE)
+    rows = [(remembers, row.removeprefix("    - ")) for remembers, rows in groups for row in rows.splitlines()]
+    for (remembers, row), system in zip(rows, sized_systems(), strict=True):
+        setting = f"`{system.setting.name}`" if system.setting.name else "none, it is fixed"
+        default = "none" if system.default is None else amount(system.limit, system.default)
+        least_and_most = (system.setting.least, system.setting.most)
+        limits = " to ".join(amount(system.limit, value) for value in least_and_most if value)
+        assert remembers == REMEMBERED[system.limit]
+        assert row == f"[{system.name}]({system.setting.source}): {setting}; {default}" + (
+            f" ({limits})" if limits else ""
         )
 
 
