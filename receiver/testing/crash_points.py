@@ -138,7 +138,7 @@ class Run:
         self._set_due(record, strike)
 
     def connect(self, _: Any, record: Any) -> None:
-        self._records.add(record)
+        # SQLAlchemy closes the connection itself if this raises. Until then its record can't be told to.
         if strike := self._due.pop(id(record), None):
             self.meet(strike)
 
@@ -212,7 +212,7 @@ def watched() -> Iterator[None]:
     listeners = [(target, name, _listener(name)) for target, names in _EVENTS.items() for name in names]
     for target, name, listener in listeners:
         event.listen(target, name, listener)
-    others, threading.excepthook = threading.excepthook, lambda thrown: _is_over() or others(thrown)
+    others, threading.excepthook = threading.excepthook, lambda thrown: _is_over(thrown) or others(thrown)
     try:
         yield
     finally:
@@ -231,9 +231,10 @@ def _listener(name: str) -> Callable[..., None]:
     return listener
 
 
-def _is_over() -> bool:
+def _is_over(thrown: threading.ExceptHookArgs) -> bool:
     """Whether this thread's run is over. Then nobody is to hear of its errors."""
-    return threading.current_thread() in Run.left_threads or bool(Run.current and Run.current.crash)
+    has_crashed = thrown.exc_type is ProgramCrash or bool(Run.current and Run.current.crash)
+    return has_crashed or threading.current_thread() in Run.left_threads
 
 
 def _undo(proxy: PoolProxiedConnection) -> None:

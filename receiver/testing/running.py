@@ -95,7 +95,7 @@ def _run_here(program: Program, world: World, story: str) -> End:
         current.cut_connections()
         current.end()
         if current.crash and current.goes_on:
-            frame, line = next(iter(traceback.walk_tb(current.crash.__traceback__)))
+            (frame, line), *_ = traceback.walk_tb(current.crash.__traceback__)
             end = End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
         for thrown in [current.crash, end.cause, *current.losses]:
             if thrown:  # what its frames had half read would keep a lock of SQLite's

@@ -1,10 +1,12 @@
 """What the crash of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
 
+from contextlib import suppress
+
 import pytest
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from tests.testing.gallery import take
+from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
 
 KEPT = []
@@ -144,3 +146,13 @@ def that_rolls_back(broker, shop):
 )
 def test_no_lock_and_nothing_uncommitted_stays(checked, consume):
     checked(consume, max_examples=10)
+
+
+def test_a_crash_as_it_connects_is_no_exception(checked_on_sqlite):
+    """Who puts every `Exception` aside doesn't see it."""
+
+    def consume(broker, shop):
+        with suppress(Exception):
+            with_an_inbox(broker, shop)
+
+    checked_on_sqlite(consume, max_examples=1)
