@@ -81,7 +81,7 @@ def check_exactly_once(
         SettingsError: An argument, or what it gives, can't be used.
     """
     program = Program(consume, effects, body, messages, is_once=not at_least_once, is_killed=kill)
-    _check(program, max_examples)
+    _check(program, max_examples, seed)
     if not _under_way.acquire(blocking=False):
         raise SettingsError("another check_exactly_once is under way in this process", hint="check one after the other")
     try:
@@ -95,13 +95,15 @@ def check_exactly_once(
         raise AssertionError(said) from cause
 
 
-def _check(program: Program, max_examples: int) -> None:
+def _check(program: Program, max_examples: int, seed: int) -> None:
     for name, value in (("consume", program.consume), ("effects", program.effects), ("body", program.body)):
         if not callable(value):
             raise SettingsError(f"{name} must be a function, not {value!r:.80}")
     for name, number in (("messages", program.messages), ("max_examples", max_examples)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise SettingsError(f"seed must be a whole number, not {seed!r:.80}")
     if program.is_killed and not hasattr(os, "fork"):
         raise SettingsError("kill=True needs os.fork, which this system lacks")
     with suppress(RuntimeError):

@@ -189,6 +189,8 @@ def test_no_database_is_said_once(tmp_path):
         ((print, []), {}, "effects must be a function"),
         ((print, list), {"body": b""}, "body must be a function"),
         ((print, list), {"messages": 0}, "messages must be a whole number, 1 or more, not 0"),
+        ((print, list), {"seed": "monday"}, "seed must be a whole number, not 'monday'"),
+        ((print, list), {"seed": True}, "seed must be a whole number, not True"),
         ((print, list), {"max_examples": 1.5}, "max_examples must be a whole number"),
         ((print, list), {"max_examples": True}, "max_examples must be a whole number"),
         ((lambda broker: waits_for_ever(broker, None), list), {}, "write it as `async def consume"),
