@@ -52,9 +52,7 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
         match event:
             case Came(messages):
                 is_taking = True
-                manners = [_manner(message, sources) for message in messages]
-                for manner, group in groupby(zip(manners, messages, strict=True), key=lambda pair: pair[0]):
-                    yield _Step(manner, tuple(message.unique_message_id for _, message in group))
+                yield from _came(messages, sources)
             case Acknowledged(messages):
                 ids = tuple(message.unique_message_id for message in messages)
                 acknowledged.update(ids)
@@ -65,8 +63,7 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 yield _Step("", text="The program had the broker recover.")
             case Struck(strike, place):
                 is_struck = True
-                end = next((later for later in journal[position:] if isinstance(later, Ended)), None)
-                new = _new(end, stood) if strike.kind == "crash" else []
+                new = _new(journal[position:], stood) if strike.kind == "crash" else []
                 told = [id_ for id_ in new if id_ in labels and id_ not in acknowledged]
                 effects = f", and the effect of {_named(told, labels)} stood" if told else ""
                 at = f"{strike.when} {strike.call}{place and f' ({place})'}"
@@ -82,12 +79,21 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 stood = stands or stood
 
 
-def _new(end: Ended | None, stood: Counter[str]) -> list[str]:
-    """Whose effects had come to stand by the end of a run."""
+def _came(messages: Sequence[Message], sources: dict[str, str]) -> Iterator[_Step]:
+    """A step for each row of messages that came in the same way."""
+    manners = [_manner(message, sources) for message in messages]
+    for manner, group in groupby(zip(manners, messages, strict=True), key=lambda pair: pair[0]):
+        yield _Step(manner, tuple(message.unique_message_id for _, message in group))
+
+
+def _new(rest: Sequence[Event], stood: Counter[str]) -> list[str]:
+    """Whose effects came to stand in this run, by its end."""
+    end = next((event for event in rest if isinstance(event, Ended)), None)
     return list((end.stands - stood).keys()) if end and end.stands else []
 
 
 def _manner(message: Message, sources: dict[str, str]) -> str:
+    """How a message came. `sources` has the source of each id at its last coming, and is kept up to date."""
     known, source = sources.get(message.unique_message_id), message.message_source_id
     sources[message.unique_message_id] = source
     if known is None:
@@ -104,7 +110,7 @@ def _turn(steps: Sequence[_Step]) -> list[_Step]:
 
 
 def _alike(steps: Sequence[_Step], turn: list[_Step]) -> Iterator[list[_Step]]:
-    """The first turn, and those behind it that differ in their messages alone; if all of those were acknowledged."""
+    """The first turn, and the turns behind it that differ only in their messages, as long as each acknowledges all of its own."""
     yield turn
     position = len(turn)
     verbs = [step.verb for step in turn]
