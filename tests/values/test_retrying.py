@@ -159,6 +159,8 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
     assert sleepers == {
         "retrying.py",
         "bridge/modes/inbox_flow.py",  # lets others have the lease
+        "bridge/connectors/kafka_sink.py",  # waits for Kafka to say who coordinates the group
+        "testing/broker.py",  # lets others have the event loop
         "durable/async_batch.py",  # lets others have the event loop
         "durable/async_receiver.py",  # lets others have the lock, and the event loop
         "spark/failures.py",  # until Java has ended
