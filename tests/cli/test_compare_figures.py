@@ -64,7 +64,9 @@ def test_without_a_policy_all_that_can_judge_the_log_and_the_recommended_setting
     figures, setting = figures_of(answer), sized["recommendation"]
     recommended = f"apama:window={setting['window']},expiry={setting['expiry_secs']:g}"
     assert figures[recommended] == (setting["caught"], setting["missed"], 0, setting["peak_ids"])
-    assert {"apama", "artemis", "cmq", "ttl", "sequence", "perfect"} == {text.partition(":")[0] for text in figures}
+    assert {"apama", "artemis", "lru", "cmq", "ttl", "sequence", "perfect"} == {
+        text.partition(":")[0] for text in figures
+    }
     assert [left["policy"] for left in answer["left_out"]] == ["solace-last"]
     table = compare(*where[:-1])
     assert (table.status, table.err) == (0, "")

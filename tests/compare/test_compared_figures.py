@@ -55,7 +55,7 @@ class Plain:
         if earlier is None:
             return Cause.SEQUENCE_GAP
         size, limit_us = rule.sizes
-        if rule.name == "apama":
+        if rule.name in {"apama", "lru"}:
             return Cause.EXPIRED if limit_us else Cause.EVICTED
         if rule.name == "solace-last":
             return Cause.OTHER_ORIGIN

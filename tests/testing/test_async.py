@@ -1,6 +1,8 @@
 """Consumers in an event loop, by each driver: found if they are wrong, and dead with all of their tasks."""
 
 import asyncio
+import gc
+import warnings
 from contextlib import suppress
 from functools import partial
 
@@ -11,6 +13,17 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from tests.testing.gallery import take
 from tests.testing.shop import ORDERED, Checked
 from tests.testing.test_gallery import found
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted before being closed:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def _nobody_closes_for_the_dead():
+    """aiosqlite warns of connections that nobody has closed, and a program that died closes none."""
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(params=["aiosqlite", "asyncpg", "psycopg"])
