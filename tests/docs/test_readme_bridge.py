@@ -1,4 +1,4 @@
-"""The bridge of `docs/start.md`, as it is written there, against a real broker; the README's brokers; the page's modes."""
+"""The bridge of `docs/start.md`, as it is written there, against a real broker; the README's brokers."""
 
 import re
 import sys
@@ -7,7 +7,6 @@ import uuid
 import pytest
 
 from examples.demo.processes import HOST
-from receiver.bridge import Mode
 from receiver.bridge.connectors import products
 from receiver.bridge.connectors.address import BrokerAddress
 from tests.bridge.conftest import CONNECTORS, LACKS
@@ -47,8 +46,3 @@ def test_every_product_is_named_with_what_is_tested():
         )
         for fixture, product in PRODUCTS.items()
     } | {"Kafka": ("its own protocol", as_target[BrokerAddress.parse("kafka://host/orders").takes_turns])}
-
-
-def test_every_mode_is_named():
-    named = re.findall(r"^\| `([A-Z_]+)` \|", sections(START)[HEADING], re.MULTILINE)
-    assert sorted(named) == sorted(Mode)
