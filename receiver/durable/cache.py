@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -182,12 +182,14 @@ class DomainCache:
     def _has_read_on(self, log: DomainLog, state: DomainState) -> bool:
         """Read what is new in the log, behind the newest row that is recorded here; False, and nothing read, if that
         row isn't there any more, or is another."""
-        with closing(log.rows.rows_after(self.policy.serial - 1, state.last_seq)) as pages:
-            page = next(pages, None)
-            # That row shows that the log goes on from here. If others have deleted it, nothing does, and all is read again.
-            if page is None or _receipt_of([column[0] for column in page]) != self._newest:
-                return False
-            self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], pages), state)
+        newest = self.policy.serial
+        # By a page of its own. A stream of rows that is left before its end takes the transaction with it.
+        page = next(log.rows.rows_after(newest - 1, newest), None)
+        # That row shows that the log goes on from here. If others have deleted it, nothing does, and all is read again.
+        if page is None or _receipt_of([column[0] for column in page]) != self._newest:
+            return False
+        rest = log.rows.rows_after(page[0][-1], state.last_seq)
+        self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], rest), state)
         # Who appended those rows, or moved the clock, deletes what that made others forget.
         self.policy.keep_forgotten()
         self._outdated.clear()

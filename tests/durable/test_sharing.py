@@ -6,6 +6,7 @@ import time
 import pytest
 
 from receiver.errors import ClosedError, StoreBusyError
+from receiver.store.sql_rows import ROWS_AT_ONCE
 from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes
 
 SHORT_SECS = 0.2
@@ -34,6 +35,17 @@ def test_so_is_one_of_another_receiver_of_the_domain(store_url):
             assert_refused_at_once(other, "this thread")
         assert send(other, "x") == [DUPLICATE]
         assert send(one, "x") == [DUPLICATE]
+
+
+def test_who_is_far_behind_reads_on_though_others_have_deleted_what_it_knew(store_url):
+    last = 80 * ROWS_AT_ONCE  # so that a server is still at it when it is told that no more is wanted
+    with opened(store_url, settings=sizes(last // 2, 0)) as one, opened(store_url) as other:
+        send(one, "x")
+        with other.batch() as batch:
+            batch.receive_many([(f"{number}", None, number) for number in range(1, last + 1)])
+        with one.batch() as batch:
+            assert batch.receive(f"{last}", received_at_us=last).verdict is DUPLICATE
+            assert batch.receive("x", received_at_us=last).verdict is NEW
 
 
 def test_another_domain_is_free_unless_it_is_in_the_same_file(store_url):

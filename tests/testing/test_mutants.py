@@ -98,7 +98,8 @@ def one_sender(monkeypatch):
 
 
 def once(monkeypatch):
-    """A crash point is met once."""
+    """A crash point is met once, and no connection is lost there."""
+    no_strike("loss")(monkeypatch)
     monkeypatch.setattr(checking, "MOST_CRASHES", 1)
     monkeypatch.setattr(story, "MOST_CRASHES", 1)
 
