@@ -29,7 +29,7 @@ class MemoryBroker:
         self.turns: dict[str, MemoryTurns] = {}
         """Who has begun last, by the name under which it has."""
         self.notes: dict[str, str] = {}
-        """Of the last turn under each name."""
+        """The note of the last turn, by the name under which it was sent."""
 
     def queue(self, name: str) -> deque[Message]:
         """The messages that wait in a queue, oldest first. The caller holds `changed`."""

@@ -152,7 +152,8 @@ def _value(named: re.Match[str]) -> str:
 
 
 def _first_paragraph(kind: type, name: str) -> str:
-    """The first paragraph of the docstring of a field, or of a member of an enumeration, which Python itself doesn't keep. What follows is for programmers."""
+    """The first paragraph of the docstring of a field or an enumeration's member, which Python itself doesn't keep. What follows
+    is for programmers."""
     (declared,) = ast.parse(getsource(kind)).body
     assert isinstance(declared, ast.ClassDef)  # noqa: S101
     for field, below in pairwise(declared.body):

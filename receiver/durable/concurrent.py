@@ -274,8 +274,8 @@ class FoldedUpTo(NamedTuple):
     policy: TwoTierDetector
     """The policy in memory whose forgotten ids were released. If the next batch has another, the log was read anew."""
     last_writer: int
-    """Of the domain's row. If the next batch finds another, others may have released those ids, and receivers claimed
-    them again."""
+    """Who last wrote the domain's row. If the next batch reads another number there, other processes may have released those
+    ids, and receivers claimed them again."""
     again: set[str]
     """Forgotten ids that are still claimed: an open transaction had the claim, or other receipts may have the id."""
 

@@ -260,13 +260,13 @@ class _Parser:
         return RawRows(columns, lambda row: int(lines[row]), unreadable, status_lines)
 
     def _search(self, message: _Message) -> None:
-        """Enter what its body has of the columns that are found there."""
+        """Read the columns that are mapped to its body."""
         text = "\n".join(message.body)
         if text.startswith('"'):
             text = text[1:].removesuffix('"')
         for name, pattern in self._patterns.items():
-            found = pattern.search(text)
-            if found is not None and (value := found[1 if pattern.groups else 0]) is not None:
+            match = pattern.search(text)
+            if match is not None and (value := match[1 if pattern.groups else 0]) is not None:
                 message.fields[name] = value
 
 

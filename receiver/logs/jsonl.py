@@ -64,7 +64,7 @@ class _JsonRows:
         self._spellings = {column: spellings(column, options) for column in COLUMNS}
         fields = {field for known in self._spellings.values() for field in known}
         self._paths = {field: field.split(".") for field in options.column_map.values() if "." in field}
-        """Of fields that may also stand inside others, the keys that lead there."""
+        """The keys that lead to a field inside others, by the name of the field."""
         fields.update(path[0] for path in self._paths.values())
         self._attributes = {field: f"f{position}" for position, field in enumerate(sorted(fields))}
         self._row_type = _row_type(self._attributes)

@@ -26,7 +26,7 @@ _ROWS = 10_000
 
 class Query(NamedTuple):
     address: str
-    """Of the database, as SQLAlchemy writes it."""
+    """The database's address, as SQLAlchemy writes it."""
     sql: str
 
     @property

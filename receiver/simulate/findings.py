@@ -22,7 +22,7 @@ _FAR_ABOVE = 10
 _LEAST_ENDED_PERCENT = 1
 """The share of the remembered ids, below which it isn't worth a word that their sources have ended."""
 _ENOUGH_TO_DOUBT = 100
-"""Of fewer checked receipts, that they look odd means nothing."""
+"""How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
 _REPEATS_PER_ID = 100
 """From so many on, the id says hardly anything of the message."""
 _US = 1_000_000

@@ -88,7 +88,7 @@ def check_exactly_once(
         with watched():
             search = _Search(program, seed)
             story = search.in_turn() or search.drawn(max_examples)
-            said, cause = search.told(story) if story else (None, None)
+            said, cause = search.account_of(story) if story else (None, None)
     finally:
         _under_way.release()
     if said:
@@ -157,13 +157,13 @@ class _Search:
         except Flaky:
             return next(reversed(self._wrong))
 
-    def told(self, story: Story) -> tuple[str, BaseException | None]:
+    def account_of(self, story: Story) -> tuple[str, BaseException | None]:
         """What is wrong, with the story step by step."""
         again = play(story, self._program, name := next(_names), looks_often=True)
-        found = again if again.problem else self._wrong[story]
-        steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(found.journal, found.labels), 1)]
+        outcome = again if again.problem else self._wrong[story]
+        steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(outcome.journal, outcome.labels), 1)]
         steps[_FIRST_STEPS:-_LAST_STEPS] = steps[_FIRST_STEPS:-_LAST_STEPS] and ["     …"]
-        lines = [str(found.problem), *(["The smallest story found:", "", *steps, ""] if steps else [])]
+        lines = [str(outcome.problem), *(["The smallest story found:", "", *steps, ""] if steps else [])]
         if not again.problem:
             lines.append("It doesn't always end so. Does the program use threads, a clock or chance?")
         elif steps and story != ONE_MESSAGE and play(ONE_MESSAGE, self._program, next(_names)).problem:
@@ -177,7 +177,7 @@ class _Search:
             f"Found as story {self._first_wrong} of seed={self._seed}{smaller} (Hypothesis {hypothesis.__version__});"
             f" played again as {name}."
         )
-        return "\n".join(lines), found.cause
+        return "\n".join(lines), outcome.cause
 
     def _goes_wrong(self, story: Story) -> bool:
         return self._play(story).problem is not None

@@ -105,9 +105,9 @@ class Run:
         strike: Strike | None = self.ask("strike", call, is_database)
         return strike
 
-    def meet(self, strike: Strike, place: str | None = None) -> None:
+    def meet(self, strike: Strike, line: str | None = None) -> None:
         """Crash; or return, if only the call is to fail."""
-        self.ask("note", Struck(strike, _place() if place is None else place))
+        self.ask("note", Struck(strike, _line() if line is None else line))
         if strike.kind == "loss":
             return
         self.crash, self.crashed_in = ProgramCrash(f"{strike.when} {strike.call}"), this_task()
@@ -259,12 +259,12 @@ def _shortened(statement: str) -> str:
     return words if len(words) <= _SHOWN_STATEMENT else words[:_SHOWN_STATEMENT] + "…"
 
 
-def _place() -> str:
+def _line() -> str:
     """The line of the program that makes the call."""
-    return next(filter(None, map(place_of, _frames())), "")
+    return next(filter(None, map(line_of, _frames())), "")
 
 
-def place_of(frame: FrameType) -> str:
+def line_of(frame: FrameType) -> str:
     """`file.py:17`; nothing if that isn't of the program."""
     file = frame.f_code.co_filename
     return "" if file.startswith(_NO_PROGRAM) else f"{Path(file).name}:{frame.f_lineno}"

@@ -22,7 +22,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.errors import SettingsError
 from receiver.testing.broker import AsyncFlakyBroker, FlakyBroker
-from receiver.testing.crash_points import ProgramCrash, Run, place_of, this_task
+from receiver.testing.crash_points import ProgramCrash, Run, line_of, this_task
 from receiver.testing.world import Strike, Struck, World
 
 IDLE_SECS = 30
@@ -170,7 +170,7 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
     while not (main.done() or current.crash):
         if current.calls == calls:
             with suppress(ProgramCrash):
-                current.meet(_idle(), _place_of(main))
+                current.meet(_idle(), _line_of(main))
         calls = current.calls
         await asyncio.wait([main, crash], timeout=IDLE_SECS, return_when=asyncio.FIRST_COMPLETED)
     # Who crashes closes connections on its way out, as SQLAlchemy does. To cancel that would leave them open.
@@ -190,14 +190,14 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
     raise ProgramCrash
 
 
-def _place_of(task: asyncio.Task[Any]) -> str:
+def _line_of(task: asyncio.Task[Any]) -> str:
     """Where a task waits."""
     coroutine: Any = task.get_coro()
-    place = ""
+    line = ""
     while frame := getattr(coroutine, "cr_frame", None):
-        place = place_of(frame) or place
+        line = line_of(frame) or line
         coroutine = coroutine.cr_await
-    return place
+    return line
 
 
 @contextmanager

@@ -29,18 +29,18 @@ class _Step(NamedTuple):
 def steps_of(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> list[str]:
     """What came to pass, each step a sentence. Messages that fared alike are one step."""
     steps = list(_steps(journal, labels))
-    told: list[str] = []
+    sentences: list[str] = []
     while steps:
         turn = _turn(steps)
         alike = list(_alike(steps, turn))
         if len(alike) > 1:
             ids = [id_ for each in alike for id_ in each[0].ids]
             done = ", then ".join(step.verb for step in turn[1:])
-            told.append(f"{_begun(_named(ids, labels))} {turn[0].verb}, one after another, and each was {done}.")
+            sentences.append(f"{_begun(_named(ids, labels))} {turn[0].verb}, one after another, and each was {done}.")
         else:
-            told += _sentences(turn, labels)
+            sentences += _sentences(turn, labels)
         del steps[: sum(map(len, alike))]
-    return told
+    return sentences
 
 
 def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iterator[_Step]:  # noqa: C901 - a case for each event
@@ -61,12 +61,12 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 yield _Step("committed")
             case Recovered():
                 yield _Step("", text="The program had the broker recover.")
-            case Struck(strike, place):
+            case Struck(strike, line):
                 is_struck = True
                 new = _new(journal[position:], stood) if strike.kind == "crash" else []
-                told = [id_ for id_ in new if id_ in labels and id_ not in acknowledged]
-                effects = f", and the effect of {_named(told, labels)} stood" if told else ""
-                at = f"{strike.when} {strike.call}{place and f' ({place})'}"
+                standing = [id_ for id_ in new if id_ in labels and id_ not in acknowledged]
+                effects = f", and the effect of {_named(standing, labels)} stood" if standing else ""
+                at = f"{strike.when} {strike.call}{line and f' ({line})'}"
                 yield _Step("", text=f"{_STRUCK[strike.kind]} {at}{effects}.")
             case Paused(secs):
                 yield _Step("", text=f"The broker had nothing for {_duration(secs)}.")

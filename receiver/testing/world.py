@@ -73,7 +73,7 @@ class Struck(NamedTuple):
     """Something went wrong with a call."""
 
     strike: Strike
-    place: str
+    line: str
     """The line of the program; nothing if that isn't known."""
 
 

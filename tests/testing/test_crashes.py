@@ -59,14 +59,20 @@ def by_the_driver(broker, shop):
         broker.acknowledge(messages)
 
 
-def while_it_reads(broker, shop):
-    """A result that is half read has a lock in SQLite."""
+def opened_with_rows(shop):
+    """An engine for a shop whose inbox has some rows to read."""
     engine = shop.opened()
     with engine.begin() as connection:
         for number in range(3):
             connection.execute(
                 text("INSERT INTO inbox (id) VALUES (:id) ON CONFLICT DO NOTHING"), {"id": f"old {number}"}
             )
+    return engine
+
+
+def while_it_reads(broker, shop):
+    """A result that is half read has a lock in SQLite."""
+    engine = opened_with_rows(shop)
     while messages := broker.receive(2):
         reading = engine.connect()
         KEPT.append(rows := reading.execute(text("SELECT id FROM inbox"), execution_options={"stream_results": True}))
@@ -82,12 +88,7 @@ def while_it_reads(broker, shop):
 
 def while_its_driver_reads(broker, shop):
     """Only the frames of the crashed program know its cursor."""
-    engine = shop.opened()
-    with engine.begin() as connection:
-        for number in range(3):
-            connection.execute(
-                text("INSERT INTO inbox (id) VALUES (:id) ON CONFLICT DO NOTHING"), {"id": f"old {number}"}
-            )
+    engine = opened_with_rows(shop)
     while messages := broker.receive(2):
         driver = engine.raw_connection()
         cursor = driver.cursor()

@@ -374,19 +374,21 @@ def connected(address: BrokerAddress) -> socket.socket:
     `SettingsError` if files of certificates and keys can't be used, `BrokerError` if there is no such broker.
     """
     context = _context(address.files) if address.tls else None
+    waits_secs = ANSWER_SECS
     try:
-        link = socket.create_connection((address.host, address.port), ANSWER_SECS)
+        link = socket.create_connection((address.host, address.port), waits_secs)
         try:
             # Frames are small, and answers are waited for: without this each might take 40 ms.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
-                link.settimeout(min(_HANDSHAKE_SECS, ANSWER_SECS))
+                waits_secs = min(_HANDSHAKE_SECS, ANSWER_SECS)
+                link.settimeout(waits_secs)
                 link = context.wrap_socket(link, server_hostname=address.host)
         except BaseException:
             link.close()
             raise
     except TimeoutError as error:
-        raise mute(address, min(_HANDSHAKE_SECS, ANSWER_SECS) if address.tls else ANSWER_SECS) from error
+        raise mute(address, waits_secs) from error
     except (OSError, UnicodeError) as error:
         raise failure(address, error) from error
     link.settimeout(0)
@@ -411,10 +413,8 @@ def foreign(protocol: str, said: bytes) -> BrokerError:
     """The error for a port whose first bytes aren't of the protocol. None at all: it has ended the connection."""
     if not said:
         return BrokerError("it ends the connection without a word", hint=port_hint(protocol))
-    speaks, expected = (
-        next((name for begin, name in _BEGINNINGS.items() if said.startswith(begin)), None),
-        _SPOKEN[protocol],
-    )
+    expected = _SPOKEN[protocol]
+    speaks = next((name for begin, name in _BEGINNINGS.items() if said.startswith(begin)), None)
     problem = (
         f"this port speaks {speaks}, not {expected}"
         if speaks

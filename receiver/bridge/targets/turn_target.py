@@ -48,7 +48,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         super().__init__(name, connect, ids)
         self._has_begun = False
         self._note = _FIRST_NOTE
-        """Of the last turn that is there, since it has begun."""
+        """The note of the last turn that the broker has. It holds while `_has_begun`."""
         self._at_most = _ANY
         """How many messages the next turn may have."""
 

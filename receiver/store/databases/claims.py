@@ -234,10 +234,10 @@ class Claims:
         return set(map(text_of, self._ids(f"AND NOT {_WAITS}", self._domain_id)))
 
     def _ids(self, and_where: str, *values: Any) -> set[bytes]:
-        found = self._driver.execute(
+        rows = self._driver.execute(
             f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s {and_where}", (self._domain_id, *values)
         )
-        return {bytes(row[0]) for row in found.fetchall()}
+        return {bytes(row[0]) for row in rows.fetchall()}
 
     def add(self, ids: Collection[str]) -> None:
         """Claim ids that the rule remembers."""
