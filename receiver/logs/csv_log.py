@@ -170,8 +170,11 @@ class _Table:
             block.data.isascii() or block.data.decode()
             table = arrow_csv.read_csv(
                 pa.py_buffer(block.data),
+                # Arrow before 25 aborts a process that ends while Arrow's threads still start; one block needs none.
                 arrow_csv.ReadOptions(
-                    column_names=[str(field) for field in range(self._width)], block_size=len(block.data) + 1
+                    column_names=[str(field) for field in range(self._width)],
+                    block_size=len(block.data) + 1,
+                    use_threads=False,
                 ),
                 arrow_csv.ParseOptions(),
                 self._convert,
