@@ -25,6 +25,7 @@ _WAIT_SECS = 0.25
 _BATCH_BYTES = 16 << 20
 """A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
 _TEND_SECS = 1.0
+_AIM_SECS = 0.5
 _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
 """An idle connection counts as healthy after so long; then back-off begins anew. Not before, for a broker may confirm a
@@ -66,6 +67,24 @@ class Health:
         return f"it has been stuck for {still_secs:.0f} s"
 
 
+class Pace:
+    """How many messages are taken at once: as many as take about `_AIM_SECS`.
+
+    A batch costs a broker and a database little more than a message. But its messages wait for its last one, and so does
+    whoever meets one of its ids.
+    """
+
+    def __init__(self) -> None:
+        self.at_once = 1
+
+    def took(self, messages: int, secs: float) -> None:
+        """Learn from a batch."""
+        if secs > _AIM_SECS:
+            self.at_once = max(1, self.at_once // 2)
+        elif messages == self.at_once and secs < _AIM_SECS / 2:
+            self.at_once *= 2
+
+
 class Bridge:
     """One bridge from a source to a target. `open_bridge` makes it.
 
@@ -84,8 +103,10 @@ class Bridge:
         figures: Figures,
         settings: BridgeSettings,
         consumers: int = 1,
+        pace: Pace | None = None,
     ) -> None:
-        """`consumers` is how many bridges of the process take the same messages at once, this one among them."""
+        """`consumers` is how many bridges of the process take the same messages at once, this one among them. `pace` says
+        how many messages it takes at once, where that goes by how long they take."""
         self.receiver = receiver
         self.figures = figures
         self.health = Health(settings.stuck_after_secs)
@@ -94,6 +115,7 @@ class Bridge:
         self._target = target
         self._intake = intake
         self._consumers = consumers
+        self._pace = pace
         self._settings = settings
         self._source: Source | None = None
         self._retries = Retries(_BACKOFF)
@@ -221,7 +243,7 @@ class Bridge:
         most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
         if detects and 0 < window < most * self._consumers:
             most = max(1, window // self._consumers)
-            if self._most != most:
+            if self._most != most and self._pace is None:
                 each = " for each consumer" if self._consumers > 1 else ""
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
         self._most, self._most_unanswered = most, min(most, window)
@@ -234,6 +256,8 @@ class Bridge:
         source, most = self._source, self._most
         if source is None:
             return []
+        if self._pace is not None:
+            most = min(most, self._pace.at_once)
         try:
             taken = source.take(most, wait_secs=_WAIT_SECS)
         except (BrokerError, StoreError) as error:  # of the store, where a source couldn't read its positions
@@ -264,13 +288,16 @@ class Bridge:
         assert source is not None  # noqa: S101 - these are its deliveries
         advances = source.advances(deliveries) if hasattr(source, "advances") else ()
         taken = self._intake.taken(deliveries, advances, window=self._window, moves=self.health.moves)
+        began_secs = time.monotonic()
         try:
             if not self._until_done(partial(self._flow.before_acknowledging, taken)):
                 return
-            self._hear_answer()
+            if self._pace is not None:
+                self._pace.took(len(deliveries), time.monotonic() - began_secs)
             # Not by `isinstance`: to ask a protocol at each batch would cost as much as a commit.
             if hasattr(source, "begin_acknowledging"):
-                self._unanswered, self._unanswered_count = source.begin_acknowledging(deliveries), len(deliveries)
+                self._unanswered = source.begin_acknowledging(deliveries)
+                self._unanswered_count += len(deliveries)
             else:
                 source.acknowledge(deliveries)
                 self._is_well()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple, assert_never
 from urllib.parse import quote
 
-from receiver.bridge.bridge import Bridge
+from receiver.bridge.bridge import Bridge, Pace
 from receiver.bridge.connectors import Source, check_carried, check_durable, turns_to, way_from, way_to
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
 from receiver.bridge.connectors.nodes import Nodes, Way
@@ -39,6 +39,10 @@ from receiver.store.inbox import Inbox
 _MEMORY = "memory://"
 _RING = "is both source and target, so each message would come back"
 _MIXED = "is for messages and for duplicates, so nobody could tell them apart"
+_MOST_AT_ONCE = 50
+"""Messages that one of several consumers takes at once for a function of one."""
+_MOST_BY_STOMP = 5
+"""By STOMP a consumer has as many from the beginning, however slow the function is."""
 _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
@@ -312,10 +316,13 @@ def _several(
     """A bridge of several consumers."""
     (target,), count = targets, options.consumers or 1
     assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
-    # Each message is a batch of its own where the function takes one.
-    settings = options.settings if target.takes_many else replace(options.settings, max_batch_size=1)
-    # Who connects first shouldn't have all messages that there are.
-    ahead = {"most_ahead": settings.max_batch_size} if isinstance(connect, Way) else {}
+    settings, paces = options.settings, not target.takes_many
+    if paces:
+        settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
+    ahead = {}
+    if isinstance(connect, Way):  # who connects first shouldn't have all messages that there are
+        is_fixed = paces and connect.nodes.address.protocol == "stomp"
+        ahead["most_ahead"] = min(settings.max_batch_size, _MOST_BY_STOMP) if is_fixed else settings.max_batch_size
     inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
@@ -326,7 +333,15 @@ def _several(
         # Each has a turn of its own among the nodes of a cluster.
         connect_it = partial(copy(connect), **ahead)
         bridge = Bridge(
-            connect_it, flow, receiver, own, intake=intake, figures=figures, settings=settings, consumers=count
+            connect_it,
+            flow,
+            receiver,
+            own,
+            intake=intake,
+            figures=figures,
+            settings=settings,
+            consumers=count,
+            pace=Pace() if paces else None,
         )
         own.moves = bridge.health.moves
         bridges.append(bridge)

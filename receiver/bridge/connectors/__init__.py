@@ -126,8 +126,8 @@ class PipelinedSource(Source, Protocol):
     """A `Source` that may be asked for the next messages while the broker hasn't answered an acknowledgement yet."""
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
-        """As `acknowledge`, but it returns as soon as the broker is asked. What it returns waits for the answer, and is
-        called before the next are acknowledged. Meanwhile more may be taken; these count as acknowledged."""
+        """As `acknowledge`, but it returns as soon as the broker is asked. What it returns waits for the answer, and for all
+        answers before. Meanwhile more may be taken and acknowledged; these count as acknowledged."""
 
 
 @runtime_checkable

@@ -35,6 +35,8 @@ class AmqpSource(AmqpLink):
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._max_body_bytes = max_body_bytes
         self._most_ahead = most_ahead
+        self._at_most = 1
+        """How many messages were last asked for at once."""
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()
@@ -56,6 +58,7 @@ class AmqpSource(AmqpLink):
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         with self._changed:
             self._check()
+            self._at_most = at_most or self._at_most
             self._changed.wait_for(lambda: self._incoming or self._refused or self._failure, wait_secs)
             self._check()
             came = [self._incoming.popleft() for _ in range(min(at_most, len(self._incoming)))]
@@ -90,9 +93,9 @@ class AmqpSource(AmqpLink):
     def begin_acknowledging_to(self, token: int) -> Callable[[], None]:
         """Begin to acknowledge a delivery, and with it all before."""
         with self._changed:
-            self._to_accept += token - self._acknowledged
-            self._acknowledged = token
-            return partial(self._wait_for, self._ask(1))
+            count, self._acknowledged = token - self._acknowledged, token
+            self._to_accept += count
+            return partial(self._wait_for, self._ask(count))
 
     def _make_link(self) -> Any:
         address, dialect = self._address, self._dialect
@@ -154,9 +157,9 @@ class AmqpSource(AmqpLink):
             if ahead <= most // 2:
                 self._link.flow(most - ahead)
             return
-        # Whatever isn't acknowledged is kept from other consumers. RabbitMQ sends five more than Proton asks for at first:
-        # for less than nothing it must not be asked.
-        wanted = max(0, min(most, self._most_ahead) - len(self._unsettled))
+        # Whatever isn't acknowledged is kept from other consumers: so no more than one batch while another is handled.
+        # RabbitMQ sends five more than Proton asks for at first: for less than nothing it must not be asked.
+        wanted = max(0, min(most, self._most_ahead, 2 * self._at_most) - len(self._unsettled))
         if credit < wanted:
             self._link.flow(wanted - credit)
 
@@ -175,14 +178,16 @@ class AmqpSource(AmqpLink):
             delivery = self._unsettled.popleft()
             delivery.update(proton.Delivery.ACCEPTED)
             delivery.settle()
+            self._count_done()
         self._to_accept = 0
-        self._count_done()
 
     def _serve_transaction(self) -> None:
+        if self._answer is not None and self._answer.remote_state:
+            self._hear_coordinator()
         if self._to_accept and self._answer is None:
             self._answer = self._ask_coordinator("amqp:declare:list", [None])
-        if self._answer is None or not self._answer.remote_state:
-            return
+
+    def _hear_coordinator(self) -> None:
         answer, self._answer = self._answer, None
         if answer.remote_state == _DECLARED:
             (transaction,) = answer.remote.data
@@ -197,8 +202,8 @@ class AmqpSource(AmqpLink):
         elif answer.remote_state == proton.Delivery.ACCEPTED:
             for delivery in self._accepted:
                 delivery.settle()
+                self._count_done()
             self._accepted.clear()
-            self._count_done()
         else:
             self._fail(f"it doesn't acknowledge: {answer.remote.condition or answer.remote_state}")
         answer.settle()

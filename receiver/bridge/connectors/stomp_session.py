@@ -97,7 +97,7 @@ class StompSession:
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. What it returns waits for the receipts, and is called before anything else is asked, if ever."""
+        """Send these frames. What it returns waits for the receipts. It needn't be called; but not after that of later frames."""
         receipts = set()
         for frame in frames:
             self.check()

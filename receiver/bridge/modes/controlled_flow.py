@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -80,7 +81,7 @@ class ControlledFlow(KeepingFlow):
                 for at, why in outcome.failed.items()
             ]
             if not all(gives_up):
-                raise OutputError(f"{self._target.name}: a message failed", hint="its batch is tried again")
+                raise _MessageFailedError(f"{self._target.name}: a message failed", hint="its batch is tried again")
             for index in outcome.delivered:
                 del left[numbers[index]]
             parked += self._park_given_up(lease, first, left)
@@ -108,6 +109,10 @@ class ControlledFlow(KeepingFlow):
         self._given_up.clear()
 
 
+class _MessageFailedError(OutputError):
+    """The batch is rolled back because of a message of its own."""
+
+
 class _NotReadyError(Exception):
     """What the target noted in the store must be committed before it takes messages."""
 
@@ -125,6 +130,8 @@ class ConsumerFlow(ControlledFlow):
         super().__init__(receiver, dispatcher)
         self._address = address
         self._serves_inbox = serves_inbox
+        self._alone: deque[_Alone] = deque()
+        """What is left of a batch that failed as a whole."""
 
     def prepare(self) -> None:
         if self._serves_inbox:
@@ -137,6 +144,41 @@ class ConsumerFlow(ControlledFlow):
                 hint="leave out --consumers",
             )
         super().attach(source)
+        self._alone.clear()
+
+    def before_acknowledging(self, taken: Taken) -> None:
+        """Where a message of a batch fails, each gets a transaction of its own: none of them waits for another's next try."""
+        if not self._alone:
+            try:
+                super().before_acknowledging(taken)
+            except _MessageFailedError:
+                if len(taken.messages) == 1:
+                    raise
+                self._alone = deque(self._each_of(taken))
+        failed, failure = [], None
+        try:
+            while self._alone:
+                each = self._alone[0]
+                self._tries, self._given_up = each.tries, each.given_up
+                try:
+                    super().before_acknowledging(each.taken)
+                except _MessageFailedError as error:
+                    failure = error
+                    failed.append(each)
+                self._alone.popleft()
+        finally:
+            self._alone += failed
+        if failure is not None:
+            raise failure
+
+    def _each_of(self, taken: Taken) -> Iterator[_Alone]:
+        for index in range(len(taken.messages)):
+            refused, returned, given_up = (
+                {0: by_index[index]} if index in by_index else {}
+                for by_index in (taken.refused, taken.returned, self._given_up)
+            )
+            only = Taken(taken.messages[index : index + 1], refused, returned)
+            yield _Alone(only, Counter({0: self._tries[index]}), given_up)
 
     def tend(self) -> None:
         if self._serves_inbox:
@@ -160,6 +202,14 @@ class ConsumerFlow(ControlledFlow):
                 turn.park(taken.messages[index]._replace(sequence=index), why)
             admitted = Admitted(0, messages, 0, refused)
             return admitted, self.deliver(turn, admitted)
+
+
+class _Alone(NamedTuple):
+    """A message of a batch that failed, as a batch of its own."""
+
+    taken: Taken
+    tries: Counter[int]
+    given_up: dict[int, str]
 
 
 class _Turn(Lease):
