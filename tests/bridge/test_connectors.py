@@ -115,6 +115,20 @@ def test_more_is_taken_before_an_acknowledgement_is_answered(broker, name):
         assert bodies(take(source, 1)) == ["e"]
 
 
+def test_one_answer_may_be_waited_for_in_place_of_several(broker, name):
+    with broker.sink(name) as sink, broker.source(name) as source:
+        if not isinstance(source, PipelinedSource):
+            pytest.skip("it answers at once")
+        sink.send(texts(*"abcdefghi"))
+        for _ in range(3):
+            source.begin_acknowledging(take(source, 1))
+        source.begin_acknowledging(take(source, 2))()
+        source.begin_acknowledging(take(source, 1))
+        source.begin_acknowledging(take(source, 1))()
+    with broker.source(name) as source:
+        assert bodies(take(source, 2)) == ["h", "i"]
+
+
 def test_order_outlives_connections_that_acknowledge_nothing(broker, name):
     sent = [str(number) for number in range(30)]
     with broker.sink(name) as sink:

@@ -10,6 +10,8 @@ from functools import partial
 import pytest
 from sqlalchemy import text
 
+from receiver.bridge import bridge
+from receiver.bridge.bridge import Pace
 from receiver.bridge.connectors import sink_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
@@ -148,6 +150,54 @@ def test_other_consumers_go_on_while_one_waits_for_its_next_try(orders):
     send(orders, *NUMBERS)
     run(orders, failing)
     assert (booked(orders), failing.calls["0"]) == (NUMBERS, 4)
+
+
+@pytest.fixture
+def quick_at_all(monkeypatch):
+    """One consumer's batches have 1, 2, 4, 8 messages."""
+    monkeypatch.setattr(bridge, "_AIM_SECS", 1_000)
+
+
+@pytest.mark.usefixtures("quick_at_all")
+def test_messages_of_a_batch_do_not_wait_for_the_next_try_of_one_that_fails(orders):
+    """Nor is one of them tried more often for it."""
+    failing, at_last = Failing("9"), []
+
+    def book(received, connection):
+        if received.unique_message_id == "9" and failing.calls["9"]:
+            at_last[:] = booked(orders)
+        failing(received, connection)
+
+    send(orders, *NUMBERS)
+    ran = run(orders, book, consumers=1, max_tries=3)
+    assert at_last == [number for number in NUMBERS[:15] if number != "9"]
+    assert booked(orders) == [number for number in NUMBERS if number != "9"]
+    assert {id_: row.tries for id_, row in parked(orders).items()} == {"9": 3}
+    assert (ran.figures.delivered, ran.figures.failed, ran.figures.parked) == (39, 3, 1)
+    assert ran.receiver.status().rDupsDet == 0
+    assert audit(orders.store).findings == ()
+
+
+@pytest.mark.usefixtures("quick_at_all")
+def test_what_cannot_be_judged_is_parked_once_where_its_batch_fails(orders):
+    orders.send(message("1"), message(None, body="without"), message("2"), message("2"))
+    run(orders, Failing("2", times=3), consumers=1, ids=IdRule(missing=MissingIds.REFUSE))
+    (row,) = parked_rows(orders.store)
+    assert (booked(orders), row.unique_message_id) == (["1", "2"], None)
+
+
+def test_a_pace_goes_by_what_batches_take():
+    pace = Pace()
+    taken = []
+    for secs in (0.01, 0.01, 0.3, 0.6, 0.01):
+        taken.append(pace.at_once)
+        pace.took(pace.at_once, secs)
+    assert taken == [1, 2, 4, 4, 2]
+    pace.took(1, 0.01)  # no more came: nothing is known of larger ones
+    assert pace.at_once == 4
+    for _ in range(4):
+        pace.took(1, 10)
+    assert pace.at_once == 1
 
 
 def test_a_function_of_many_has_a_transaction_for_each_batch(orders):
