@@ -40,7 +40,7 @@ _CAMEL = "https://github.com/apache/camel/blob/main/core/camel-support/src/main/
                     "id-cache-size", "https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html"
                 ),
             ),
-            Vendor(
+            Vendor(  # its cache is called LRU, but a duplicate is no use of it
                 ("Camel's memory repository",),
                 "id_cache_size=1000",
                 is_tried=False,

@@ -26,7 +26,7 @@ STATED = (
     ("docs/bridge.md", f"after {BRIDGE['max_batch_interval_millis']} ms (`--max-batch-interval-millis`)"),
     ("docs/bridge-failures.md", f"after {BRIDGE['max_tries']} tries (`--max-tries`)"),
     ("docs/bridge-failures.md", f"a body above {MEGABYTES} MB (`--max-body-bytes`)"),
-    ("docs/bridge.md", f"A body of {MEGABYTES} MB passes several times through memory"),
+    ("docs/operations.md", f"one body of up to {MEGABYTES} MB several times"),
     ("docs/bridge.md", f"Every {BRIDGE['status_secs']} s (`--status-secs`)"),
     ("docs/embedding.md", f"ends after `lock_timeout_secs`, {STORE['lock_timeout_secs']} s by default"),
     ("docs/embedding.md", f"`retire_sources_after_days` ({RULE['retire_sources_after_days']}),"),

@@ -338,7 +338,7 @@ def test_a_user_with_few_rights(fresh_postgres_url):
 
 
 def test_a_domain_is_dropped(store_url, tmp_path):
-    _, block, _ = blocks(OPERATIONS, "sh", "Cleaning up")
+    _, block = blocks(OPERATIONS, "sh", "Cleaning up")
     verdicts(store_url, "1", domain="name:kept")
     with orders_of(store_url, domain="name:old") as still_open:
         Inbox.open(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()

@@ -355,6 +355,7 @@ class Postgres(Database):
         return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)})
 
     def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
+        # The session's: PgBouncer loses it where it pools transactions.
         session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}
         if not is_awaited:
             return _engine(url, WRITING, session, **_POOLED)
