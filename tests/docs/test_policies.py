@@ -101,8 +101,8 @@ def test_a_system_is_sized_by_the_sample_log():
 
 def test_every_system_that_a_log_sizes_has_its_row():
     section = TEXT.partition(f"## {SIZED}\n")[2].partition("\n## ")[0]
-    groups = re.findall(r"^- (.*)\n((?:    - .*\n)+)", section, re.MULTILINE)
-    rows = [(remembers, row.removeprefix("    - ")) for remembers, rows in groups for row in rows.splitlines()]
+    groups = re.findall(r"^- (.*)\n((?:  - .*\n)+)", section, re.MULTILINE)
+    rows = [(remembers, row.removeprefix("  - ")) for remembers, rows in groups for row in rows.splitlines()]
     for (remembers, row), system in zip(rows, sized_systems(), strict=True):
         setting = f"`{system.setting.name}`" if system.setting.name else "none, it is fixed"
         default = "none" if system.default is None else amount(system.limit, system.default)
