@@ -181,12 +181,12 @@ class Bridge:
         while not self.is_stopping:
             self.health.moves()
             self._look_at_window()
-            deliveries = self._take()
-            now = time.monotonic()
-            if now - tended_at >= _TEND_SECS:
+            if time.monotonic() - tended_at >= _TEND_SECS:
+                self._is_answered()  # where messages never cease, nobody else would ask for long
                 self._until_done(self._flow.tend)
                 self._check_target()
-                tended_at = now
+                tended_at = time.monotonic()
+            deliveries = self._take()
             self.idle_since = math.inf
             if deliveries:
                 self._handle(deliveries)
@@ -197,7 +197,7 @@ class Bridge:
                 self._deliver()
             elif self._source is not None and not getattr(self._source, "is_settling", False):
                 self.idle_since = self._busy_at
-                if stop_when_idle_secs is not None and self.idle_since <= now - stop_when_idle_secs:
+                if stop_when_idle_secs is not None and self.idle_since <= time.monotonic() - stop_when_idle_secs:
                     return
         self._is_answered()
 

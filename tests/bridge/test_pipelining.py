@@ -3,6 +3,7 @@
 import pytest
 
 from receiver import retrying
+from receiver.bridge import bridge
 from receiver.bridge.memory import MemorySource
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
@@ -87,12 +88,24 @@ def test_a_bridge_that_is_stopped_hears_the_last_answer(route):
 
     def handle(message):
         seen.append(message.text)
-        bridge.stop()
+        opened.stop()
 
     origin = route.origin._replace(connect=lambda: LaterSource(route))
-    bridge = open_bridge(origin, handle, route.store, BridgeOptions())
-    bridge.run()
+    opened = open_bridge(origin, handle, route.store, BridgeOptions())
+    opened.run()
     assert (seen, route.queued) == (TEN[:5], TEN[5:])
+
+
+def test_where_messages_never_cease_answers_are_heard_all_the_same(route, monkeypatch):
+    """So that a connection which is lost now and then is known to have been well meanwhile."""
+    monkeypatch.setattr(bridge, "_TEND_SECS", 0)
+    send(route, *TEN)
+    heard = []
+    running = open_from(
+        route, lambda: LaterSource(route, hear=lambda: heard.append(route.waiting() + len(route.effects())))
+    )
+    running.run(stop_when_idle_secs=0)
+    assert heard == [5, 10]
 
 
 def test_refused_acknowledgements_are_believed_after_a_while(route, monkeypatch):
