@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import nullcontext
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,16 +87,20 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     texts = tuple(policy or ())
     stated_policies(texts)
     how = options.read_options(column_map, time_unit, time_zone, on_error)
-    comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
+    from receiver.report.comparing import comparison_document
+
+    with report_file(report) as write_report:
+        comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
+        document = cache(partial(comparison_document, comparison))
+        write_report(document)
     if as_json:
         from receiver.report.json_object import comparison_json
 
         print_json(comparison_json(comparison))
     else:
-        from receiver.report.comparing import comparison_document
         from receiver.report.terminal import print_document
 
-        print_document(comparison_document(comparison), console())
+        print_document(document(), console())
 
 
 def _compare(
@@ -108,17 +113,14 @@ def _compare(
     report: str | None,
     verdicts: str | None,
 ) -> Comparison:
-    """Replay the log and write the requested files, which are created before the work begins."""
+    """Replay the log and write the verdicts, whose file is created before the work begins."""
     from receiver.compare.engine import compare_policies, verdict_batches
     from receiver.logs import read_logs
     from receiver.logs.writer import table_to_begin
-    from receiver.report.comparing import comparison_document
     from receiver.simulate.ingest import ingest
     from receiver.simulate.whole import verdict_schema
 
-    with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(report))
-        begin_table = outputs.enter_context(table_to_begin(verdicts)) if verdicts is not None else None
+    with nullcontext() if verdicts is None else table_to_begin(verdicts) as begin_table:
         batches = read_logs(logs, how, query)
         spare_logs(batches.paths, report=report, verdicts=verdicts)
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
@@ -130,5 +132,4 @@ def _compare(
             table = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
             for batch in verdict_batches(receipts, compared):
                 table.write(batch)
-        write_report(comparison_document(comparison))
     return comparison

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.cli.output import progress, report_file, spare_logs, stages
+from receiver.cli.output import progress, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 
@@ -39,15 +39,14 @@ def single_setting(question: Question) -> tuple[int, int] | None:
 
 
 class SimulateRequest(NamedTuple):
-    """What to simulate, and the files to write on the way."""
+    """What to simulate, and where to write the verdicts."""
 
     logs: list[str]
     question: Question
     options: ReadOptions
     report: str | None
+    """Where a report is written meanwhile, which mustn't be one of the logs."""
     verdicts: str | None
-    allowed_missed: int | None
-    """What `--fail-on-missed` allows."""
     query: str | None = None
     """What to ask the database for that `logs` names."""
 
@@ -61,24 +60,17 @@ class Cluster(NamedTuple):
 
 
 def simulate_here(request: SimulateRequest) -> Analysis:
-    """Replay the log in this process and write the requested files, which are created before the work begins."""
+    """Replay the log in this process and write the verdicts, whose file is created before the work begins."""
     from receiver.logs import read_logs
     from receiver.logs.writer import open_table
-    from receiver.report.sizing import analysis_document
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
     from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
 
-    question = request.question
-    with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(request.report))
-        table = (
-            outputs.enter_context(open_table(request.verdicts, VERDICT_SCHEMA))
-            if request.verdicts is not None
-            else None
-        )
+    question, verdicts = request.question, request.verdicts
+    with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as table:
         batches = read_logs(request.logs, request.options, request.query)
-        spare_logs(batches.paths, report=request.report, verdicts=request.verdicts)  # no output has been written yet
+        spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -87,21 +79,15 @@ def simulate_here(request: SimulateRequest) -> Analysis:
         if table is not None and (single := single_setting(question)):
             for batch in verdict_batches(receipts, *single):
                 table.write(batch)
-        write_report(analysis_document(analysis, allowed_missed=request.allowed_missed))
     return analysis
 
 
 def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
-    """Replay the log in tasks of Spark and write the requested files. `verdicts` may name a folder for Parquet files.
-
-    The report is created before the work begins.
-    """
-    from receiver.report.sizing import analysis_document
+    """Replay the log in tasks of Spark and write the verdicts, whose path may be that of a folder for Parquet files."""
     from receiver.spark.session import session
 
     question = request.question
     with ExitStack() as outputs:
-        write_report = outputs.enter_context(report_file(request.report))
         files = _files(request, cluster)
         if files is not None:
             files = outputs.enter_context(_at_hand(files, cluster.master))
@@ -125,7 +111,6 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
             write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
             _print_costs(spark)
-        write_report(analysis_document(analysis, allowed_missed=request.allowed_missed))
     return analysis
 
 

@@ -95,8 +95,8 @@ def _provenance() -> str:
 
 
 @contextmanager
-def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
-    """Create the file at once, if a path is given; the function that it yields writes a report's page into it.
+def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]], object]]:
+    """Create the file at once, if a path is given; the function that it yields makes a report and writes its page there.
 
     `MissingExtraError` if the libraries that make pages aren't installed.
     """
@@ -111,7 +111,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
     from receiver.logs.writer import replacing
 
     with replacing(path) as file:
-        yield lambda document: file.write(page_text(document, _provenance()).encode())
+        yield lambda document: file.write(page_text(document(), _provenance()).encode())
 
 
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ import typer
 from receiver.cli import options
 from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import console, print_json, progress
+from receiver.cli.output import console, print_json, progress, report_file
 from receiver.errors import SettingsError
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
@@ -138,20 +139,23 @@ def simulate(
         options.read_options(column_map, time_unit, time_zone, on_error),
         report,
         verdicts,
-        fail_on_missed,
         query,
     )
+    from receiver.report.sizing import analysis_document
+
     local = engine is _Engine.LOCAL
-    analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
+    with report_file(report) as write_report:
+        analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
+        document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed))
+        write_report(document)
     if as_json:
         from receiver.report.json_object import analysis_json
 
         print_json(analysis_json(analysis))
     else:
-        from receiver.report.sizing import analysis_document
         from receiver.report.terminal import print_document
 
-        print_document(analysis_document(analysis, allowed_missed=fail_on_missed), console())
+        print_document(document(), console())
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if single else analysis.recommendation.setting
