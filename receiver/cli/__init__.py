@@ -33,20 +33,22 @@ _LONGEST_ERROR = 2000
 _PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command(cls=CommandWithSettings, epilog=simulate.EPILOG)(simulate.simulate)
-app.command(cls=CommandWithSettings, epilog=compare.EPILOG)(compare.compare)
-app.command(cls=CommandWithSettings, epilog=bridge.EPILOG)(bridge.bridge)
-app.command(cls=CommandWithSettings, epilog=bridge.PROBE_EPILOG)(bridge.probe)
-app.command(cls=CommandWithSettings, epilog=simulate.GENERATE_EPILOG)(simulate.generate)
-app.command(cls=CommandWithSettings, epilog=stores.MIGRATE_EPILOG)(stores.migrate)
-app.command(cls=CommandWithSettings, epilog=stores.STATUS_EPILOG)(stores.status)
-app.command(cls=CommandWithSettings, epilog=stores.CHECK_EPILOG)(stores.check)
-app.add_typer(waiting.inbox)
-app.add_typer(waiting.parked)
-app.command(cls=CommandWithSettings, epilog=stores.LOOKUP_EPILOG)(stores.lookup)
-app.command(cls=CommandWithSettings, epilog=stores.FORGET_EPILOG)(stores.forget)
-app.command(cls=CommandWithSettings, epilog=stores.RETIRE_EPILOG)(stores.retire)
-app.add_typer(stores.domain)
+for command in (
+    simulate.simulate,
+    compare.compare,
+    bridge.bridge,
+    bridge.probe,
+    simulate.generate,
+    stores.migrate,
+    stores.status,
+    stores.check,
+    stores.lookup,
+    stores.forget,
+    stores.retire,
+):
+    app.command(cls=CommandWithSettings)(command)
+for group in (waiting.inbox, waiting.parked, stores.domain):
+    app.add_typer(group)
 
 
 def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it

@@ -37,18 +37,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
-EPILOG = examples(
-    "receiver bridge stomp://user@host:61613/queue/orders file:orders.jsonl --store sqlite:///receiver.db",
-    "receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book --store postgresql://host/desk",
-    "receiver bridge amqp://host/queue/orders python:desk:book --store postgresql://host/desk --consumers 16",
-    "receiver bridge 'kafka://host/orders?group=desk1' file:orders.jsonl --store postgresql://host/desk",
-    "receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst",
-    "receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json",
-    "receiver bridge amqp://host/queue/orders amqp://other/queue/orders --store sqlite:///receiver.db --duplicates-to file:again.jsonl",
-    note="Give passwords in the variables RECEIVER_FROM_PASSWORD, RECEIVER_TO_PASSWORD and RECEIVER_DUPLICATES_TO_PASSWORD, in "
-    "files, or in the addresses.",
-)
-
 _Source = Annotated[
     str,
     typer.Argument(
@@ -76,6 +64,17 @@ _Store = Annotated[
 ]
 
 
+@examples(
+    "receiver bridge stomp://user@host:61613/queue/orders file:orders.jsonl --store sqlite:///receiver.db",
+    "receiver bridge 'amqp://host/topic/prices?subscription=desk1' python:desk:book --store postgresql://host/desk",
+    "receiver bridge amqp://host/queue/orders python:desk:book --store postgresql://host/desk --consumers 16",
+    "receiver bridge 'kafka://host/orders?group=desk1' file:orders.jsonl --store postgresql://host/desk",
+    "receiver bridge stomp://host/orders amqp://other/orders --store sqlite:///receiver.db --record receipts.jsonl.zst",
+    "receiver bridge amqp://host/queue/orders file:orders.jsonl --store sqlite:///receiver.db --ids order_ids:from_json",
+    "receiver bridge amqp://host/queue/orders amqp://other/queue/orders --store sqlite:///receiver.db --duplicates-to file:again.jsonl",
+    note="Give passwords in the variables RECEIVER_FROM_PASSWORD, RECEIVER_TO_PASSWORD and RECEIVER_DUPLICATES_TO_PASSWORD, in "
+    "files, or in the addresses.",
+)
 @under_headings(
     {
         "The domain": "--domain --connection-id --receiver-id --window --expiry",
@@ -272,13 +271,11 @@ def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> N
             return
 
 
-PROBE_EPILOG = examples(
+@examples(
     "receiver probe amqp://localhost/queue/scratch",
     "receiver probe stomps://bridge@host:61613/queue/scratch --patience 300 --json",
     note="Give the password in the variable RECEIVER_FROM_PASSWORD, in a file, or in the address.",
 )
-
-
 @with_fields
 def probe(
     queue: Annotated[

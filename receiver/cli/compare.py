@@ -38,20 +38,16 @@ def _whose() -> str:
 
 
 _BARE = [kind.name for kind in _COMPARED if kind.parameters and all(p.default for p in kind.parameters)]
-EPILOG = f"""Policies: {" | ".join(map(form_of, _COMPARED))}. Times are in seconds. {listed(_BARE)} may stand
-without sizes: then they have {{receiver.dup_detection_per_source_expiry_window_size}} and
-{{receiver.dup_detection_expiry_time_secs}}, and the broker's own default. {_whose()}.
-
-Examples:
-
-receiver compare receipts.csv.gz --domain destination --report compare.html
-
-receiver compare logs/ --policy {_EXAMPLE} --policy {_ANOTHER} --json
-
-receiver compare receipts.parquet --policy {_EXAMPLE} --verdicts verdicts.csv
-"""
 
 
+@options.examples(
+    "receiver compare receipts.csv.gz --domain destination --report compare.html",
+    f"receiver compare logs/ --policy {_EXAMPLE} --policy {_ANOTHER} --json",
+    f"receiver compare receipts.parquet --policy {_EXAMPLE} --verdicts verdicts.csv",
+    above=f"Policies: {' | '.join(map(form_of, _COMPARED))}. Times are in seconds. {listed(_BARE)} may stand "
+    "without sizes: then they have {receiver.dup_detection_per_source_expiry_window_size} and "
+    f"{{receiver.dup_detection_expiry_time_secs}}, and the broker's own default. {_whose()}.",
+)
 def compare(  # noqa: PLR0917 - options of the command, given by name
     logs: options.Logs,
     policy: Annotated[

@@ -104,6 +104,16 @@ def under_headings(headings: Mapping[str, str]) -> Callable[[Callable[..., T]], 
     return marked
 
 
+def examples(*commands: str, above: str = "", note: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """At the end of a command's help, examples between two texts."""
+
+    def marked(command: Callable[..., T]) -> Callable[..., T]:
+        command.epilog = "\n\n".join(text for text in (above, "Examples:", *commands, note) if text)  # type: ignore[attr-defined]
+        return command
+
+    return marked
+
+
 class CommandWithSettings(TyperCommand):
     """A command whose help is filled in when it is shown: `{section.name}` with the setting's value, `{Class.field}` with
     the field's docstring."""
@@ -128,7 +138,7 @@ class CommandWithSettings(TyperCommand):
                     formatter.write_dl(rows)
 
     def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
-        self.epilog = _filled(self.epilog)
+        self.epilog = _filled(getattr(self.callback, "epilog", None))
         texts: list[Any] = [self, *self.params]
         for holder in texts:
             holder.help = _filled(holder.help)
@@ -227,11 +237,6 @@ OrderBy = Annotated[
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
 WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
-
-
-def examples(*commands: str, note: str = "") -> str:
-    """What stands below the help of a command."""
-    return "\n\n".join(("Examples:", *commands, note))
 
 
 def read_options(

@@ -24,14 +24,6 @@ from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
 
-EPILOG = examples(
-    "receiver simulate receipts.csv.gz --domain destination --report report.html",
-    "receiver simulate receipts.csv.gz --current 2000,120 --budget 500MB",
-    "receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json",
-    "receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0",
-    "receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId",
-)
-
 _MISSED_TOO_MANY = 1
 
 
@@ -40,6 +32,13 @@ class _Engine(StrEnum):
     SPARK = "spark"
 
 
+@examples(
+    "receiver simulate receipts.csv.gz --domain destination --report report.html",
+    "receiver simulate receipts.csv.gz --current 2000,120 --budget 500MB",
+    "receiver simulate logs/ --window 0,100:20000:16 --expiry 0,1:600:12 --json",
+    "receiver simulate receipts.parquet --window {receiver.dup_detection_per_source_expiry_window_size} --expiry {receiver.dup_detection_expiry_time_secs} --verdicts verdicts.csv --fail-on-missed 0",
+    "receiver simulate correlator.log --domain name:orders --map unique_message_id=OrderId",
+)
 @under_headings(
     {
         "Results": "--json --report --verdicts --fail-on-missed",
@@ -189,14 +188,13 @@ def _question(
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])
 _DEFAULTS = ScenarioPlan(scenario="steady", receipts=1)
 
-GENERATE_EPILOG = examples(
+
+@examples(
     "receiver generate storm.csv --scenario redelivery-storm --receipts 100000 --seed 7",
     "receiver generate large.parquet --scenario mixed --receipts 10000000 --sources 50 --rate 2000",
     "receiver generate quiet.jsonl.zst --scenario quiet-source --receipts 500000 --start 2026-03-01T00:00:00Z",
     "receiver generate vectors.jsonl --vectors --receipts 1000",
 )
-
-
 def generate(  # noqa: PLR0917 - options of the command, given by name
     file: Annotated[
         Path,

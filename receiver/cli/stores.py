@@ -94,13 +94,11 @@ def _print_if_broken(figures: StoreFigures) -> None:
         print("note: the store is broken: receiver check says where", file=sys.stderr)
 
 
-STATUS_EPILOG = examples(
+@examples(
     "receiver status sqlite:///receiver.db",
     "receiver status postgresql://bridge:secret@db.example.com/orders --json",
     "receiver status sqlite:///receiver.db --quick",
 )
-
-
 def status(
     url: StoreAddress,
     as_json: AsJson = False,  # noqa: FBT002
@@ -122,13 +120,12 @@ def status(
     _print_if_broken(figures)
 
 
-CHECK_EPILOG = examples(
-    "receiver check sqlite:///receiver.db", "receiver check postgresql://bridge:secret@db.example.com/orders --json"
-)
-
 _BROKEN = 1
 
 
+@examples(
+    "receiver check sqlite:///receiver.db", "receiver check postgresql://bridge:secret@db.example.com/orders --json"
+)
 def check(
     url: StoreAddress,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a list.")] = False,  # noqa: FBT002
@@ -147,11 +144,7 @@ def check(
     return _BROKEN if figures.findings else 0
 
 
-MIGRATE_EPILOG = examples(
-    "receiver migrate sqlite:///receiver.db", "receiver migrate postgresql://bridge:secret@db.example.com/orders"
-)
-
-
+@examples("receiver migrate sqlite:///receiver.db", "receiver migrate postgresql://bridge:secret@db.example.com/orders")
 def migrate(
     url: StoreAddress,
     revision: Annotated[
@@ -193,12 +186,11 @@ _OnlyDomain = Annotated[
     str | None, typer.Option("--domain", metavar="NAME", help="Only in domains of this name. [default: all domains]")
 ]
 
-RETIRE_EPILOG = examples(
+
+@examples(
     "receiver retire sqlite:///receiver.db --idle {receiver.retire_sources_after_days}",
     "receiver retire sqlite:///receiver.db --source gateway-1:4711 --source gateway-1:4712 --domain queue://orders",
 )
-
-
 def retire(
     url: StoreAddress,
     sources: Annotated[
@@ -244,12 +236,11 @@ _UniqueMessageId = Annotated[
 ]
 _NOT_REMEMBERED = 1
 
-LOOKUP_EPILOG = examples(
+
+@examples(
     "receiver lookup sqlite:///receiver.db order-4711",
     "receiver lookup postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders --json",
 )
-
-
 def lookup(
     url: StoreAddress,
     unique_message_id: _UniqueMessageId,
@@ -276,12 +267,10 @@ def lookup(
     return 0 if any(each.is_remembered for each in known) else _NOT_REMEMBERED
 
 
-FORGET_EPILOG = examples(
+@examples(
     "receiver forget sqlite:///receiver.db order-4711 --yes",
     "receiver forget postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders",
 )
-
-
 def forget(
     url: StoreAddress,
     unique_message_id: _UniqueMessageId,
@@ -311,13 +300,10 @@ def forget(
 domain = typer.Typer(name="domain", help="List the domains of a store, or drop one that is no longer used.")
 
 
-@domain.command(
-    "list",
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver domain list sqlite:///receiver.db",
-        "receiver domain list postgresql://bridge:secret@db.example.com/orders --json",
-    ),
+@domain.command("list", cls=CommandWithSettings)
+@examples(
+    "receiver domain list sqlite:///receiver.db",
+    "receiver domain list postgresql://bridge:secret@db.example.com/orders --json",
 )
 def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the domains in a store, and how much each keeps. Nothing is changed."""
@@ -329,13 +315,10 @@ def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: F
     _print_if_broken(figures)
 
 
-@domain.command(
-    "drop",
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver domain drop sqlite:///receiver.db --domain 3",
-        "receiver domain drop sqlite:///receiver.db --domain queue://orders --yes",
-    ),
+@domain.command("drop", cls=CommandWithSettings)
+@examples(
+    "receiver domain drop sqlite:///receiver.db --domain 3",
+    "receiver domain drop sqlite:///receiver.db --domain queue://orders --yes",
 )
 def drop_domain(
     url: StoreAddress,

@@ -36,13 +36,10 @@ parked = typer.Typer(
 )
 
 
-@inbox.command(
-    "list",
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver inbox list sqlite:///receiver.db",
-        "receiver inbox list postgresql://bridge:secret@db.example.com/orders --json",
-    ),
+@inbox.command("list", cls=CommandWithSettings)
+@examples(
+    "receiver inbox list sqlite:///receiver.db",
+    "receiver inbox list postgresql://bridge:secret@db.example.com/orders --json",
 )
 def list_inbox(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List the targets in a store, and how many messages wait for each.
@@ -55,12 +52,10 @@ def list_inbox(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT
     show(url, target_rows(url), inbox_object, print_inbox, as_json=as_json)
 
 
-@inbox.command(
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver inbox move sqlite:///receiver.db 3 4",
-        "receiver inbox move sqlite:///receiver.db 3 amqp://broker.example.com:5673/queue/orders",
-    ),
+@inbox.command(cls=CommandWithSettings)
+@examples(
+    "receiver inbox move sqlite:///receiver.db 3 4",
+    "receiver inbox move sqlite:///receiver.db 3 amqp://broker.example.com:5673/queue/orders",
 )
 def move(
     url: StoreAddress,
@@ -98,11 +93,8 @@ def move(
         )
 
 
-@inbox.command(
-    "drop",
-    cls=CommandWithSettings,
-    epilog=examples("receiver inbox drop sqlite:///receiver.db 3", "receiver inbox drop sqlite:///receiver.db 3 --yes"),
-)
+@inbox.command("drop", cls=CommandWithSettings)
+@examples("receiver inbox drop sqlite:///receiver.db 3", "receiver inbox drop sqlite:///receiver.db 3 --yes")
 def drop_inbox(
     url: StoreAddress,
     target: Annotated[str, typer.Argument(help=_TARGET_HELP, show_default=False)],
@@ -142,13 +134,10 @@ def _target_name(rows: Sequence[TargetRow], old: TargetRow, to: str) -> str:
     return to if to in its_own else target_name(to)
 
 
-@parked.command(
-    "list",
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver parked list sqlite:///receiver.db",
-        "receiver parked list postgresql://bridge:secret@db.example.com/orders --json",
-    ),
+@parked.command("list", cls=CommandWithSettings)
+@examples(
+    "receiver parked list sqlite:///receiver.db",
+    "receiver parked list postgresql://bridge:secret@db.example.com/orders --json",
 )
 def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
     """List a store's parked messages: for which target, when, and why."""
@@ -158,12 +147,8 @@ def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FB
     show(url, parked_rows(url), parked_object, print_parked, as_json=as_json)
 
 
-@parked.command(
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver parked retry sqlite:///receiver.db 17 18", "receiver parked retry sqlite:///receiver.db --all"
-    ),
-)
+@parked.command(cls=CommandWithSettings)
+@examples("receiver parked retry sqlite:///receiver.db 17 18", "receiver parked retry sqlite:///receiver.db --all")
 def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False) -> None:  # noqa: FBT002
     """Put parked messages back into the inbox.
 
@@ -175,13 +160,8 @@ def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem =
     _print_done(url, retry_parked(url, _numbers(numbers, all_of_them)), "sent back to the inbox")
 
 
-@parked.command(
-    "drop",
-    cls=CommandWithSettings,
-    epilog=examples(
-        "receiver parked drop sqlite:///receiver.db 17", "receiver parked drop sqlite:///receiver.db --all --yes"
-    ),
-)
+@parked.command("drop", cls=CommandWithSettings)
+@examples("receiver parked drop sqlite:///receiver.db 17", "receiver parked drop sqlite:///receiver.db --all --yes")
 def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False, yes: Yes = False) -> None:  # noqa: FBT002
     """Delete parked messages for good.
 

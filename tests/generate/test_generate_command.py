@@ -11,12 +11,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from receiver.cli.simulate import GENERATE_EPILOG, generate
+from receiver.cli.options import CommandWithSettings
+from receiver.cli.simulate import generate
 from receiver.errors import OutputError, SettingsError
 from receiver.simulate.scenarios import SCENARIOS
 
 app = typer.Typer()
-app.command(epilog=GENERATE_EPILOG)(generate)
+app.command(cls=CommandWithSettings)(generate)
 
 
 def run(*arguments):
