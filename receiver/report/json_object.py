@@ -118,17 +118,9 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def _policy(figures: PolicyFigures) -> dict[str, Any]:
-    return {
-        "policy": figures.policy,
-        "caught": figures.caught,
-        "missed": figures.missed,
-        "false_duplicates": figures.false_duplicates,
-        "peak_ids": figures.peak_ids,
-        "memory_bytes": figures.memory_bytes,
-        "missed_causes": _causes(figures.missed_causes),
-        "false_causes": _causes(figures.false_causes),
-        **({"fitted": True} if figures.is_fitted else {}),
-    }
+    shown = _record(figures)
+    fitted = {"fitted": True} if shown.pop("is_fitted") else {}
+    return shown | {name: _causes(shown[name]) for name in ("missed_causes", "false_causes")} | fitted
 
 
 def _domain(domain: ComparedDomain, policies: list[str]) -> dict[str, Any]:
