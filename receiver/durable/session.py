@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,7 +21,6 @@ from receiver.durable.duplicates import OnDuplicate, report
 from receiver.durable.opening import MEMORY, Opened, new_number
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
-from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded
@@ -29,7 +28,7 @@ from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog
 from receiver.store.sql_rows import BatchNumber
-from receiver.store.tables import DomainState, RecordedRow
+from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -174,12 +173,6 @@ class DomainSession(Guarded):
                 hint="open it again, all of its receivers alike",
             )
         return state
-
-    def recorded(self, rows: Sequence[ReceiptValues], tally: Tally) -> RecordedRow | None:
-        """What a batch leaves in the store for the recording."""
-        if self.recorder is not None:
-            tally.recorded = self.recorder.packed(tally.plain_rows(rows), tally.full_receipts)
-        return tally.recorded
 
     def new_batch_number(self) -> BatchNumber:
         """The number that a batch in its caller's transaction leaves there."""

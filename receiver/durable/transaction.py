@@ -135,10 +135,11 @@ class Transaction:
         cache = self.cache
         if self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
-        recorded = self._session.recorded(rows, tally)
+        if (recorder := self._session.recorder) is not None:
+            tally.recorded = recorder.packed(tally.plain_rows(rows), tally.full_receipts)
         with corrupt_if_nonsense(self.state):
             retired = cache.retire_due()
-            changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=recorded)
+            changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=tally.recorded)
             return self._new_state(tally, len(retired)), changes
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
