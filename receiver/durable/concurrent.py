@@ -29,7 +29,7 @@ from receiver.durable.transaction import unknown_outcome
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
 from receiver.store.databases import database_of, store_error, translated
-from receiver.store.log import ended, joinable, under_way
+from receiver.store.log import ended, joinable, keep_whole, under_way
 from receiver.store.sql_rows import discard, driver_of
 from receiver.store.tables import ArrivalRow
 
@@ -169,7 +169,9 @@ class ConcurrentBatch(Batch):
     def _check_whole(self) -> None:
         """Raise where the COMMIT to come would undo what was received, or some of it, without a word."""
         connection = self._own
-        if connection.closed or connection.invalidated or under_way(connection) != self._under_way:
+        transaction, _ = self._under_way
+        is_lost = connection.closed or connection.invalidated
+        if is_lost or under_way(connection) != self._under_way or transaction is None or not transaction.is_active:
             raise ended(connection, self._dbapi)
         with translated(self._session.address):
             self._claims.check_whole()
@@ -196,6 +198,8 @@ class ConcurrentBatch(Batch):
         """As `Batch.connection`."""
         if not self._is_open:
             raise ClosedError("the batch is over")
+        if self._joined is None and not self._must_commit:
+            keep_whole(self._own, lambda: self._is_open)
         self._must_commit = True
         return self._own
 

@@ -11,6 +11,7 @@ its number in it, to be looked up later: there is no event to miss and no constr
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
+_ENDS = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to\b))\b", re.IGNORECASE)
+"""A statement that ends a transaction."""
 _KEPT_SEQS = 1_000_000_000
 """A killed receiver's number is kept for so many more receipts of the domain: its recording is settled by it."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
@@ -144,7 +147,7 @@ class OwnLog:
             connection = self.engine.connect()
             rows = self._rows = database.rows(connection, self.domain_id)
             database.watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
-            event.listen(connection, "commit", self._refuse_while_lent)
+            keep_whole(connection, lambda: self._lent is not None)
         return self._rows
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
@@ -183,13 +186,6 @@ class OwnLog:
             # Takes over the driver's transaction, which is under way.
             self._lent = connection.get_transaction() or connection.begin()
         return connection
-
-    def _refuse_while_lent(self, _: Connection) -> None:
-        if self._lent is not None:
-            raise SettingsError(
-                "a batch's connection was told to commit, which would keep its rows without its ids; nothing is committed",
-                hint="leave committing to the batch: it commits rows and ids together where its block ends",
-            )
 
     def commit(self) -> None:
         self._lent = None
@@ -286,6 +282,24 @@ def under_way(connection: Connection) -> tuple[RootTransaction | None, NestedTra
     return connection.get_transaction(), connection.get_nested_transaction()
 
 
+def keep_whole(connection: Connection, is_lent: Callable[[], bool]) -> None:
+    """Refuse to commit by the connection, or to end its transaction by a statement, while it is lent to a batch's block."""
+
+    def refuse(_: Connection) -> None:
+        if is_lent():
+            raise SettingsError(
+                "a batch's connection was told to commit, which would keep its rows without its ids; nothing is committed",
+                hint="leave committing to the batch: it commits rows and ids together where its block ends",
+            )
+
+    def refuse_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        if _ENDS.match(statement):
+            refuse(connection)
+
+    event.listen(connection, "commit", refuse)
+    event.listen(connection, "before_cursor_execute", refuse_statement)
+
+
 def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
     """The error for a transaction that ended inside the batch. One that its caller ended isn't worth another try."""
     if connection.closed or connection.invalidated or driver_of(connection) is not driver:
@@ -294,7 +308,7 @@ def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsEr
             hint="send the batch again",
         )
     return SettingsError(
-        "the transaction or savepoint of the batch was ended inside its block, so its ids aren't recorded",
+        "the transaction or savepoint of the batch was ended inside its block, and the batch can't be committed as a whole",
         hint="leave committing and rolling back to the batch; of a transaction of yours, do either after the batch",
     )
 
