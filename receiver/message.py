@@ -129,7 +129,9 @@ UNCHECKED = Decision(Verdict.UNCHECKED)
 def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
     """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: the domain had no receipt before."""
     if not isinstance(unique_message_id, str):
-        raise SettingsError(f"unique_message_id must be text, not {unique_message_id!r:.80}")
+        raise SettingsError(
+            f"unique_message_id must be text, not {unique_message_id!r:.80}", hint="str(...) makes text of a number"
+        )
     if not isinstance(message_source_id, str | None):
         raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
     if received_at_us.__class__ is not int:  # True is an int, but no time

@@ -205,7 +205,7 @@ Domain = Annotated[
         metavar="KEY",
         help="Which receipts are compared: those of a queue by one connection (default), of a queue by whichever connection "
         "(destination), of a connection, of a receiver, or all (name:TEXT). Take destination where several connections take "
-        "from one queue, and default for a correlator's log.",
+        "from one queue: then a correlator's receivers need one dupDetectionDomainId.",
     ),
 ]
 ColumnMap = Annotated[

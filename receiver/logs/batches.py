@@ -118,7 +118,7 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
 def no_receipt(names: Sequence[str]) -> LogFormatError:
     """The error for files that together hold no receipt."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    return LogFormatError(shown, "no receipt in the log", hint="there is nothing to replay")
+    return LogFormatError(shown, "no receipt in the log", hint="a correlator logs them with logJmsMessages=true")
 
 
 @dataclass(frozen=True, slots=True, order=True)

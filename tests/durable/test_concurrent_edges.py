@@ -248,7 +248,7 @@ def test_a_transaction_ended_inside_the_block(fresh_postgres_url, joins, how):
                     batch.receive(id_, received_at_us=0)
 
         for more in ["b", ""]:
-            with pytest.raises(SettingsError, match="ended inside|told to commit"):
+            with pytest.raises(SettingsError, match=r"ended inside|told to commit"):
                 receive(*more)
         connection.rollback()
         assert send(orders, "b") == [NEW]
