@@ -37,6 +37,7 @@ from receiver.steps.read import Reading, pieces_of, reading, reports_of, units_o
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from receiver.domains import DomainKey
@@ -229,14 +230,29 @@ def _checked_types(receipts: DataFrame, options: ReadOptions) -> None:
 
 
 def file_and_row(frame: DataFrame) -> list[Column] | None:
-    """Where a frame's rows were read, if it knows."""
+    """Where a frame's rows were read, if it knows, and if they stand there as they were written."""
     if _FILE in frame.columns and _ROW in frame.columns:
         return [col(_FILE), col(_ROW)]
     try:
         fields = frame.select("_metadata.file_path", "_metadata.row_index").columns
     except AnalysisException:
         return None
+    if _moves_rows(frame):
+        return None
     return [col(f"_metadata.{field}").alias(name) for field, name in zip(fields, (_FILE, _ROW), strict=True)]
+
+
+def _moves_rows(frame: DataFrame) -> bool:
+    """Whether its rows are of a table that writes them anew elsewhere, as Delta's `OPTIMIZE` does. Such tables have formats of
+    their own, which are kinds of Parquet.
+    """
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way tells the format
+    relations = [leaf for leaf in map(leaves.apply, range(leaves.size())) if _class(leaf) == "LogicalRelation"]
+    return any(_class(leaf.relation().fileFormat()) != "ParquetFileFormat" for leaf in relations)
+
+
+def _class(java: JavaObject) -> str:
+    return str(java.getClass().getSimpleName())
 
 
 def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
