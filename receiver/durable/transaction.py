@@ -96,8 +96,10 @@ class Transaction:
         may_vanish = self._has_read_on and self._joined is not None
         if has_decided or may_be_half_done or may_vanish:
             self.cache.drop()
-        self.log.rollback()
-        self._end()
+        try:
+            self.log.rollback()
+        finally:  # an interrupt may come meanwhile, and this thread would be refused the domain for ever
+            self._end()
 
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""

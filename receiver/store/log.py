@@ -198,13 +198,15 @@ class OwnLog:
             transaction.commit()
 
     def rollback(self) -> None:
-        """Give up the transaction, and the connection where that fails; never raises."""
+        """Give up the transaction, and the connection where that fails; raises nothing but interrupts."""
         try:
             if self._rows is not None and not self._rows.connection.closed:
                 self._rows.connection.rollback()  # which does nothing in a transaction that only the driver knows of
                 self._rows.driver.rollback()
-        except Exception:  # noqa: BLE001 - whatever it is, the transaction ends with its connection
-            self.discard()
+        except BaseException as error:
+            self.discard()  # whatever it is, the transaction ends with its connection
+            if not isinstance(error, Exception):
+                raise
 
     def discard(self) -> None:
         """Give up the connection, which an error may have broken; the next transaction makes another."""

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from receiver import Receiver
 from receiver.durable.audit import audit
@@ -73,3 +73,26 @@ def test_savepoints_of_its_are_its_own(opened):
         batch.connection.execute(INSERT, {"id": "3"})
         batch.connection.execute(text("ROLLBACK TRANSACTION TO mine"))
     assert rows_of(url, "payment") == 1
+
+
+def test_an_interrupt_while_it_is_rolled_back(opened):
+    """Neither this thread nor the database keeps others from the domain afterwards."""
+    url, receiver = opened
+
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    def failing():
+        with receiver.batch() as batch:
+            batch.receive("1")
+            batch.connection.execute(INSERT, {"id": "1"})
+            event.listen(batch.connection, "rollback", interrupt)
+            raise ValueError
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+    with receiver.batch() as batch:
+        assert batch.receive("1").deliver
+    with receiver.batch() as batch:
+        assert not batch.receive("1").deliver
+    assert rows_of(url, "payment") == 0
