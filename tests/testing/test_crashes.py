@@ -3,9 +3,12 @@
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session
 
+from receiver import Receiver
+from receiver.testing import check_exactly_once
+from tests.stores import execute
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
 
@@ -157,3 +160,33 @@ def test_a_crash_as_it_connects_is_no_exception(checked_on_sqlite):
             with_an_inbox(broker, shop)
 
     checked_on_sqlite(consume, max_examples=1)
+
+
+@pytest.mark.slow
+def test_an_acknowledgement_inside_a_batch_of_a_receiver_is_blamed(tmp_path):
+    """The crash there goes through the end of the batch, and leaves nothing of it for the next run of the program."""
+
+    def consume(broker, story):
+        with Receiver.open(url_of(story), connection_id="broker", destination="orders") as orders:
+            while messages := broker.receive(10):
+                with orders.batch() as batch:
+                    for message in messages:
+                        if batch.receive(message.unique_message_id).deliver:
+                            batch.connection.execute(
+                                text("INSERT INTO payment VALUES (:id)"), {"id": message.unique_message_id}
+                            )
+                    broker.acknowledge(messages)
+
+    def url_of(story):
+        url = f"sqlite:///{tmp_path}/{story}.db"
+        if not (tmp_path / f"{story}.db").exists():
+            execute(url, "CREATE TABLE payment (id text)")
+        return url
+
+    def effects(story):
+        with create_engine(url_of(story), poolclass=NullPool).connect() as connection:
+            return list(connection.scalars(text("SELECT id FROM payment")))
+
+    with pytest.raises(AssertionError, match="the effect of message 1 of sender A is missing") as found:
+        check_exactly_once(consume, effects, max_examples=1)
+    assert "The program crashed after acknowledge()" in str(found.value)
