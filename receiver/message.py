@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 from receiver.errors import SettingsError
 
@@ -120,6 +120,10 @@ class Decision:
     def deliver(self) -> bool:
         """Whether the message goes on to the application: if it is no duplicate, or is delivered anyway."""
         return self.verdict is not Verdict.DUPLICATE or self.delivered_anyway
+
+    def __bool__(self) -> NoReturn:
+        # Else a duplicate would be true, and be handled again by whoever forgets `deliver`.
+        raise TypeError("a decision is neither true nor false; ask for decision.deliver")
 
 
 NEW = Decision(Verdict.NEW)

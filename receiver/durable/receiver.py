@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ from receiver.store.databases import database_of, translated
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
+
+_LOGGER = logging.getLogger("receiver")
 
 
 class Receiver(Closing):
@@ -103,10 +106,15 @@ class Receiver(Closing):
         options = BatchOptions(key.name(channel), observe_only, reject_batches, reuse is IdReuse.DELIVER)
         session = DomainSession(opened, options, settings or ReceiverSettings(), store_settings, on_duplicate)
         try:
-            was_concurrent = session.load().is_concurrent
+            state = session.load()
             if record is not None:
                 session.record_to(record, channel)
-            if was_concurrent != concurrent:
+            if state.is_concurrent != concurrent:
+                if state.is_concurrent or state.receipts:
+                    kind = "concurrent" if concurrent else "exclusive"
+                    _LOGGER.warning(
+                        "%s becomes %s, for all who use it: others fail until opened so", options.domain, kind
+                    )
                 with Batch(session) as batch, translated(session.address):
                     convert(batch, session.claims_of(batch.connection), to_concurrent=concurrent)
             session.is_concurrent = concurrent

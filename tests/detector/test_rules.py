@@ -66,6 +66,14 @@ def test_a_receipt_without_id_is_delivered_and_changes_nothing():
     assert detector.receive("a", received_at_us=6_000_000).age_us == 1_000_000  # the clock hadn't moved to 99 s
 
 
+def test_a_decision_is_not_taken_for_true():
+    """Whoever forgets `.deliver` would handle every duplicate again."""
+    detector = TwoTierDetector(window=1, expiry_secs=0)
+    for _ in range(2):
+        with pytest.raises(TypeError, match=r"decision\.deliver"):
+            assert detector.receive("a", received_at_us=0)
+
+
 def test_a_clock_set_back_forgets_nothing_early():
     detector = TwoTierDetector(window=0, expiry_secs=10)
     assert verdicts(detector, "a@100", "b@50", "c@60", "b@109", "a@110") == [NEW, NEW, NEW, DUPLICATE, DUPLICATE]

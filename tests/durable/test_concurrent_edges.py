@@ -379,6 +379,15 @@ def test_two_open_a_new_domain_at_once(fresh_postgres_url):
         assert send(second, "a") == [DUPLICATE]
 
 
+def test_converting_is_said_aloud(fresh_postgres_url, caplog):
+    """Whoever forgets `concurrent=True` takes the domain from all others."""
+    with concurrent(fresh_postgres_url) as orders:
+        send(orders, "a")
+        assert not caplog.messages
+        opened(fresh_postgres_url).close()
+    assert [said for said in caplog.messages if "becomes exclusive, for all who use it" in said]
+
+
 def test_converting_waits_for_open_transactions(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as orders:
