@@ -181,12 +181,14 @@ class Bridge:
         while not self.is_stopping:
             self.health.moves()
             self._look_at_window()
-            if time.monotonic() - tended_at >= _TEND_SECS:
+            is_due = time.monotonic() - tended_at >= _TEND_SECS
+            if is_due:
                 self._is_answered()  # where messages never cease, nobody else would ask for long
+            deliveries = self._take()
+            if is_due:  # what waits comes before what was taken
                 self._until_done(self._flow.tend)
                 self._check_target()
                 tended_at = time.monotonic()
-            deliveries = self._take()
             self.idle_since = math.inf
             if deliveries:
                 self._handle(deliveries)

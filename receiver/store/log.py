@@ -284,12 +284,16 @@ def under_way(connection: Connection) -> tuple[RootTransaction | None, NestedTra
     return connection.get_transaction(), connection.get_nested_transaction()
 
 
+class EndedByHandError(SettingsError):
+    """The application has tried to end a batch's transaction, which goes on."""
+
+
 def keep_whole(connection: Connection, is_lent: Callable[[], bool]) -> None:
     """Refuse to commit by the connection, or to end its transaction by a statement, while it is lent to a batch's block."""
 
     def refuse(_: Connection) -> None:
         if is_lent():
-            raise SettingsError(
+            raise EndedByHandError(
                 "a batch's connection was told to commit, which would keep its rows without its ids; nothing is committed",
                 hint="leave committing to the batch: it commits rows and ids together where its block ends",
             )

@@ -8,6 +8,7 @@ from sqlalchemy import NullPool, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, held_elsewhere, opened, send, undone
 from tests.postgres import fresh_database
 
@@ -321,10 +322,10 @@ def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders
 
 @pytest.mark.parametrize("by_hand", ["COMMIT", "ROLLBACK"])
 def test_a_transaction_of_our_own_ended_by_hand(orders, by_hand):
-    """Behind the back of both drivers. What would be committed statement by statement from there on isn't sent."""
+    """Behind the back of SQLAlchemy. What would be committed statement by statement from there on isn't sent."""
     with refused(SettingsError, "ended inside"), orders.batch() as batch:
         batch.receive("x", received_at_us=0)
-        batch.connection.exec_driver_sql(by_hand)
+        driver_of(batch.connection).execute(by_hand)
     assert send(orders, "x") == [NEW]
 
 

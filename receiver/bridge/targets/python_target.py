@@ -21,6 +21,7 @@ from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.store.inbox import Lease
+from receiver.store.log import EndedByHandError
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
@@ -113,6 +114,8 @@ class PythonTarget(Target):
             why = None if result is None else not_done(result)
         except MessageRefusedError as error:
             why = described(error)
+        except EndedByHandError as error:
+            raise self._has_ended_it() from error
         except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
