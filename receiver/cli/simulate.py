@@ -17,11 +17,13 @@ from receiver.cli import options
 from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
 from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import console, print_json, progress, report_file
-from receiver.errors import SettingsError
+from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from receiver.simulate.analysis import Question
 
 _MISSED_TOO_MANY = 1
@@ -123,6 +125,8 @@ def simulate(
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
                 raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
+        if query is None:
+            _refuse_tables(logs)
     question = _question(domain, window, expiry, current, _with_budget(settings, budget))
     single = single_setting(question)
     if verdicts is not None and single is None:
@@ -162,6 +166,25 @@ def simulate(
         return 0
     print(f"{judged.missed:,} duplicates missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
     return _MISSED_TOO_MANY
+
+
+def _refuse_tables(logs: Sequence[str]) -> None:
+    """`SettingsError` for what only Spark reads, or a query."""
+    from receiver.store.databases import store_url
+    from receiver.store.databases.database import masked
+
+    for log in logs:
+        if log.startswith("table:") and not Path(log).exists():
+            raise SettingsError(f"{log} is a table of Spark", hint="add --engine spark")
+        if "://" not in log:
+            continue
+        try:
+            store_url(log)
+        except MissingExtraError:
+            pass  # it is a database all the same
+        except SettingsError:
+            continue
+        raise SettingsError(f"{masked(log)} is a database", hint='add --query "SELECT ..."')
 
 
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:

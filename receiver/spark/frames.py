@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from html import escape
@@ -180,7 +180,7 @@ def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window"
 
 
 def _list(name: str, values: Sequence[float]) -> str:
-    if isinstance(values, str) or not values:
+    if isinstance(values, str) or not isinstance(values, Iterable) or not values:
         raise SettingsError(f"{name} must be a list of numbers", hint="None chooses it from the log")
     return ",".join(map(str, values))
 

@@ -34,6 +34,20 @@ def test_a_missing_file(refused):
     assert "nowhere.csv: No such file" in refused("nowhere.csv")
 
 
+@pytest.mark.parametrize(
+    ("log", "remedy"),
+    [
+        ("table:receipts", "add --engine spark"),
+        ("sqlite:///receipts.db", "add --query"),
+        ("postgresql://me:secret@localhost/orders", "add --query"),
+    ],
+)
+def test_a_table_and_a_database_are_no_files(refused, log, remedy):
+    said = refused(log)
+    assert remedy in said
+    assert "secret" not in said
+
+
 def test_a_glob_that_matches_nothing(refused):
     assert "*.log: no file matches" in refused("*.log")
 

@@ -232,6 +232,7 @@ def test_text_knows_no_order(spark, tmp_path):
         (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
         (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
+        (lambda frame: frame, {"windows": 100}, SettingsError, "list of numbers"),
         (lambda frame: frame, {"windows": [-1]}, SettingsError, "^windows: '-1' isn't a number"),
         (lambda frame: frame, {"expiries_secs": ["x"]}, SettingsError, "^expiries_secs: 'x' isn't a number"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
