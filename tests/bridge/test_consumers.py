@@ -145,6 +145,14 @@ def test_what_is_parked_is_claimed_and_what_is_tried_again_is_handed_on(orders):
     assert (booked(orders), parked(orders), orders.waiting()) == (["1", "2"], {}, 0)
 
 
+def test_a_store_is_sound_while_what_was_parked_waits_again(orders):
+    send(orders, "1", "2")
+    run(orders, Failing("1", "2"), max_tries=1)
+    assert retry_parked(orders.store, None) == 2
+    assert orders.waiting() == 2
+    assert audit(orders.store).findings == ()
+
+
 def test_other_consumers_go_on_while_one_waits_for_its_next_try(orders):
     failing = Failing("0", times=3)
     send(orders, *NUMBERS)
