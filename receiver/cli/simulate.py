@@ -170,13 +170,14 @@ def simulate(
 
 def _refuse_tables(logs: Sequence[str]) -> None:
     """`SettingsError` for what only Spark reads, or a query."""
+    from receiver.logs.remote import is_url
     from receiver.store.databases import store_url
     from receiver.store.databases.database import masked
 
     for log in logs:
         if log.startswith("table:") and not Path(log).exists():
             raise SettingsError(f"{log} is a table of Spark", hint="add --engine spark")
-        if "://" not in log:
+        if not is_url(log):
             continue
         try:
             store_url(log)

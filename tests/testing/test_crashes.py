@@ -187,6 +187,6 @@ def test_an_acknowledgement_inside_a_batch_of_a_receiver_is_blamed(tmp_path):
         with create_engine(url_of(story), poolclass=NullPool).connect() as connection:
             return list(connection.scalars(text("SELECT id FROM payment")))
 
-    with pytest.raises(AssertionError, match="the effect of message 1 of sender A is missing") as found:
+    with pytest.raises(AssertionError, match="the effect of message 1 of sender A is missing") as raised:
         check_exactly_once(consume, effects, max_examples=1)
-    assert "The program crashed after acknowledge()" in str(found.value)
+    assert "The program crashed after acknowledge()" in str(raised.value)
