@@ -171,14 +171,15 @@ def simulate(
 def _refuse_tables(logs: Sequence[str]) -> None:
     """`SettingsError` for what only Spark reads, or a query."""
     from receiver.logs.remote import is_url
-    from receiver.store.databases import store_url
-    from receiver.store.databases.database import masked
 
     for log in logs:
         if log.startswith("table:") and not Path(log).exists():
             raise SettingsError(f"{log} is a table of Spark", hint="add --engine spark")
         if not is_url(log):
             continue
+        from receiver.store.databases import store_url  # with SQLAlchemy, which few logs need
+        from receiver.store.databases.database import masked
+
         try:
             store_url(log)
         except MissingExtraError:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch
@@ -41,10 +41,12 @@ from receiver.logs.journal import (
 from receiver.logs.jsonl import read_jsonl
 from receiver.logs.options import ReadOptions, spellings
 from receiver.logs.parquet import MAGIC, read_parquet
-from receiver.logs.query import Query, read_query
 from receiver.logs.remote import UrlPath, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
 from receiver.logs.source import BOM, PIECE_BYTES, LogSource, Stream, content_of, opened
+
+if TYPE_CHECKING:
+    from receiver.logs.query import Query
 
 _PARTITION = re.compile("[^=]+=.*", re.DOTALL)
 """The name of a folder that is searched too."""
@@ -114,6 +116,8 @@ def queried(logs: Sequence[str], sql: str) -> LogFile:
     """The rows of a query as a file; the only log is the database's address."""
     if len(logs) != 1:
         raise SettingsError("a query is of one database", hint="name its address alone, such as sqlite:///file")
+    from receiver.logs.query import Query  # with SQLAlchemy, which few logs need
+
     query = Query(logs[0], sql)
     return LogFile(None, query.name, None, query=query)
 
@@ -260,6 +264,8 @@ def open_log(
 ) -> Iterator[tuple[LogSource, LogReader]]:
     """Open one file, and choose its reader; `advanced` is called with the number of bytes read since its last call."""
     if (query := file.query) is not None:
+        from receiver.logs.query import read_query
+
         yield LogSource(file.name, iter(())), lambda _source, how: read_query(query, how)
         return
     on_read = advanced or (lambda _bytes: None)

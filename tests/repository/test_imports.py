@@ -25,3 +25,18 @@ def test_the_library_is_light(module):
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {"numpy", "numba", "pyarrow", "pandas", "polars", "pyspark", "typer", "rich", "yaml", "altair"}
     assert heavy.isdisjoint(json.loads(ran.stdout))
+
+
+def test_a_log_of_files_loads_no_database(tmp_path):
+    """It would take a quarter of a second of each `receiver simulate`."""
+    log = tmp_path / "log.csv"
+    log.write_text("unique_message_id,received_at\na,2026-01-01T00:00:00Z\n")
+    program = f"""
+import sys
+from receiver.cli import run
+sys.argv[1:] = ["simulate", {str(log)!r}, "--domain", "name:orders"]
+status = run()
+print(status, "sqlalchemy" in sys.modules, file=sys.stderr)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.stderr.splitlines()[-1:] == ["0 False"], ran.stderr
