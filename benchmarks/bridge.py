@@ -33,7 +33,7 @@ from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.stores import on_a_disk, postgres
 from examples.demo.artemis import Broker, check_programs, fetch, new_broker
 from examples.demo.processes import HOST
-from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge import Message, sink_of, source_of
 from receiver.bridge.opening import open_bridge
 from receiver.bridge.options import BridgeOptions, Mode
 from tests.brokers import cached, classic, qpid, rabbitmq

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns
-from receiver.bridge.connectors import Message, sink_of, source_of
+from receiver.bridge import Message, sink_of, source_of
 from receiver.bridge.opening import open_bridge
 from receiver.bridge.options import BridgeOptions
 from receiver.closing import Closing

@@ -50,7 +50,7 @@ from benchmarks.peers_java import Peers, TunedBroker, fetch
 from benchmarks.stores import postgres
 from examples.demo import artemis
 from examples.demo.processes import HOST
-from receiver.bridge.connectors import Message, sink_of
+from receiver.bridge import Message, sink_of
 
 __all__ = ["peers"]
 

@@ -17,12 +17,12 @@ from typing import Any
 from benchmarks.bridging import BATCH, BODY, SOURCES, TURNS, check, new_store
 from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
-from receiver.bridge.connectors import Message
-from receiver.bridge.memory import MemoryBroker
+from receiver.bridge import Message
 from receiver.bridge.opening import Origin, open_bridge
 from receiver.bridge.options import BridgeOptions
 from receiver.durable.receiver import Receiver
 from receiver.settings import BridgeSettings
+from tests.brokers.memory import MemoryBroker
 
 __all__ = ["way"]
 

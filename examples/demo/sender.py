@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from receiver.bridge.connectors import Message, Sink, sink_of
+from receiver.bridge import Message, Sink, sink_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 

@@ -12,7 +12,6 @@
 | `metrics.py` | the figures for Prometheus |
 | `probing.py` | `receiver probe`: how a broker redelivers |
 | `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
-| `memory.py` | a broker in memory, the reference for what connectors must do |
 """
 
 from importlib import import_module
@@ -20,30 +19,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge
-    from receiver.bridge.connectors import (
-        Advance,
-        Delivery,
-        Message,
-        PositionedSource,
-        Sink,
-        Source,
-        sink_of,
-        source_of,
-    )
+    from receiver.bridge.connectors import Delivery, PositionedSource, Sink, Source, sink_of, source_of
     from receiver.bridge.connectors.address import BrokerAddress
     from receiver.bridge.opening import Origin, open_bridge
     from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
     from receiver.bridge.received import Received
     from receiver.closing import Closing
+    from receiver.store.messages import Message
+    from receiver.store.positions import Advance
 
 _NAMES = {
     "bridge": ("Bridge",),
     "opening": ("Origin", "open_bridge"),
     "options": ("BridgeOptions", "IdRule", "MissingIds", "Mode", "Tls"),
     "received": ("Received",),
-    "connectors": ("Advance", "Delivery", "Message", "PositionedSource", "Sink", "Source", "sink_of", "source_of"),
+    "connectors": ("Delivery", "PositionedSource", "Sink", "Source", "sink_of", "source_of"),
     "connectors.address": ("BrokerAddress",),
     ".closing": ("Closing",),
+    ".store.messages": ("Message",),
+    ".store.positions": ("Advance",),
 }
 """By module."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}

@@ -12,7 +12,6 @@ from sqlalchemy import text
 
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import Message, Source
-from receiver.bridge.memory import MemoryBroker, MemorySink, MemorySource, MemoryTurns
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets import Target
@@ -23,6 +22,7 @@ from receiver.bridge.targets.turn_target import TurnTarget
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.codec import to_bytes
 from receiver.store.inbox import Inbox
+from tests.brokers.memory import MemoryBroker, MemorySink, MemorySource, MemoryTurns
 from tests.stores import engine_of, execute
 
 TEN = [str(number) for number in range(10)]

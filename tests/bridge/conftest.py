@@ -11,13 +11,13 @@ from receiver.bridge import bridge as bridge_module
 from receiver.bridge.connectors import address as address_module
 from receiver.bridge.connectors import amqp_link, sink_of, source_of, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.targets import python_target
 from receiver.retrying import Backoff
 from tests.bridge.bridged import Route
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.campaign import FOR_EVER, Queue, Store
+from tests.brokers.memory import MemoryBroker
 from tests.durable.proxy import proxied
 from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
 from tests.postgres import fresh_database

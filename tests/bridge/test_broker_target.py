@@ -6,7 +6,6 @@ from functools import partial
 import pytest
 
 from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
-from receiver.bridge.memory import MemoryBroker, MemorySink
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED
@@ -15,6 +14,7 @@ from receiver.errors import MessageRefusedError
 from receiver.settings import ReceiverSettings
 from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
+from tests.brokers.memory import MemoryBroker, MemorySink
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

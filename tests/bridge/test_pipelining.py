@@ -4,12 +4,12 @@ import pytest
 
 from receiver import retrying
 from receiver.bridge import bridge
-from receiver.bridge.memory import MemorySource
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
 from receiver.errors import BrokerError, BrokerRefusedError
 from receiver.settings import BridgeSettings, ReceiverSettings
 from tests.bridge.bridged import TEN, open_from, send
+from tests.brokers.memory import MemorySource
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

@@ -8,10 +8,10 @@ import pytest
 
 from receiver.bridge import Closing, Message, Origin, open_bridge
 from receiver.bridge.connectors import Advance, Delivery, PositionedSource
-from receiver.bridge.memory import MemorySource
 from receiver.bridge.opening import BridgeOptions
 from receiver.bridge.options import Mode
 from receiver.errors import MessagesLostError, StoreError
+from tests.brokers.memory import MemorySource
 
 KEEPING = [mode for mode in Mode if mode.keeps]
 

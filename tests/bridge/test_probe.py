@@ -15,12 +15,12 @@ from receiver import TwoTierDetector, Verdict
 from receiver.bridge import probing
 from receiver.bridge.connectors import DUPLICATE_ID, Message, sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.probing import LEAST_MESSAGES, Ending, ProbeReceipt, Selectors, _needs, _out_of_order, probe
 from receiver.errors import SettingsError
 from receiver.report.probing import print_probe
 from tests.bridge.conftest import address_of, product_of
 from tests.bridge.test_connectors import SOON_SECS
+from tests.brokers.memory import MemoryBroker
 
 SECS_US = 1_000_000
 

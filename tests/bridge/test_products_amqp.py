@@ -11,11 +11,11 @@ import pytest
 from receiver.bridge import BridgeOptions, Message, Mode, open_bridge, sink_of, source_of
 from receiver.bridge.connectors import amqp, amqp_link, products
 from receiver.bridge.connectors.amqp import AmqpSink
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import Origin
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
+from tests.brokers.memory import MemoryBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 THERE = "products-amqp"

@@ -19,13 +19,13 @@ from receiver import retrying
 from receiver.bridge import Message, sink_of, source_of
 from receiver.bridge.connectors import products
 from receiver.bridge.connectors.products import product_by_stomp
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
 from receiver.settings import BridgeSettings
 from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
 from tests.brokers import classic as classic_broker
 from tests.brokers.cached import new_broker
+from tests.brokers.memory import MemoryBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from receiver.bridge.bridge import Bridge
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED, Passed
@@ -19,6 +18,7 @@ from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, message, run_until
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import bodies, take, texts
+from tests.brokers.memory import MemoryBroker
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 

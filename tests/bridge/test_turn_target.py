@@ -6,7 +6,6 @@ from contextlib import closing
 
 import pytest
 
-from receiver.bridge.memory import MemoryTurns
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule
 from receiver.bridge.targets import turn_target
@@ -16,6 +15,7 @@ from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import drop_waiting, parked_rows, retry_parked, target_rows
 from tests.bridge.bridged import TEN, DiedError, Route, _die, message, send
+from tests.brokers.memory import MemoryTurns
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(2)]
 

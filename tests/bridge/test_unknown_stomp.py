@@ -9,10 +9,10 @@ import pytest
 
 from receiver import retrying
 from receiver.bridge.connectors import Message
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
 from receiver.errors import BrokerRefusedError
+from tests.brokers.memory import MemoryBroker
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from receiver.bridge import BridgeOptions, IdRule, Message, Origin, open_bridge
-from receiver.bridge.memory import MemoryBroker
+from tests.brokers.memory import MemoryBroker
 from tests.docs.markdown import blocks, commands
 
 PAGE, HEADING = "docs/bridge.md", "Ids"

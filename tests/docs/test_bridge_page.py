@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from receiver.bridge import Message, Mode, Origin, open_bridge
 from receiver.bridge.connectors.address import Node
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.metrics import export
+from tests.brokers.memory import MemoryBroker
 from tests.docs.markdown import ROOT, blocks, commands, sections
 
 PAGE = "docs/bridge.md"

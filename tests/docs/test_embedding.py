@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from receiver import Receiver, StoreSettings
 from receiver.bridge import Message, Origin, open_bridge
-from receiver.bridge.memory import MemoryBroker
 from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import DedupKeyMaker
 from receiver.store.inbox import Inbox
+from tests.brokers.memory import MemoryBroker
 from tests.docs.bridge import CHANNEL, Aside, Broker, CrashError, Payment, orders_of, pay, verdicts
 from tests.docs.markdown import ROOT, blocks, commands, sections
 from tests.docs.markdown import run as run_command

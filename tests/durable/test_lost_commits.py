@@ -10,7 +10,6 @@ from contextlib import closing, contextmanager
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import Origin, open_bridge
 from receiver.bridge.received import Taken, new_received
 from receiver.bridge.targets.python_target import PythonTarget
@@ -20,6 +19,7 @@ from receiver.errors import StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.schema import migrate
 from tests.bridge.bridged import message
+from tests.brokers.memory import MemoryBroker
 from tests.durable.async_opened import orders_and_engine, run
 from tests.durable.async_opened import send as async_send
 from tests.durable.checks import assert_sound
@@ -268,7 +268,8 @@ def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
         return open_bridge(origin, PythonTarget("python:tests:see", lambda got: seen.append(got.text)), url)
 
     def taken(*ids):
-        return Taken([new_received((None, 0, 0, id_, None, "queue://orders", message(id_))) for id_ in ids])
+        messages = [new_received((None, 0, 0, id_, None, "queue://orders", message(id_))) for id_ in ids]
+        return Taken(messages, [each.receipt() for each in messages])
 
     with closing(bridge()) as ours, closing(bridge()) as another:
         with lost(pair):

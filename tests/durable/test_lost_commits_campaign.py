@@ -20,13 +20,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from receiver import Receiver
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.errors import ReceiverError
 from receiver.senders import SequenceIdMaker
 from receiver.store.schema import migrate
 from tests.bridge.bridged import message
+from tests.brokers.memory import MemoryBroker
 from tests.campaigns import survived
 from tests.durable.async_opened import opened as async_opened
 from tests.durable.checks import assert_sound

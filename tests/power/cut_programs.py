@@ -19,7 +19,6 @@ from typing import NamedTuple
 from sqlalchemy import Column, MetaData, NullPool, Table, Text, create_engine, insert, select
 
 from receiver import Recording
-from receiver.bridge.memory import MemorySource
 from receiver.detector import ForgottenId
 from receiver.durable.audit import audit
 from receiver.durable.forgetting import forget, retire_sources
@@ -29,6 +28,7 @@ from receiver.settings import BridgeSettings
 from receiver.store.databases import store_url as url_object
 from receiver.store.schema import migrate
 from tests.bridge.bridged import Route, message, open_from
+from tests.brokers.memory import MemorySource
 from tests.durable.opened import opened, sizes
 from tests.model import Model
 

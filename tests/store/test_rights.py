@@ -8,7 +8,6 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
 
 from receiver import Receiver
-from receiver.bridge.memory import MemoryBroker
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.durable.audit import audit
 from receiver.errors import StoreError
@@ -17,6 +16,7 @@ from receiver.store.databases import store_url
 from receiver.store.schema import migrate
 from receiver.store.tables import METADATA
 from tests.bridge.bridged import message
+from tests.brokers.memory import MemoryBroker
 from tests.docs.markdown import blocks
 from tests.stores import execute, rows_of
 
