@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Message, Source, sink_of, source_of, way_from
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Source, sink_of, source_of, way_from
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
+from receiver.store.messages import Message
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -14,12 +14,13 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from receiver.bridge.connectors import UNREAD, Advance, Delivery, Message, Property
+from receiver.bridge.connectors import UNREAD, Delivery
 from receiver.bridge.options import IdRule
 from receiver.errors import MessageRefusedError
 from receiver.message import LATEST_US, Receipt
 from receiver.store.codec import base64_of, dumped, to_bytes
-from receiver.store.messages import StoredMessage
+from receiver.store.messages import Message, Property, StoredMessage
+from receiver.store.positions import Advance
 
 _LOGGER = logging.getLogger("receiver.bridge")
 PASSED = "receiverPassedDomains"
@@ -153,6 +154,8 @@ class Taken:
     """A batch as it was taken off the broker, in order, and not acknowledged yet."""
 
     messages: Sequence[Received]
+    receipts: Sequence[Receipt]
+    """The messages as the detector judges them."""
     refused: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages can't be judged: they are parked."""
     returned: Mapping[int, str] = field(default_factory=dict)
@@ -185,7 +188,7 @@ class Intake:
         """`window` is how many ids a source's window has, 0 where nothing is detected. `moves` is called before each call of
         a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
-        messages, refused, returned = [], {}, {}
+        messages, receipts, refused, returned = [], [], {}, {}
         rule, is_sourceless = self._ids, False
         for index, delivery in enumerate(deliveries):
             message = delivery.message
@@ -205,10 +208,12 @@ class Intake:
             if sent_ms != message.jms_timestamp_ms:
                 self._warn_of_time(message, sent_ms)
                 message = replace(message, jms_timestamp_ms=sent_ms)
-            messages.append(new_received((None, 0, now_us, *ids, self._destination, message)))
+            received = new_received((None, 0, now_us, *ids, self._destination, message))
+            messages.append(received)
+            receipts.append(received.receipt())
         if is_sourceless and window:
             self._warn_of_one_window(window)
-        return Taken(messages, refused, returned, advances)
+        return Taken(messages, receipts, refused, returned, advances)
 
     def _warn_of_ring(self, id_: str | None) -> None:
         self._warn_once(

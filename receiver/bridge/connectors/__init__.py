@@ -27,50 +27,30 @@ from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import Nodes, Way
 from receiver.errors import MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
-from receiver.store.messages import Message, Property
+from receiver.store.messages import Message
 from receiver.store.positions import Advance, Positions
-
-__all__ = [
-    "CONTENT_TYPE",
-    "CORRELATION_ID",
-    "DELIVERY_MODE",
-    "DUPLICATE_ID",
-    "EXPIRATION",
-    "JMS_TYPE",
-    "NON_PERSISTENT",
-    "PRIORITY",
-    "REPLY_TO",
-    "UNREAD",
-    "Advance",
-    "Delivery",
-    "Message",
-    "PipelinedSource",
-    "PositionedSource",
-    "Positions",
-    "Property",
-    "Sink",
-    "Source",
-    "TurnSink",
-    "check_body",
-    "check_carried",
-    "check_durable",
-    "connectors_of",
-    "sink_of",
-    "source_of",
-    "too_large",
-    "turns_to",
-]
 
 _T = TypeVar("_T")
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property that switches the duplicate detection of Artemis on."""
-CORRELATION_ID, REPLY_TO, JMS_TYPE, CONTENT_TYPE = "JMSCorrelationID", "JMSReplyTo", "JMSType", "ContentType"
-PRIORITY, DELIVERY_MODE, EXPIRATION = "JMSPriority", "JMSDeliveryMode", "JMSExpiration"
-"""Headers that are set only where a message differs from most: a priority that isn't 4, NON_PERSISTENT, and when it ends,
-in milliseconds since 1970."""
-NON_PERSISTENT = "NON_PERSISTENT"
 UNREAD = "unread"
 """The kind of a body that is all of a message that couldn't be read."""
+NON_PERSISTENT = "NON_PERSISTENT"
+"""The only delivery mode that is said: a message without one is persistent."""
+
+
+class Header:
+    """The names of a message's headers."""
+
+    CORRELATION_ID = "JMSCorrelationID"
+    REPLY_TO = "JMSReplyTo"
+    JMS_TYPE = "JMSType"
+    CONTENT_TYPE = "ContentType"
+    PRIORITY = "JMSPriority"
+    """Set only where it isn't 4."""
+    DELIVERY_MODE = "JMSDeliveryMode"
+    EXPIRATION = "JMSExpiration"
+    """When the message ends, in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

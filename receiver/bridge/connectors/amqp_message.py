@@ -15,19 +15,7 @@ from itertools import accumulate
 from types import NoneType
 from typing import Any, NamedTuple
 
-from receiver.bridge.connectors import (
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    DELIVERY_MODE,
-    EXPIRATION,
-    JMS_TYPE,
-    NON_PERSISTENT,
-    PRIORITY,
-    REPLY_TO,
-    UNREAD,
-    Message,
-    Property,
-)
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header
 from receiver.bridge.connectors.amqp_link import proton
 from receiver.bridge.connectors.amqp_sections import (
     ANNOTATIONS,
@@ -45,6 +33,7 @@ from receiver.bridge.connectors.amqp_sections import (
     value_of,
 )
 from receiver.errors import MessageUnfitError
+from receiver.store.messages import Message, Property
 
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
 """Of bodies that are neither text nor bytes."""
@@ -54,8 +43,13 @@ _FIELDS = 13
 content-encoding, absolute-expiry-time, creation-time, group-id, group-sequence, reply-to-group-id."""
 _GROUPS = slice(10, 13)
 _NO_GROUP = [None] * 3
-_JMS_FIELDS = {JMS_TYPE: 3, REPLY_TO: 4, CORRELATION_ID: _CORRELATION_ID, CONTENT_TYPE: _CONTENT_TYPE}
-_OF_HEADER = frozenset((PRIORITY, DELIVERY_MODE, EXPIRATION))
+_JMS_FIELDS = {
+    Header.JMS_TYPE: 3,
+    Header.REPLY_TO: 4,
+    Header.CORRELATION_ID: _CORRELATION_ID,
+    Header.CONTENT_TYPE: _CONTENT_TYPE,
+}
+_OF_HEADER = frozenset((Header.PRIORITY, Header.DELIVERY_MODE, Header.EXPIRATION))
 _LEFT_OUT = {
     # Where it went, and when it was to be delivered there.
     *("x-opt-jms-dest", "x-opt-delivery-time", "x-opt-delivery-delay"),
@@ -97,7 +91,7 @@ def _decoded(data: bytes) -> Message:
     fields = _fields(sections)
     typed = _properties(sections)
     is_plain = _PLAIN_TYPES.issuperset(map(type, typed.values()))
-    header = _header(sections.get(HEADER, _EMPTY_LIST))
+    headers, ttl_ms, redelivered = _header(sections.get(HEADER, _EMPTY_LIST))
     body = _body(bodies)
     kept = b"".join(
         (
@@ -113,16 +107,16 @@ def _decoded(data: bytes) -> Message:
         is_text=body.is_text,
         body_kind=body.kind,
         properties=typed if is_plain else {name: _plain(value) for name, value in typed.items()},
-        headers=_headers(header, fields),
+        headers=_headers(fields, headers, ttl_ms),
         message_id=None if fields[_MESSAGE_ID] is None else str(_plain(fields[_MESSAGE_ID])),
-        redelivered=header.redelivered,
+        redelivered=redelivered,
         jms_timestamp_ms=None if fields[_CREATED] is None else int(fields[_CREATED]) or None,
         amqp=kept or None,
     )
 
 
 def _fields(sections: Mapping[int, bytes]) -> list[Any]:
-    """The section of properties as a list, None where one isn't set; what each position is: at `_FIELDS`."""
+    """The section of properties by the positions of `_FIELDS`, None where one isn't set."""
     fields = value_of(sections[PROPERTIES]) if PROPERTIES in sections else []
     if not isinstance(fields, list) or len(fields) > _FIELDS:
         raise ValueError("its properties aren't those of AMQP")
@@ -143,28 +137,21 @@ def _properties(sections: Mapping[int, bytes]) -> dict[str, Any]:
     return typed
 
 
-class _Header(NamedTuple):
-    """What AMQP's header says that a bridge hands on."""
-
-    headers: Mapping[str, str]
-    ttl_ms: int | None
-    redelivered: bool
-
-
 @lru_cache(1_000)  # many messages have the same
-def _header(encoded: bytes) -> _Header:
+def _header(encoded: bytes) -> tuple[Mapping[str, str], int | None, bool]:
+    """Of AMQP's header the headers, the time to live in milliseconds, and whether the message was delivered before."""
     fields = value_of(encoded)
     if not isinstance(fields, list):
         raise TypeError("its header isn't a list")
     durable, priority, ttl_ms, _, count = [*fields, *[None] * 5][:5]
     headers = {}
     if not durable:
-        headers[DELIVERY_MODE] = NON_PERSISTENT
+        headers[Header.DELIVERY_MODE] = NON_PERSISTENT
     if not isinstance(ttl_ms, int | None):
         raise TypeError("its time to live isn't a number")
     if priority not in {None, _DEFAULT_PRIORITY}:
-        headers[PRIORITY] = str(int(priority))
-    return _Header(headers, ttl_ms, bool(count))
+        headers[Header.PRIORITY] = str(int(priority))
+    return headers, ttl_ms, bool(count)
 
 
 @lru_cache(1_000)
@@ -177,12 +164,11 @@ def _annotations(encoded: bytes) -> bytes:
     return section_of(ANNOTATIONS, sent_on) if sent_on else b""
 
 
-def _headers(header: _Header, fields: list[Any]) -> dict[str, str]:
+def _headers(fields: list[Any], said: Mapping[str, str], ttl_ms: int | None) -> dict[str, str]:
     headers = {name: str(_plain(fields[at])) for name, at in _JMS_FIELDS.items() if fields[at] is not None}
-    if header.headers:
-        headers |= header.headers
-    if (expires_ms := fields[_EXPIRES]) or header.ttl_ms:
-        headers[EXPIRATION] = str(int(expires_ms or time.time() * 1_000 + (header.ttl_ms or 0)))
+    headers |= said
+    if (expires_ms := fields[_EXPIRES]) or ttl_ms:
+        headers[Header.EXPIRATION] = str(int(expires_ms or time.time() * 1_000 + (ttl_ms or 0)))
     return headers
 
 
@@ -255,10 +241,10 @@ def _encoded(message: Message) -> Iterator[bytes]:
 
 def _header_section(headers: Mapping[str, str]) -> bytes:
     if not _OF_HEADER.isdisjoint(headers):
-        priority, expires_ms = headers.get(PRIORITY), headers.get(EXPIRATION)
+        priority, expires_ms = headers.get(Header.PRIORITY), headers.get(Header.EXPIRATION)
         left_ms = None if expires_ms is None else int(expires_ms) - time.time_ns() // 1_000_000
         fields = [
-            headers.get(DELIVERY_MODE) != NON_PERSISTENT,
+            headers.get(Header.DELIVERY_MODE) != NON_PERSISTENT,
             None if priority is None else proton.ubyte(int(priority)),
             # By AMQP a message with none left would have no end.
             None if left_ms is None else proton.uint(min(max(left_ms, 1), _LONGEST_TTL_MS)),
@@ -275,12 +261,12 @@ def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
             fields[at] = headers[name]
             if "\0" in headers[name]:
                 raise ValueError("a zero byte in a header")
-    if CONTENT_TYPE in headers:
-        fields[_CONTENT_TYPE] = proton.symbol(headers[CONTENT_TYPE])
-    if str(_plain(kept[_CORRELATION_ID])) == headers.get(CORRELATION_ID):
+    if Header.CONTENT_TYPE in headers:
+        fields[_CONTENT_TYPE] = proton.symbol(headers[Header.CONTENT_TYPE])
+    if str(_plain(kept[_CORRELATION_ID])) == headers.get(Header.CORRELATION_ID):
         fields[_CORRELATION_ID] = kept[_CORRELATION_ID]
-    if EXPIRATION in headers:
-        fields[_EXPIRES] = proton.timestamp(int(headers[EXPIRATION]))
+    if Header.EXPIRATION in headers:
+        fields[_EXPIRES] = proton.timestamp(int(headers[Header.EXPIRATION]))
     fields[_MESSAGE_ID] = f"ID:{uuid.uuid4()}"
     fields[_CREATED] = proton.timestamp(time.time_ns() // 1_000_000)
     while fields[-1] is None:

@@ -15,29 +15,13 @@ from copy import copy
 from itertools import takewhile
 from typing import Any
 
-from receiver.bridge.connectors import Advance, Delivery, Positions, check_durable, too_large
+from receiver.bridge.connectors import Delivery, check_durable, kafka_client, too_large
 from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, offset_of
-from receiver.bridge.connectors.kafka_client import (
-    ENDED,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Quiet,
-    TopicLookup,
-    TopicPartition,
-    client_config,
-    error_of,
-    failure_of,
-)
+from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, TopicPartition
 from receiver.bridge.connectors.kafka_message import decoded
 from receiver.closing import Closing
-from receiver.errors import (
-    BrokerError,
-    BrokerRefusedError,
-    MessagesLostError,
-    ReceiverError,
-    SettingsError,
-)
+from receiver.errors import BrokerError, BrokerRefusedError, MessagesLostError, ReceiverError, SettingsError
+from receiver.store.positions import Advance, Positions
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _SESSION_SECS = 10.0
@@ -75,9 +59,9 @@ class KafkaSource(Closing):
         self._at_end: set[int] = set()
         self._failure: ReceiverError | None = None
         config = self._config()
-        self._lookup = TopicLookup(address)
+        self._lookup = kafka_client.TopicLookup(address)
         self._topic = self._lookup.ask()
-        self._consumer = Consumer(config, logger=Quiet)
+        self._consumer = Consumer(config, logger=kafka_client.Quiet)
         self._consumer.subscribe([address.name], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     @property
@@ -102,7 +86,7 @@ class KafkaSource(Closing):
         try:
             records = self._polled(at_most, wait_secs)
         except KafkaException as error:
-            self._failure = failure_of(self._address, error)
+            self._failure = kafka_client.failure_of(self._address, error)
             records = []
         good = takewhile(self._accepts, records if self._failure is None else ())
         taken = [Delivery(decoded(record), (record.partition(), record.offset())) for record in good]
@@ -131,7 +115,7 @@ class KafkaSource(Closing):
             self._consumer.commit(offsets=at, asynchronous=self._positions is not None)  # type: ignore[call-overload]
         except (KafkaException, RuntimeError) as error:
             if self._positions is None:
-                raise failure_of(self._address, error) from error
+                raise kafka_client.failure_of(self._address, error) from error
         for number, offset in behind.items():
             self._kept[number] = str(offset)
             self._next.pop(number, None)
@@ -143,7 +127,7 @@ class KafkaSource(Closing):
     def _config(self) -> dict[str, Any]:
         session_ms = round(1_000 * _secs(self._address, "session", _SESSION_SECS))
         return {
-            **client_config(self._address),
+            **kafka_client.client_config(self._address),
             "group.id": self._address.subscription,
             "partition.assignment.strategy": "roundrobin",
             "session.timeout.ms": session_ms,
@@ -207,15 +191,15 @@ class KafkaSource(Closing):
         error = record.error()
         if error is not None:
             # Where an offset isn't there any more, the next connection says which are lost.
-            self._failure = error_of(self._address, error)
+            self._failure = kafka_client.error_of(self._address, error)
         elif len(record.value() or b"") > self._max_body_bytes:
             name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
             self._failure = too_large(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
 
     def _on_error(self, error: Any) -> None:
-        if error.code() in ENDED:
-            self._failure = self._failure or error_of(self._address, error)
+        if error.code() in kafka_client.ENDED:
+            self._failure = self._failure or kafka_client.error_of(self._address, error)
 
     def _on_revoke(self, consumer: Consumer, _partitions: Sequence[TopicPartition]) -> None:
         self._assigned = None
@@ -228,7 +212,7 @@ class KafkaSource(Closing):
         except ReceiverError as error:
             self._failure = self._failure or error
         except KafkaException as error:
-            self._failure = self._failure or failure_of(self._address, error)
+            self._failure = self._failure or kafka_client.failure_of(self._address, error)
         else:
             self._at_end.clear()
             self._assigned = set(at)

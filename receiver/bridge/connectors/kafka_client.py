@@ -17,21 +17,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("kafka", "Kafka") from error
 
-__all__ = [
-    "ENDED",
-    "Consumer",
-    "KafkaError",
-    "KafkaException",
-    "Producer",
-    "Quiet",
-    "Topic",
-    "TopicLookup",
-    "TopicPartition",
-    "client_config",
-    "cluster_at",
-    "error_of",
-    "failure_of",
-]
+__all__ = ["Consumer", "KafkaError", "KafkaException", "Producer", "TopicPartition"]
 
 _LOGGER = logging.getLogger("receiver.bridge.kafka")
 _POLL_SECS = 0.02

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from receiver.bridge.connectors import (
-    CORRELATION_ID,
-    DUPLICATE_ID,
-    JMS_TYPE,
-    REPLY_TO,
-    UNREAD,
-    Message,
-    Property,
-    check_body,
-)
+from receiver.bridge.connectors import DUPLICATE_ID, UNREAD, Header, check_body
 from receiver.errors import MessageUnfitError
+from receiver.store.messages import Message, Property
 
-_JMS_NAMES = (CORRELATION_ID, REPLY_TO, JMS_TYPE)
+_JMS_NAMES = (Header.CORRELATION_ID, Header.REPLY_TO, Header.JMS_TYPE)
 NULL_VALUE = "kafkaNullValue"
 """The property of a record without a value, by which a compacted topic deletes what its key had."""
 _NO_TIMESTAMP = 0

@@ -11,23 +11,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from receiver.bridge.connectors import Message
+from receiver.bridge.connectors import kafka_client
 from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
-from receiver.bridge.connectors.kafka_client import (
-    ENDED,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Producer,
-    Quiet,
-    TopicLookup,
-    TopicPartition,
-    client_config,
-    error_of,
-)
+from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from receiver.bridge.connectors.kafka_message import encoded
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
+from receiver.store.messages import Message
 
 _POLL_SECS = 0.1
 _UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
@@ -62,7 +52,7 @@ class _Producing(Closing):
         self._failure: BrokerError | None = None
         """What has ended the client as a whole."""
         self._config: dict[str, Any] = {
-            **client_config(address),
+            **kafka_client.client_config(address),
             "enable.idempotence": True,
             "acks": "all",
             "message.timeout.ms": round(ANSWER_SECS * 1_000),
@@ -70,7 +60,7 @@ class _Producing(Closing):
             "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
             "error_cb": self._on_error,
         }
-        if not TopicLookup(address).ask().allows_writing:
+        if not kafka_client.TopicLookup(address).ask().allows_writing:
             raise BrokerRefusedError(f"{address}: this user may not send there", hint=f"allow Write on {address.name}")
 
     def _produce(self, producer: Producer, **arguments: Any) -> None:
@@ -90,22 +80,22 @@ class _Producing(Closing):
             return MessageRefusedError(
                 f"{self._address} refuses a message: {error.str()}", hint="don't send this message"
             )
-        return error_of(self._address, error)
+        return kafka_client.error_of(self._address, error)
 
     def _on_error(self, error: Any) -> None:
         if error.code() in self.ends_by:
-            self._failure = self._failure or error_of(self._address, error)
+            self._failure = self._failure or kafka_client.error_of(self._address, error)
 
 
 class KafkaSink(_Producing):
     """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
 
     drops_known_ids = False
-    ends_by = ENDED - {KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001 - then messages wait for a while
+    ends_by = kafka_client.ENDED - {KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001 - then messages wait for a while
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
-        self._producer = Producer(self._config, logger=Quiet)
+        self._producer = Producer(self._config, logger=kafka_client.Quiet)
 
     def send(self, messages: Sequence[Message]) -> None:
         arguments = [encoded(message) for message in messages]  # all, before the first is sent
@@ -136,7 +126,7 @@ class KafkaTurns(_Producing):
     """Turns of messages to a topic, each a transaction. Its note is the metadata of an offset in it, of a consumer group to
     which nobody belongs. The group and the transactions have one name, by which the broker knows who was there last."""
 
-    ends_by = ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call says by itself whether it is fenced
+    ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call says by itself whether it is fenced
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -149,7 +139,7 @@ class KafkaTurns(_Producing):
         self.close()
         self._failure = None
         self._name = f"receiver-{self._address.name}-{name}"
-        self._producer = Producer({**self._config, "transactional.id": self._name}, logger=Quiet)
+        self._producer = Producer({**self._config, "transactional.id": self._name}, logger=kafka_client.Quiet)
         try:
             self._producer.init_transactions(ANSWER_SECS)
             return self._last_note()
@@ -181,8 +171,12 @@ class KafkaTurns(_Producing):
 
     def _last_note(self) -> str | None:
         """It is told once no transaction is under way."""
-        config = {**client_config(self._address), "group.id": self._name, "isolation.level": "read_committed"}
-        consumer = Consumer(config, logger=Quiet)
+        config = {
+            **kafka_client.client_config(self._address),
+            "group.id": self._name,
+            "isolation.level": "read_committed",
+        }
+        consumer = Consumer(config, logger=kafka_client.Quiet)
         try:
             self._group = consumer.consumer_group_metadata()
             return self._committed(consumer).metadata or None

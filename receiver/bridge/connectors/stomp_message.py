@@ -9,27 +9,19 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from receiver.bridge.connectors import (
-    CONTENT_TYPE,
-    CORRELATION_ID,
-    DELIVERY_MODE,
-    EXPIRATION,
-    JMS_TYPE,
-    NON_PERSISTENT,
-    PRIORITY,
-    REPLY_TO,
-    UNREAD,
-    Message,
-    Property,
-    check_body,
-    too_large,
-)
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, too_large
 from receiver.bridge.connectors.address import foreign
 from receiver.bridge.connectors.products import StompDialect
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
+from receiver.store.messages import Message, Property
 
-_JMS_NAMES = {"correlation-id": CORRELATION_ID, "reply-to": REPLY_TO, "type": JMS_TYPE, "content-type": CONTENT_TYPE}
-_SET_BY_FEW = {"priority": PRIORITY, "expires": EXPIRATION}
+_JMS_NAMES = {
+    "correlation-id": Header.CORRELATION_ID,
+    "reply-to": Header.REPLY_TO,
+    "type": Header.JMS_TYPE,
+    "content-type": Header.CONTENT_TYPE,
+}
+_SET_BY_FEW = {"priority": Header.PRIORITY, "expires": Header.EXPIRATION}
 _FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
 _OBJECT = "application/x-java-serialized-object"
 _NOT_BY_STOMP = {None: "an AMQP value", "3": "a sequence", "7": "a map", "8": "a list"}
@@ -87,15 +79,15 @@ def _check_body(headers: Mapping[str, str]) -> None:
 
 def _jms_headers(headers: Mapping[str, str], dialect: StompDialect) -> dict[str, str]:
     said = {jms_name: headers[name] for name, jms_name in _JMS_NAMES.items() if name in headers}
-    if REPLY_TO in said:
-        said[REPLY_TO] = said[REPLY_TO].removeprefix(dialect.reply_prefix)
+    if Header.REPLY_TO in said:
+        said[Header.REPLY_TO] = said[Header.REPLY_TO].removeprefix(dialect.reply_prefix)
     if (priority := headers.get("priority", "4")) != "4":
-        said[PRIORITY] = priority
+        said[Header.PRIORITY] = priority
     if (expires_ms := headers.get("expires", "0")) != "0":
-        said[EXPIRATION] = expires_ms
+        said[Header.EXPIRATION] = expires_ms
     # Who says nothing of it has nothing against keeping the message.
     if headers.get("persistent", "true") != "true":
-        said[DELIVERY_MODE] = NON_PERSISTENT
+        said[Header.DELIVERY_MODE] = NON_PERSISTENT
     return said
 
 
@@ -124,7 +116,7 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
         }
     for text in (*headers, *headers.values()):
         _check_text(text)
-    headers["persistent"] = "false" if said and said.get(DELIVERY_MODE) == NON_PERSISTENT else "true"
+    headers["persistent"] = "false" if said and said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
         raise MessageUnfitError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     # Text can't be sent with a zero byte in it: a frame ends there.

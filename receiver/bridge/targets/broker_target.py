@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
-from receiver.bridge.connectors import DUPLICATE_ID, EXPIRATION, Message, Property, Sink, TurnSink
+from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnSink
 from receiver.bridge.connectors.nodes import Way
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.inbox import Lease
-from receiver.store.messages import StoredMessage
+from receiver.store.messages import Message, Property, StoredMessage
 
 _S = TypeVar("_S", bound=Sink | TurnSink)
 ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
@@ -63,7 +64,7 @@ class SinkTarget(Target, Generic[_S]):
     def warn_of_expired(self, messages: Sequence[Received]) -> None:
         """They are sent all the same: the broker knows whether anybody wants to hear of what has expired."""
         now_ms = time.time_ns() // 1_000_000
-        ends = [message.headers[EXPIRATION] for message in messages if EXPIRATION in message.headers]
+        ends = [message.headers[Header.EXPIRATION] for message in messages if Header.EXPIRATION in message.headers]
         expired = sum(end_ms.isdecimal() and int(end_ms) <= now_ms for end_ms in ends)
         if expired:
             _LOGGER.warning("%s: of the messages handed on %d had expired", self.name, expired)
@@ -84,14 +85,15 @@ class SinkTarget(Target, Generic[_S]):
             properties.setdefault(ORIGINAL_DUPLICATE_ID, theirs)
         if duplicate_id is not None:
             properties[DUPLICATE_ID] = duplicate_id
-        return Message(
-            body=message.body,
-            is_text=message.is_text,
-            body_kind=message.body_kind,
+        return replace(
+            message.message,
             properties=properties,
-            headers=message.headers,
-            amqp=message.amqp,
             default_source=message.message_source_id,
+            default_id=None,
+            # Of its way to here. The broker that gets it says anew what these are.
+            message_id=None,
+            redelivered=False,
+            jms_timestamp_ms=None,
         )
 
 
