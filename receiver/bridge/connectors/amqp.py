@@ -14,11 +14,12 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, Message, too_large
+from receiver.bridge.connectors import Delivery, too_large
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
 from receiver.errors import MessageRefusedError, MessageUnfitError
+from receiver.store.messages import Message
 
 _PROPERTIES_BYTES = 1 << 20
 """What a message may have beside the largest body. One that is still larger is refused before all of it has come."""
@@ -53,7 +54,7 @@ class AmqpSource(AmqpLink):
 
     @property
     def answers_acknowledgements(self) -> bool:
-        return self._dialect.has_transactions
+        return self.dialect.has_transactions
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         with self._changed:
@@ -98,7 +99,7 @@ class AmqpSource(AmqpLink):
             return partial(self._wait_for, self._ask(count))
 
     def _make_link(self) -> Any:
-        address, dialect = self._address, self._dialect
+        address, dialect = self._address, self.dialect
         if address.selector is not None and not dialect.has_selectors:
             raise self._unable("selectors by AMQP", dialect.instead)
         if address.is_topic and not dialect.has_subscriptions:
@@ -116,7 +117,7 @@ class AmqpSource(AmqpLink):
         return link
 
     def _more_links(self) -> list[Any]:
-        if not self._dialect.has_transactions:
+        if not self.dialect.has_transactions:
             return []
         self._coordinator = self._session.sender("receiver-transactions")
         self._coordinator.target.type = proton.Terminus.COORDINATOR
@@ -125,7 +126,7 @@ class AmqpSource(AmqpLink):
     def _is_attached(self) -> bool:
         if not super()._is_attached():
             return False
-        if self._dialect.has_transactions and self._coordinator.remote_target.type != proton.Terminus.COORDINATOR:
+        if self.dialect.has_transactions and self._coordinator.remote_target.type != proton.Terminus.COORDINATOR:
             return False  # it says why as it ends the link
         address, source = self._address, self._link.remote_source
         if address.selector is not None and _SELECTOR not in (source.filter.get_dict() if source.filter.next() else {}):
@@ -134,24 +135,24 @@ class AmqpSource(AmqpLink):
             raise self._unable("durable subscriptions by AMQP", "take from a queue that gets what the topic gets")
         return True
 
-    def _terminus(self) -> Any:
-        return self._link.remote_source
-
     def _serve(self) -> None:
         while self._has_room() and (delivery := self._link.current) is not None:
             self._receive(delivery)
             if delivery.partial:
                 break
             self._link.advance()
-        if self._dialect.has_transactions:
-            self._serve_transaction()
-        elif self._to_accept:
+        if not self.dialect.has_transactions:
             self._settle()
+        else:
+            if self._answer is not None and self._answer.remote_state:
+                self._hear_coordinator()
+            if self._to_accept and self._answer is None:
+                self._answer = self._ask_coordinator("amqp:declare:list", [None])
         if self._has_room():
             self._ask_for_more()
 
     def _ask_for_more(self) -> None:
-        credit, most = self._link.credit, self._dialect.prefetch
+        credit, most = self._link.credit, self.dialect.prefetch
         if self._most_ahead is None:
             ahead = credit + len(self._incoming)
             if ahead <= most // 2:
@@ -164,7 +165,7 @@ class AmqpSource(AmqpLink):
             self._link.flow(wanted - credit)
 
     def _give_back(self) -> None:
-        if not self._dialect.is_given_back:
+        if not self.dialect.is_given_back:
             return
         # Only then does the broker flag them as redelivered.
         for _ in range(self._to_accept + self._taken - self._acknowledged):
@@ -180,12 +181,6 @@ class AmqpSource(AmqpLink):
             delivery.settle()
             self._count_done()
         self._to_accept = 0
-
-    def _serve_transaction(self) -> None:
-        if self._answer is not None and self._answer.remote_state:
-            self._hear_coordinator()
-        if self._to_accept and self._answer is None:
-            self._answer = self._ask_coordinator("amqp:declare:list", [None])
 
     def _hear_coordinator(self) -> None:
         answer, self._answer = self._answer, None
@@ -274,9 +269,6 @@ class AmqpSink(AmqpLink):
         link.snd_settle_mode = proton.Link.SND_UNSETTLED
         return link
 
-    def _terminus(self) -> Any:
-        return self._link.remote_target
-
     def _serve(self) -> None:
         while self._outgoing and self._link.credit > 0 and self._session.outgoing_bytes < AHEAD_BYTES:
             self._sent.append(self._link.delivery(self._link.delivery_tag()))
@@ -292,7 +284,7 @@ class AmqpSink(AmqpLink):
 
     def _fail_by_outcome(self, delivery: Any) -> None:
         condition = delivery.remote.condition
-        if delivery.remote_state == proton.Delivery.RELEASED and not self._dialect.has_subscriptions:
+        if delivery.remote_state == proton.Delivery.RELEASED and not self.dialect.has_subscriptions:
             self._fail(
                 "a message isn't accepted: no queue gets it", hint="bind a queue to it, or create the missing one"
             )

@@ -12,7 +12,6 @@ import socket
 import threading
 import time
 import uuid
-from abc import abstractmethod
 from contextlib import suppress
 from copy import copy
 from typing import Any
@@ -66,7 +65,7 @@ class AmqpLink(Closing):
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
         self._changed = threading.Condition()
-        self._product: Product | None = None
+        self.product: Product | None = None
         refused: BrokerError | None = None
         for hostname in [address.host] if address.vhost is None else amqp_hostnames(address.vhost):
             self._start(hostname, client_id or f"receiver-{uuid.uuid4().hex}")
@@ -86,86 +85,75 @@ class AmqpLink(Closing):
         )
 
     def _start(self, hostname: str, client_id: str) -> None:
+        address = self._address
         self._failure: BrokerError | None = None
         self._is_open = False
         self._heard = b""
         self._closes_at: float | None = None
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
-        self._socket = connected(self._address)
+        self._socket = connected(address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
             end.settimeout(0)
-        self._transport = proton.Transport()
-        self._connection = proton.Connection()
-        self._connection.container = client_id
-        self._connection.hostname = hostname
-        self._session: Any = None
-        self._links: list[Any] = []
-        self._open_connection()
-        self._thread = threading.Thread(target=self._run, name="receiver amqp", daemon=True)
-        self._thread.start()
-
-    def _open_connection(self) -> None:
-        connection, transport, address = self._connection, self._transport, self._address
+        transport = self._transport = proton.Transport()
         transport.max_frame_size = PIECE_BYTES
         transport.idle_timeout = ANSWER_SECS
         self._sasl = transport.sasl()
         self._sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
         self._sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
+        connection = self._connection = proton.Connection()
+        connection.container = client_id
+        connection.hostname = hostname
         if address.user is not None:
             connection.user, connection.password = address.user, address.password or ""
+        self._session: Any = None
+        self._links: list[Any] = []
         transport.bind(connection)
         connection.open()
+        self._thread = threading.Thread(target=self._run, name="receiver amqp", daemon=True)
+        self._thread.start()
 
     def _may_mean_hostname(self, error: BrokerError) -> bool:
         """Whether another name for the virtual host may be taken: this one isn't, by a product that isn't known yet."""
-        if self._address.vhost is None or self._product is not None:
+        if self._address.vhost is None or self.product is not None:
             return isinstance(error, _OtherHostnameError)
         return bool(self._sasl.outcome == proton.SASL.OK)
 
     def _meet(self) -> None:
         """Learn which product the broker is, and open links as that product wants them."""
-        product = self._product = product_by_amqp(self._connection.remote_properties or {})
-        self._dialect = product.amqp
+        product = self.product = product_by_amqp(self._connection.remote_properties or {})
+        self.dialect = product.amqp
         self.drops_known_ids = product.drops_known_ids
-        self.has_streams = product.amqp.has_streams
         if self._address.vhost is not None:
-            self._check_hostname(self._address.vhost)
-        self._terminus_address = self._dialect.address(self._address.name, is_topic=self._address.is_topic)
+            hostname = self.dialect.hostname(self._address.vhost)
+            if hostname is None:
+                raise self._unable("virtual hosts", "leave out ?vhost=")
+            if hostname != self._connection.hostname:
+                raise _OtherHostnameError(f"{self._address}: it names its virtual hosts in another way")
+        self._terminus_address = self.dialect.address(self._address.name, is_topic=self._address.is_topic)
         self._session = self._connection.session()
-        self._session.incoming_capacity = self._dialect.session_bytes
+        self._session.incoming_capacity = self.dialect.session_bytes
         self._session.open()
         self._link = self._make_link()
         self._links = [self._link, *self._more_links()]
         for link in self._links:
             link.open()
 
-    def _check_hostname(self, virtual_host: str) -> None:
-        hostname = self._dialect.hostname(virtual_host)
-        if hostname is None:
-            raise self._unable("virtual hosts", "leave out ?vhost=")
-        if hostname != self._connection.hostname:
-            raise _OtherHostnameError(f"{self._address}: it names its virtual hosts in another way")
-
     def _unable(self, what: str, instead: str) -> BrokerRefusedError:
         """The error for what the product hasn't."""
-        name = "the broker" if self._product is None else self._product.name
+        name = "the broker" if self.product is None else self.product.name
         return BrokerRefusedError(f"{self._address}: {name} has no {what}", hint=instead)
 
-    @abstractmethod
+    # What kinds of links do in their own way. The thread calls these, with the lock.
+
     def _make_link(self) -> Any: ...
 
     def _more_links(self) -> list[Any]:
         return []
 
-    @abstractmethod
-    def _terminus(self) -> Any:
-        """The broker's end of the link, which has no address where it refuses."""
-
-    @abstractmethod
     def _serve(self) -> None:
-        """Do at the link what is to be done; called by the thread, with the lock, after whatever may matter to it."""
+        """Do at the link what is to be done; called after whatever may matter to it."""
 
     def _give_back(self) -> None:
         """Give back what isn't acknowledged, before the connection ends."""
@@ -261,7 +249,10 @@ class AmqpLink(Closing):
 
     def _is_attached(self) -> bool:
         """Whether the broker has answered all links as asked; `BrokerRefusedError` if it has answered otherwise."""
-        return all(link.state & Endpoint.REMOTE_ACTIVE for link in self._links) and bool(self._terminus().address)
+        link = self._link
+        its_end = link.remote_source if link.is_receiver else link.remote_target
+        # Where it refuses, its end has no address.
+        return all(each.state & Endpoint.REMOTE_ACTIVE for each in self._links) and bool(its_end.address)
 
     def _read(self) -> None:
         while (room := self._transport.capacity()) > 0:
@@ -305,7 +296,7 @@ class AmqpLink(Closing):
                 self._fail(why)
 
     def _fail_lost(self, error: BrokerError) -> None:
-        if self._product is None and self._sasl.outcome == proton.SASL.OK:
+        if self.product is None and self._sasl.outcome == proton.SASL.OK:
             # RabbitMQ says no more where a user may not use a virtual host, or there is none.
             hint = "check that the virtual host exists (?vhost=NAME), and that this user may use it"
             error = BrokerError(f"{error.message}; the virtual host was being opened", hint=hint)
@@ -320,7 +311,7 @@ class AmqpLink(Closing):
             return "it refuses plain passwords: allow PLAIN there, or write amqps://"
         if whole:
             return "check user, password, virtual host (?vhost=NAME), and what this user may do"
-        missing = self._product and self._product.missing_hint(self._address.name)
+        missing = self.product and self.product.missing_hint(self._address.name)
         if missing and condition == _NOT_FOUND and not self._address.is_topic:
             return missing
         return "check user, password, name, and what this user may do"
@@ -342,22 +333,12 @@ class _Greeting(AmqpLink):
     """A connection by which nothing is asked but what the broker is."""
 
     def _meet(self) -> None:
-        if self._product is None:
-            self._product = product_by_amqp(self._connection.remote_properties or {})
+        if self.product is None:
+            self.product = product_by_amqp(self._connection.remote_properties or {})
             self._count_done()
-
-    @property
-    def product(self) -> Product:
-        assert self._product is not None  # noqa: S101 - it is once it is connected
-        return self._product
-
-    def _make_link(self) -> Any: ...
-
-    def _terminus(self) -> Any: ...
-
-    def _serve(self) -> None: ...
 
 
 def product_at(address: BrokerAddress) -> Product:
     with _Greeting(address) as greeting:
+        assert greeting.product is not None  # noqa: S101 - it is once it is connected
         return greeting.product

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
 
-from receiver.bridge.connectors import Advance, Delivery, Positions
+from receiver.bridge.connectors import Delivery
 from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress, offset_of
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
@@ -32,13 +32,8 @@ from receiver.bridge.connectors.amqp_sections import (
     value_of,
 )
 from receiver.closing import Closing
-from receiver.errors import (
-    BrokerError,
-    BrokerRefusedError,
-    MessageRefusedError,
-    MessagesLostError,
-    SettingsError,
-)
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
+from receiver.store.positions import Advance, Positions
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _SPEC = proton.symbol("rabbitmq:stream-offset-spec")
@@ -60,7 +55,7 @@ def amqp_source(
     if address.is_stream:
         return AmqpStreamSource(address, max_body_bytes=max_body_bytes)
     source = AmqpSource(address, max_body_bytes=max_body_bytes, most_ahead=most_ahead)
-    if source.has_streams and not address.is_topic:
+    if source.dialect.has_streams and not address.is_topic:
         try:
             _check_no_stream(address)
         except BaseException:
@@ -88,7 +83,8 @@ class AmqpStreamSource(Closing):
         self._attached_secs = 0.0
         self._is_proved = self._may_leave_out = False
         """Whether the reader's first message was seen, and whether it was the one taken last."""
-        kind = _type_of(address)
+        with _Question(address) as question:
+            kind = question.queue_type()
         if kind != "stream":
             written = replace(address, is_stream=False, options={})
             raise BrokerRefusedError(f"{address} is a {kind} queue and no stream", hint=f"write {written}")
@@ -128,7 +124,9 @@ class AmqpStreamSource(Closing):
             self._reader.begin_acknowledging_to(number)()
 
     def close(self) -> None:
-        self._lose_reader()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
     def _beginning(self) -> int:
         """Where to begin if nothing was taken yet: at the first message that is there, or behind the last."""
@@ -156,12 +154,7 @@ class AmqpStreamSource(Closing):
                 "messages, or was deleted and created again",
                 hint="the old messages are gone; to take the new ones, use a new domain (--connection-id)",
             )
-        self._lose_reader()
-
-    def _lose_reader(self) -> None:
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()
+        self.close()  # the next `take` begins by another reader
 
     def _accepted(self, reader: _Reader, came: Sequence[Delivery]) -> list[Delivery]:
         """The deliveries that continue the stream without a gap; a gap ends them that isn't proven to be empty."""
@@ -179,21 +172,17 @@ class AmqpStreamSource(Closing):
                     continue
             elif offset > self._next:
                 if not self._may_leave_out:
-                    self._lose_reader()
+                    self.close()
                     break
-                self._warn_of_unread(self._next, offset)
+                if offset > self._next + 1:  # a single one is RabbitMQ's own, at the head of a segment
+                    _LOGGER.warning(
+                        "%s: AMQP gets no messages for offsets %d to %d: notes of stream clients, or compressed batches",
+                        *(self._address, self._next, offset - 1),
+                    )
             self._may_leave_out = False
             self._next, self._digest = offset + 1, digest
             taken.append(Delivery(delivery.message, (reader, number, f"{offset + 1} {digest}")))
         return taken
-
-    def _warn_of_unread(self, wanted: int, offset: int) -> None:
-        """Of offsets that are there without a message for AMQP; a single one is RabbitMQ's own, at the head of a segment."""
-        if offset > wanted + 1:
-            _LOGGER.warning(
-                "%s: AMQP gets no messages for offsets %d to %d: notes of stream clients, or compressed batches",
-                *(self._address, wanted, offset - 1),
-            )
 
     def _check_lost(self, wanted: int, offset: int) -> None:
         """`MessagesLostError` where the first message is behind the one that is wanted."""
@@ -232,12 +221,12 @@ class _Reader(AmqpSource):
         return link
 
     def _read_all(self, came: list[bytes]) -> list[Delivery]:
-        return [self._placed(delivery, data) for delivery, data in zip(super()._read_all(came), came, strict=False)]
-
-    def _placed(self, delivery: Delivery, data: bytes) -> Delivery:
-        offset = _offset_of(self._address, data)
-        message = replace(delivery.message, default_id=f"{self._address.name}-{offset}")
-        return Delivery(message, (delivery.token, offset, _digest_of(data)))
+        placed = []
+        for delivery, data in zip(super()._read_all(came), came, strict=False):
+            offset = _offset_of(self._address, data)
+            message = replace(delivery.message, default_id=f"{self._address.name}-{offset}")
+            placed.append(Delivery(message, (delivery.token, offset, _digest_of(data))))
+        return placed
 
 
 class _Edge(_Reader):
@@ -269,7 +258,7 @@ class _Edge(_Reader):
         if self._granted and (self._spec == _FIRST or self._arrived < self._granted):
             self._count_done()
             return
-        self._granted, self._arrived = 1 if self._spec == _FIRST else self._dialect.prefetch, 0
+        self._granted, self._arrived = 1 if self._spec == _FIRST else self.dialect.prefetch, 0
         self._link.drain(self._granted)  # the broker gives back what it has no messages for
 
 
@@ -292,7 +281,7 @@ class _Question(AmqpLink):
         return str(said["type"])
 
     def _make_link(self) -> Any:
-        if not self._dialect.has_streams:
+        if not self.dialect.has_streams:
             raise self._unable("streams", "write /queue/NAME")
         link = self._session.receiver(_PAIR)
         link.source.address, link.target.address = _MANAGEMENT, _PAIR
@@ -307,9 +296,6 @@ class _Question(AmqpLink):
         link.snd_settle_mode = proton.Link.SND_SETTLED
         link.properties = _PAIRED
         return link
-
-    def _terminus(self) -> Any:
-        return self._link.remote_source
 
     def _serve(self) -> None:
         if self._asked == self._done:
@@ -330,14 +316,10 @@ class _Question(AmqpLink):
             self._count_done()
 
 
-def _type_of(address: BrokerAddress) -> str:
-    with _Question(address) as question:
-        return question.queue_type()
-
-
 def _check_no_stream(address: BrokerAddress) -> None:
     try:
-        kind = _type_of(address)
+        with _Question(address) as question:
+            kind = question.queue_type()
     except BrokerError:  # it is attached to, so it is there: an operator may have closed the management to us
         return
     if kind == "stream":

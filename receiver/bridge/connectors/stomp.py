@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 
-from receiver.bridge.connectors import Delivery, Message
+from receiver.bridge.connectors import Delivery
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
 from receiver.bridge.connectors.stomp_message import Frame, UnreadableError, decoded, encoded_headers, unread
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
+from receiver.store.messages import Message
 
 _SUBSCRIPTION = "receiver"
 
@@ -89,17 +90,16 @@ class StompSink(Closing):
     def __init__(self, address: BrokerAddress) -> None:
         self._session = StompSession(address)
         self.product = self._session.product
+        self.drops_known_ids = self.product.drops_known_ids
         try:
-            self._headers = _sending(address, self.product)
+            self._headers = {"destination": _destination(address, self.product)}
+            if self.product.stomp.names_kind:
+                self._headers["destination-type"] = _kind(address)
             _is_stream(address, self.product)  # one may be sent to; but not a queue that isn't there
         except ReceiverError:
             self._session.close()
             raise
         self._session.is_ready = True
-
-    @property
-    def drops_known_ids(self) -> bool:
-        return self.product.drops_known_ids
 
     def send(self, messages: Sequence[Message]) -> None:
         self._session.check()
@@ -162,12 +162,6 @@ def _subscribing(address: BrokerAddress, product: Product, most_ahead: int | Non
             )
         headers["selector"] = address.selector
     return headers
-
-
-def _sending(address: BrokerAddress, product: Product) -> dict[str, str]:
-    """The headers of SEND."""
-    headers = {"destination": _destination(address, product)}
-    return headers | ({"destination-type": _kind(address)} if product.stomp.names_kind else {})
 
 
 def _destination(address: BrokerAddress, product: Product) -> str:

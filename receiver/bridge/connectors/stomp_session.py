@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from receiver.bridge.connectors.address import (
     ANSWER_SECS,
@@ -30,6 +30,7 @@ from receiver.bridge.connectors.products import Product, product_by_stomp
 from receiver.bridge.connectors.stomp_message import Frame, FrameReader, UnreadableError
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
+_E = TypeVar("_E", bound=BrokerError)
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
 """How often each side is to be heard, unless the broker wants to say or hear something less often."""
@@ -128,12 +129,12 @@ class StompSession:
             while (frame := self._frames.read()) is not None:
                 self._handle(frame)
         except BrokerError as broken:
-            error, is_cut = self._at_address(broken), False
+            error, is_cut = self.named(broken), False
         except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
             error, is_cut = failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN
-            error = self._lost("the connection has ended") if has_met else self._at_address(foreign("stomp", b""))
+            error = self._lost("the connection has ended") if has_met else self.named(foreign("stomp", b""))
             is_cut = True
         self._break(error, is_cut=is_cut)
 
@@ -197,7 +198,7 @@ class StompSession:
     def _write(self, data: bytes) -> None:
         try:
             if not self._sending.acquire(timeout=self._patience_secs):
-                raise TimeoutError(_takes_nothing(self._patience_secs))
+                raise self._takes_nothing()
             try:
                 self._write_all(memoryview(data))
             finally:
@@ -212,7 +213,7 @@ class StompSession:
             if written is not None:
                 left = left[written:]
             elif not self._waits(selectors.EVENT_WRITE, self._patience_secs):
-                raise TimeoutError(_takes_nothing(self._patience_secs))
+                raise self._takes_nothing()
 
     def _more(self) -> bytes:
         while (data := self._tried(self._socket.recv, PIECE_BYTES)) is None:
@@ -236,15 +237,15 @@ class StompSession:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
 
-    def named(self, error: MessageRefusedError) -> MessageRefusedError:
+    def named(self, error: _E) -> _E:
         """The error with the address before its message."""
-        return MessageRefusedError(f"{self.address}: {error.message}", hint=error.hint)
+        return type(error)(f"{self.address}: {error.message}", hint=error.hint)
 
     def _refuse(self, error: MessageRefusedError) -> None:
         self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
 
-    def _at_address(self, error: BrokerError) -> BrokerError:
-        return type(error)(f"{self.address}: {error.message}", hint=error.hint)
+    def _takes_nothing(self) -> TimeoutError:
+        return TimeoutError(f"it accepted nothing for {self._patience_secs:g} s")
 
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
@@ -283,10 +284,6 @@ def _said(frame: Frame) -> str:
 
 def _says(pattern: str | None, said: str) -> bool:
     return pattern is not None and re.match(pattern, said) is not None
-
-
-def _takes_nothing(secs: float) -> str:
-    return f"it accepted nothing for {secs:g} s"
 
 
 def product_at(address: BrokerAddress) -> Product:
