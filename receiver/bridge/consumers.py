@@ -6,9 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import fields
-from queue import Empty, SimpleQueue
 
 from receiver.bridge.bridge import Bridge, Health
 from receiver.bridge.modes import Figures
@@ -29,8 +27,7 @@ class Consumers(Bridge):
         self.is_stopping = self.has_started = False
         self._each = consumers
         self._target_name = target
-        self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
-        """What each that has ended has failed with."""
+        self._failures: list[BaseException] = []
 
     def stop(self) -> None:
         """End `run` once the batches under way are committed and acknowledged."""
@@ -40,27 +37,15 @@ class Consumers(Bridge):
     def run(self, *, stop_when_idle_secs: float | None = None, waits_at_start: bool = False) -> None:
         """As `Bridge.run`; signals are handled meanwhile."""
         threads = [
-            threading.Thread(
-                target=self._consume,
-                args=[each],
-                kwargs={"waits": waits_at_start},
-                name=f"Consumer-{number}",
-                daemon=True,
-            )
+            threading.Thread(target=self._consume, args=[each, waits_at_start], name=f"Consumer-{number}", daemon=True)
             for number, each in enumerate(self._each, 1)
         ]
-        failures: list[BaseException] = []
         try:
             for thread in threads:
                 thread.start()
-            left = len(threads)
-            while left:
-                with suppress(Empty):
-                    failure = self._ended.get(timeout=_LOOK_SECS)
-                    left -= 1
-                    failures += [] if failure is None else [failure]
-                    self._stop_each()
+            while any(thread.is_alive() for thread in threads):
                 self._look(stop_when_idle_secs)
+                time.sleep(_LOOK_SECS)
         finally:
             self._stop_each()
             for thread in threads:
@@ -68,8 +53,8 @@ class Consumers(Bridge):
                     thread.join()
             self._add_up()
             self.close()
-        if failures:
-            raise failures[0]
+        if self._failures:
+            raise self._failures[0]
 
     def close(self) -> None:
         """Close all connections. `run` does so at its end. Closing again does nothing."""
@@ -77,14 +62,14 @@ class Consumers(Bridge):
         for each in self._each:
             each.close()
 
-    def _consume(self, consumer: Bridge, *, waits: bool) -> None:
-        failure = None
+    def _consume(self, consumer: Bridge, waits: bool) -> None:  # noqa: FBT001 - the arguments of a thread
         try:
             if consumer.begin(waits=waits):
                 consumer.work()
         except BaseException as error:  # noqa: BLE001 - the thread that runs all of them raises it
-            failure = error
-        self._ended.put(failure)
+            self._failures.append(error)
+        finally:
+            self._stop_each()
 
     def _look(self, stop_when_idle_secs: float | None) -> None:
         """See how far they are."""

@@ -18,8 +18,8 @@ from receiver.errors import MessageRefusedError, SettingsError
 from receiver.settings import BridgeSettings, IdReuse, ReceiverSettings, StoreSettings, default
 
 if TYPE_CHECKING:  # no command but the bridge needs its connectors
-    from receiver.bridge.connectors import Message
     from receiver.bridge.targets import Target
+    from receiver.store.messages import Message
 
 _OF_JMS = "ID:"
 
@@ -109,7 +109,8 @@ class IdRule:
             source = _text(properties.get(self.source_property), "its property", self.source_property)
         if id_ is None:
             if self.missing is MissingIds.REFUSE:
-                raise MessageRefusedError(f"{self._lack()}, and ids are required")
+                lacks = "the function gave it no id" if self.function else f"it has no property {self.id_property}"
+                raise MessageRefusedError(f"{lacks}, and ids are required")
             # JMS promises that such an id is unique. Any other message id may be a number that a broker gives again once
             # it has lost its data: the message that gets it would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
@@ -121,8 +122,10 @@ class IdRule:
     def _by_function(self, message: Message) -> tuple[str | None, str | None]:
         function = self.function
         assert callable(function)  # noqa: S101 - `open_bridge` has imported it
+        # A function that changed a message would change what is handed on, or what the store can't keep.
+        properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
         try:
-            result: Any = function(_read_only(message))
+            result: Any = function(replace(message, properties=properties, headers=headers))
             if isinstance(result, tuple) and len(result) == _PAIR:
                 id_, source = map(_without_bytes, result)
                 return _text(id_, "the function's", "id"), _text(source, "the function's", "source")
@@ -132,9 +135,6 @@ class IdRule:
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             raise MessageRefusedError(f"the function for its id failed: {described(error)}") from error
         raise MessageRefusedError(f"the function for its id failed: {why}")
-
-    def _lack(self) -> str:
-        return f"it has no property {self.id_property}" if self.function is None else "the function gave it no id"
 
 
 def _without_bytes(value: object) -> object:
@@ -152,12 +152,6 @@ def _text(value: object, whose: str, name: str) -> str | None:
         return int.__repr__(value)
     remedy = "; a function (--ids) can return bytes" if isinstance(value, bytes) and value else ""
     raise MessageRefusedError(f"{whose} {name} is {value!r:.80}, neither text nor a whole number{remedy}")
-
-
-def _read_only(message: Message) -> Message:
-    """A function that changed a message would change what is handed on, or what the store can't keep."""
-    properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
-    return replace(message, properties=properties, headers=headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,8 +96,9 @@ class FileTarget:
                     lines = b"\n" + lines
             self._append(lines, sync=lease is not None)
         except OSError as error:
-            if lease is not None:
-                self._take_back()
+            if lease is not None and self._file is not None:
+                with suppress(OSError):  # on a full disk, nothing is to be left of what couldn't be written
+                    self._file.truncate(self._length)
             raise self._error(error) from error
         if lease is not None:
             self._save(lease)
@@ -118,12 +119,6 @@ class FileTarget:
             os.fsync(file.fileno())
         self._length += len(lines)
         self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
-
-    def _take_back(self) -> None:
-        """Leave nothing of lines that couldn't be written, such as on a full disk, if that can be."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.truncate(self._length)
 
     def _is_as_left(self) -> bool:
         """Whether the name still leads to the file that is open, and nobody else has written to it."""
