@@ -11,10 +11,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 
 from receiver.bridge.connectors import Delivery, Source
-from receiver.bridge.modes import Figures, Flow
+from receiver.bridge.modes import Flow
 from receiver.bridge.received import Intake
-from receiver.bridge.targets import Target
-from receiver.durable.receiver import Receiver
 from receiver.errors import BrokerError, OutputError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Retries, may_pass
 from receiver.settings import BridgeSettings
@@ -96,23 +94,20 @@ class Bridge:
         self,
         connect: Callable[[], Source],
         flow: Flow,
-        receiver: Receiver,
-        target: Target,
         *,
         intake: Intake,
-        figures: Figures,
         settings: BridgeSettings,
         consumers: int = 1,
         pace: Pace | None = None,
     ) -> None:
         """`consumers` is how many bridges of the process take the same messages at once, this one among them. `pace` says
         how many messages it takes at once, where that goes by how long they take."""
-        self.receiver = receiver
-        self.figures = figures
+        self.receiver = flow.receiver
+        self.figures = flow.figures
         self.health = Health(settings.stuck_after_secs)
         self._connect = connect
         self._flow = flow
-        self._target = target
+        self._target = flow.target
         self._intake = intake
         self._consumers = consumers
         self._pace = pace
@@ -229,7 +224,7 @@ class Bridge:
             return
         try:
             check()
-        except BrokerError as error:  # meant or not: the next message will tell
+        except BrokerError as error:  # whether it would fail for ever, the next message will tell
             self._complain(error, "target")
             self._target_due_secs = time.monotonic() + self._target_retries.pause_secs()
         else:
@@ -253,8 +248,9 @@ class Bridge:
 
     def _take(self) -> list[Delivery]:
         """The next batch, empty if none came in a while."""
-        if self._source is None:
-            self._until_done(self._reconnect)
+        if self._source is None and self._until_done(self._connect_source):
+            self._busy_at = time.monotonic()
+            _LOGGER.info("connected again")
         source, most = self._source, self._most
         if source is None:
             return []
@@ -271,7 +267,7 @@ class Bridge:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
         with suppress(BrokerError, StoreError):  # the next one who asks will hear of it
-            while taken and _has_room(taken, most) and time.monotonic() < until:
+            while taken and len(taken) < most and _body_bytes(taken) < _BATCH_BYTES and time.monotonic() < until:
                 more = source.take(most - len(taken), wait_secs=0)
                 if not more:
                     break
@@ -307,20 +303,17 @@ class Bridge:
             self._lost(error)
         self._deliver()
 
-    def _hear_answer(self) -> None:
-        """Wait until the broker has answered the last acknowledgement."""
+    def _is_answered(self) -> bool:
+        """Wait until the broker has answered the last acknowledgement; False if the connection is lost instead, so that what
+        was acknowledged may come again."""
         wait, self._unanswered, self._unanswered_count = self._unanswered, None, 0
         if wait is not None:
-            wait()
+            try:
+                wait()
+            except BrokerError as error:
+                self._lost(error)
+                return False
             self._is_well()
-
-    def _is_answered(self) -> bool:
-        """Wait for that answer; False if the connection is lost instead, so that what was acknowledged may come again."""
-        try:
-            self._hear_answer()
-        except BrokerError as error:
-            self._lost(error)
-            return False
         return True
 
     def _deliver(self) -> None:
@@ -369,11 +362,6 @@ class Bridge:
         self._source = source
         self.health.works("source")
 
-    def _reconnect(self) -> None:
-        self._connect_source()
-        self._busy_at = time.monotonic()
-        _LOGGER.info("connected again")
-
     def _lost(self, error: BrokerError | StoreError) -> None:
         """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
         self._complain(error, "source")
@@ -401,5 +389,5 @@ class Bridge:
         _LOGGER.warning("%s", error)
 
 
-def _has_room(taken: list[Delivery], most: int) -> bool:
-    return len(taken) < most and sum(len(delivery.message.body) for delivery in taken) < _BATCH_BYTES
+def _body_bytes(taken: list[Delivery]) -> int:
+    return sum(len(delivery.message.body) for delivery in taken)

@@ -115,8 +115,15 @@ def open_bridge(
             if isinstance(each, SinkTarget):
                 each.passed = passed
         intake = Intake(ids, passed, destination=origin.destination, domain=receiver.domain)
-        make = _one if options.consumers is None else _several
-        bridge = make(origin.connect, targets, receiver, intake, options, address=address)
+        if options.consumers is not None:
+            bridge: Bridge = _several(origin.connect, targets[0], receiver, intake, options, address=address)
+        else:
+            figures = Figures(nodes=_nodes(origin.connect, targets))
+            flow = _flow(address, targets, receiver, figures, options)
+            bridge = Bridge(origin.connect, flow, intake=intake, settings=options.settings)
+            for each in targets:
+                if isinstance(each, PythonTarget):
+                    each.moves = bridge.health.moves
         opened.pop_all()
     return bridge
 
@@ -286,37 +293,18 @@ def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
     return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
 
 
-def _one(
-    connect: Callable[..., Source],
-    targets: Sequence[Target],
-    receiver: Receiver,
-    intake: Intake,
-    options: BridgeOptions,
-    *,
-    address: str,
-) -> Bridge:
-    figures = Figures(nodes=_nodes(connect, targets))
-    flow = _flow(address, targets, receiver, figures, options)
-    bridge = Bridge(connect, flow, receiver, targets[0], intake=intake, figures=figures, settings=options.settings)
-    for each in targets:
-        if isinstance(each, PythonTarget):
-            each.moves = bridge.health.moves
-    return bridge
-
-
 def _several(
     connect: Callable[..., Source],
-    targets: Sequence[Target],
+    target: Target,
     receiver: Receiver,
     intake: Intake,
     options: BridgeOptions,
     *,
     address: str,
-) -> Bridge:
+) -> Consumers:
     """A bridge of several consumers."""
-    (target,), count = targets, options.consumers or 1
     assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
-    settings, paces = options.settings, not target.takes_many
+    settings, paces, count = options.settings, not target.takes_many, options.consumers or 1
     if paces:
         settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
     ahead = {}
@@ -327,18 +315,11 @@ def _several(
     bridges = []
     for number in range(count):
         own = copy(target)  # while a target delivers, it notes what it is at
-        figures = Figures(nodes=_nodes(connect, []))
-        dispatcher = Dispatcher(inbox, own, figures, settings)
-        flow = ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0)
-        # Each has a turn of its own among the nodes of a cluster.
-        connect_it = partial(copy(connect), **ahead)
+        dispatcher = Dispatcher(inbox, own, Figures(nodes=_nodes(connect, [])), settings)
         bridge = Bridge(
-            connect_it,
-            flow,
-            receiver,
-            own,
+            partial(copy(connect), **ahead),  # each has a turn of its own among the nodes of a cluster
+            ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0),
             intake=intake,
-            figures=figures,
             settings=settings,
             consumers=count,
             pace=Pace() if paces else None,

@@ -12,17 +12,19 @@ A `Flow` is one way to do that. Here is what all of them share.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from receiver.bridge.connectors import Source
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.received import Received, Taken
+from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
+from receiver.durable.receiver import Receiver
 from receiver.durable.status import Rate, Status, counter
 from receiver.errors import IdFormatError
-from receiver.message import Decision
+from receiver.message import Decision, Receipt
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -60,8 +62,13 @@ class Figures:
         )
 
 
-class Flow(Protocol):
+class Flow(ABC):
     """One way to handle batches. Whatever raises `BrokerError`, `StoreError` or `OutputError` may be called again."""
+
+    def __init__(self, receiver: Receiver, target: Target, figures: Figures) -> None:
+        self.receiver = receiver
+        self.target = target
+        self.figures = figures
 
     def prepare(self) -> None:
         """Called before the first batch, so that what can't work fails then."""
@@ -69,9 +76,11 @@ class Flow(Protocol):
     def attach(self, source: Source) -> None:
         """Called with each new source, before anything is taken from it."""
 
+    @abstractmethod
     def before_acknowledging(self, taken: Taken) -> None:
         """Do what must be done before the broker may forget the batch."""
 
+    @abstractmethod
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that
         something waits."""
@@ -79,18 +88,19 @@ class Flow(Protocol):
     def tend(self) -> None:
         """See what waits, and tidy up; called now and then."""
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def close(self) -> None:
+        """Release all but the receiver and the target."""
 
 
 def judged(
-    batch: Batch, messages: Sequence[Received], unjudged: Mapping[int, str]
+    batch: Batch, receipts: Sequence[Receipt], unjudged: Mapping[int, str]
 ) -> tuple[list[Decision], dict[int, str]]:
-    """The decision on each message; and by index why messages aren't judged, those of `unjudged` among them. Such a message
-    counts as one without id."""
+    """The decision on each receipt; and by index why some aren't judged, those of `unjudged` among them. Such a one counts
+    as one without id."""
     decide = batch.decide
     decisions, refused = [], dict(unjudged)
-    for index, received in enumerate(messages):
-        receipt = received.receipt()
+    for index, receipt in enumerate(receipts):
         try:
             decision = decide(None if index in refused else receipt[0], *receipt[1:])
         except IdFormatError as error:

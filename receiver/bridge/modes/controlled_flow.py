@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -31,7 +31,6 @@ class ControlledFlow(KeepingFlow):
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         super().__init__(receiver, dispatcher, duplicates)
-        self._target = dispatcher.target
         self._tries: Counter[int] = Counter()
         """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
         tried again."""
@@ -45,25 +44,25 @@ class ControlledFlow(KeepingFlow):
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
             try:
-                with self._receiver.batch() as batch:
+                with self.receiver.batch() as batch:
                     admitted, parked = self.hand_on_in(batch, taken)
             except _NotReadyError:  # the batch is rolled back, and with it what the target noted in the store
                 pass
             else:
                 break
             finally:
-                self._target.release()
+                self.target.release()
             self._dispatcher.make_ready()
         self._forget_tries()
-        self._figures.delivered += len(admitted.messages) - parked
-        self._figures.parked += parked
+        self.figures.delivered += len(admitted.messages) - parked
+        self.figures.parked += parked
         self.note_committed(taken, admitted)
 
     def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
         """Hand on what is new, in the transaction of the batch; how many messages were parked instead."""
         admitted = self.admit(batch, taken)
         with self._dispatcher.inbox.lease(batch.connection) as lease:
-            if not self._target.ready(lease):
+            if not self.target.ready(lease):
                 raise _NotReadyError
             return admitted, self.deliver(lease, admitted)
 
@@ -73,15 +72,15 @@ class ControlledFlow(KeepingFlow):
         parked = self._park_given_up(lease, first, left)
         while left:
             numbers = list(left)
-            outcome = self._target.deliver(list(left.values()), lease)
-            self._figures.failed += len(outcome.failed)
+            outcome = self.target.deliver(list(left.values()), lease)
+            self.figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
             gives_up = [
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
                 for at, why in outcome.failed.items()
             ]
             if not all(gives_up):
-                raise _MessageFailedError(f"{self._target.name}: a message failed", hint="its batch is tried again")
+                raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
             for index in outcome.delivered:
                 del left[numbers[index]]
             parked += self._park_given_up(lease, first, left)
@@ -91,7 +90,7 @@ class ControlledFlow(KeepingFlow):
         """Count a try; whether it was the last."""
         self._tries[index] += 1
         tried = message._replace(tries=self._tries[index])
-        is_last = log_failure(self._target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
+        is_last = log_failure(self.target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
         if is_last:
             self._given_up[index] = why
         return is_last
@@ -130,7 +129,7 @@ class ConsumerFlow(ControlledFlow):
         super().__init__(receiver, dispatcher)
         self._address = address
         self._serves_inbox = serves_inbox
-        self._alone: deque[_Alone] = deque()
+        self._alone: dict[int, _Alone] = {}
         """What is left of a batch that failed as a whole."""
 
     def prepare(self) -> None:
@@ -154,20 +153,16 @@ class ConsumerFlow(ControlledFlow):
             except _MessageFailedError:
                 if len(taken.messages) == 1:
                     raise
-                self._alone = deque(self._each_of(taken))
-        failed, failure = [], None
-        try:
-            while self._alone:
-                each = self._alone[0]
-                self._tries, self._given_up = each.tries, each.given_up
-                try:
-                    super().before_acknowledging(each.taken)
-                except _MessageFailedError as error:
-                    failure = error
-                    failed.append(each)
-                self._alone.popleft()
-        finally:
-            self._alone += failed
+                self._alone = dict(enumerate(self._each_of(taken)))
+        failure = None
+        for index, each in list(self._alone.items()):
+            self._tries, self._given_up = each.tries, each.given_up
+            try:
+                super().before_acknowledging(each.taken)
+            except _MessageFailedError as error:
+                failure = error
+            else:
+                del self._alone[index]
         if failure is not None:
             raise failure
 
@@ -177,7 +172,8 @@ class ConsumerFlow(ControlledFlow):
                 {0: by_index[index]} if index in by_index else {}
                 for by_index in (taken.refused, taken.returned, self._given_up)
             )
-            only = Taken(taken.messages[index : index + 1], refused, returned)
+            it = slice(index, index + 1)
+            only = Taken(taken.messages[it], taken.receipts[it], refused, returned)
             yield _Alone(only, Counter({0: self._tries[index]}), given_up)
 
     def tend(self) -> None:
@@ -187,9 +183,10 @@ class ConsumerFlow(ControlledFlow):
     def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
         assert isinstance(batch, ConcurrentBatch)  # noqa: S101 - the receiver is a concurrent one
         refused = {**taken.refused, **taken.returned}
-        receipts = [received.receipt() for received in taken.messages]
-        for index in refused:
-            receipts[index] = receipts[index]._replace(unique_message_id=None)
+        receipts = (
+            receipt._replace(unique_message_id=None) if index in refused else receipt
+            for index, receipt in enumerate(taken.receipts)
+        )
         decisions = batch.receive_many(receipts)
         messages = {
             index: message

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from receiver.bridge.connectors import Source
-from receiver.bridge.modes import Figures, judged, log_failure
+from receiver.bridge.modes import Figures, Flow, judged, log_failure
 from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
@@ -16,53 +15,42 @@ from receiver.settings import BridgeSettings
 _LOGGER = logging.getLogger("receiver.bridge")
 
 
-class DirectFlow:
+class DirectFlow(Flow):
     """Acknowledged messages wait for the target in memory, and are lost with the process."""
 
     def __init__(self, receiver: Receiver, target: Target, figures: Figures, settings: BridgeSettings) -> None:
-        self._receiver = receiver
-        """One of `memory://` that only observes: for the figures, and the log that it records."""
-        self._target = target
-        self._figures = figures
+        """The receiver is one of `memory://` that only observes: for the figures, and the log that it records."""
+        super().__init__(receiver, target, figures)
         self._max_tries = settings.max_tries
         self._waiting: list[Received] = []
 
-    def prepare(self) -> None:
-        """Nothing to do, for nothing is kept that could be waiting."""
-
-    def attach(self, source: Source) -> None:
-        """Nothing to do: where it goes on is the broker's to know."""
-
     def before_acknowledging(self, taken: Taken) -> None:
-        with self._receiver.batch() as batch:
-            judged(batch, taken.messages, taken.refused)
+        with self.receiver.batch() as batch:
+            judged(batch, taken.receipts, taken.refused)
         self._waiting += taken.messages
-        self._figures.waiting = len(self._waiting)
+        self.figures.waiting = len(self._waiting)
 
     def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
         del is_enough  # what isn't handed on by the end is lost
         why = ""
         while self._waiting and not why:
             messages = self._waiting
-            outcome = self._target.deliver(messages, None)
+            outcome = self.target.deliver(messages, None)
             done = set(outcome.delivered)
             for index, problem in outcome.failed.items():
                 message = messages[index] = messages[index]._replace(tries=messages[index].tries + 1)
                 is_final = index in outcome.final
-                if log_failure(self._target.name, message, self._max_tries, problem, is_final=is_final, then="dropped"):
-                    self._figures.parked += 1
+                if log_failure(self.target.name, message, self._max_tries, problem, is_final=is_final, then="dropped"):
+                    self.figures.parked += 1
                     done.add(index)
                 else:
                     why = problem
             self._waiting = [message for index, message in enumerate(messages) if index not in done]
-            self._figures.delivered += len(outcome.delivered)
-            self._figures.failed += len(outcome.failed)
-            self._figures.waiting = len(self._waiting)
+            self.figures.delivered += len(outcome.delivered)
+            self.figures.failed += len(outcome.failed)
+            self.figures.waiting = len(self._waiting)
         if why:
-            raise OutputError(f"{self._target.name}: a message failed: {why}", hint="it is tried again")
-
-    def tend(self) -> None:
-        """Nothing to do, for nothing is kept."""
+            raise OutputError(f"{self.target.name}: a message failed: {why}", hint="it is tried again")
 
     def close(self) -> None:
         if self._waiting:

@@ -9,15 +9,13 @@ import logging
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
-
-from sqlalchemy import Connection
 
 from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
-from receiver.bridge.modes import Figures, judged, log_failure
+from receiver.bridge.modes import Figures, Flow, judged, log_failure
 from receiver.bridge.received import Received, Taken, iso, new_received
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
@@ -43,19 +41,6 @@ _LONGEST_PAUSE_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 _COUNT_SECS = 30.0
 """How often the waiting messages are counted, which reads all of them, while the figures say that there are any."""
-
-
-@dataclass(slots=True)
-class _Done:
-    """What was done by one lease."""
-
-    more: bool = False
-    """Whether another lease may have more to do."""
-    failed: int = 0
-    parked: int = 0
-    bytes: int = 0
-    delivered: Sequence[int] = ()
-    """The sequence numbers of the delivered messages."""
 
 
 class Dispatcher:
@@ -143,34 +128,30 @@ class Dispatcher:
         """Hand on what is due, by one lease; whether another may have more to do."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
-        done = _Done()
         with self._leased() as lease:
-            done.more = not self.target.ready(lease)
-            if not done.more and (numbers := lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)):
-                self._hand_on(lease, numbers, done)
-        # Committed now.
-        figures, delivered = self.figures, set(done.delivered)
-        figures.delivered += len(delivered)
-        figures.waiting = max(0, figures.waiting - len(delivered) - done.parked)
-        self._failures.failed += done.failed
-        self._failures.parked += done.parked
-        self._confirmed_bytes += done.bytes
-        self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
-        return done.more
-
-    def _hand_on(self, lease: Lease, numbers: Sequence[int], done: _Done) -> None:
-        messages = self._messages(lease, numbers)
-        outcome = self.target.deliver(messages, lease)
-        done.delivered = [numbers[index] for index in outcome.delivered]
-        lease.confirm(done.delivered)
-        if outcome.failed:
-            tries = lease.tries_failed([numbers[index] for index in outcome.failed])
+            if not self.target.ready(lease):
+                return True
+            numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
+            if not numbers:
+                return False
+            messages = self._messages(lease, numbers)
+            outcome = self.target.deliver(messages, lease)
+            delivered = {numbers[index] for index in outcome.delivered}
+            lease.confirm(delivered)
+            tries, parked = lease.tries_failed([numbers[index] for index in outcome.failed]), 0
             for index, why in outcome.failed.items():
                 failed = messages[index]._replace(tries=tries[numbers[index]])
-                done.parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
-        done.failed = len(outcome.failed)
-        done.bytes = sum([len(messages[index].body) for index in outcome.delivered])
-        done.more = lease.has_more or len(done.delivered) < len(numbers)
+                parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
+            has_more = lease.has_more or len(delivered) < len(numbers)
+        # Committed now.
+        figures = self.figures
+        figures.delivered += len(delivered)
+        figures.waiting = max(0, figures.waiting - len(delivered) - parked)
+        self._failures.failed += len(outcome.failed)
+        self._failures.parked += parked
+        self._confirmed_bytes += sum([len(messages[index].body) for index in outcome.delivered])
+        self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
+        return has_more
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
         messages = self.at_hand if self.at_hand_of == lease.server_run else {}
@@ -205,14 +186,13 @@ class Admitted(NamedTuple):
     """By index, why messages that can't be judged, or have come back, are parked."""
 
 
-class KeepingFlow:
+class KeepingFlow(Flow):
     """What flows have in common whose messages or ids are kept in the store."""
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         """`duplicates` hands duplicates on to a target of their own; None: they are dropped."""
-        self._receiver = receiver
+        super().__init__(receiver, dispatcher.target, dispatcher.figures)
         self._dispatcher = dispatcher
-        self._figures = dispatcher.figures
         self._duplicates = duplicates
         self._dispatchers = [dispatcher] if duplicates is None else [dispatcher, duplicates]
         self._positions: Positions | None = None
@@ -240,7 +220,7 @@ class KeepingFlow:
 
     def _note_nodes(self) -> None:
         """Keep which nodes of clusters the bridge is at, where that has changed."""
-        for nodes in self._figures.nodes.values():
+        for nodes in self.figures.nodes.values():
             if nodes.address.others and nodes.at is not None and self._noted.get(nodes) != nodes.at:
                 self._dispatcher.inbox.note_node(nodes.address.target_name, str(nodes.at))
                 self._noted[nodes] = nodes.at
@@ -248,21 +228,21 @@ class KeepingFlow:
     def admit(self, batch: Batch, taken: Taken) -> Admitted:
         """In the transaction of the batch: move the source's positions, decide on each message, park those that can't be
         judged or have come back, and keep duplicates that are to be kept."""
-        connection, inbox = batch.connection, self._dispatcher.inbox
+        inbox = self._dispatcher.inbox
         if self._positions is not None:
-            self._positions.advance(connection, taken.advances)
-        decisions, refused = judged(batch, taken.messages, {**taken.refused, **taken.returned})
+            self._positions.advance(batch.connection, taken.advances)
+        decisions, refused = judged(batch, taken.receipts, {**taken.refused, **taken.returned})
         first = batch.transaction.first_sequence
         messages, dropped = {}, {}
         for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True)):
             if index in refused:
-                inbox.park(connection, message._replace(sequence=first + index), refused[index])
+                inbox.park(batch.connection, message._replace(sequence=first + index), refused[index])
             elif decision is NEW or decision.deliver:  # the former in a third of the time
                 messages[first + index] = message
             else:
                 dropped[first + index] = message
         if self._duplicates is not None and dropped:
-            self._duplicates.inbox.add(connection, _as_duplicates(batch, dropped))
+            self._duplicates.inbox.add(batch.connection, _as_duplicates(batch, dropped))
         return Admitted(first, messages, len(dropped), refused)
 
     def note_committed(self, taken: Taken, admitted: Admitted) -> None:
@@ -270,7 +250,7 @@ class KeepingFlow:
         for index, why in admitted.refused.items():
             if index not in taken.returned:
                 _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
-        self._figures.parked += len(admitted.refused)
+        self.figures.parked += len(admitted.refused)
         if self._duplicates is not None:
             self._duplicates.figures.waiting += admitted.dropped
 
@@ -319,31 +299,31 @@ class InboxFlow(KeepingFlow):
 
     def before_acknowledging(self, taken: Taken) -> None:
         dispatcher = self._dispatcher
-        with self._receiver.batch() as batch:
-            admitted, connection = self.admit(batch, taken), batch.connection
-            messages = self._with_ids(admitted.messages, connection)
+        with self.receiver.batch() as batch:
+            admitted = self.admit(batch, taken)
+            messages = self._with_ids(batch, admitted.messages)
             kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
-            if kept:
-                dispatcher.inbox.add(connection, list(kept.values()))
-            server_run = batch.transaction.log.rows.server_run
+            rows = batch.transaction.log.rows
+            if kept:  # not by `batch.connection`: the driver does it, and SQLAlchemy needn't begin a transaction
+                dispatcher.inbox.add(rows.connection, list(kept.values()))
         self.note_committed(taken, admitted)
-        self._figures.waiting += len(kept)
-        dispatcher.at_hand, dispatcher.at_hand_of = kept, server_run
+        self.figures.waiting += len(kept)
+        dispatcher.at_hand, dispatcher.at_hand_of = kept, rows.server_run
 
     def close(self) -> None:
         super().close()
         if self._numbers is not None:
             self._numbers.close()
 
-    def _with_ids(self, messages: dict[int, Received], connection: Connection) -> dict[int, Received]:
+    def _with_ids(self, batch: Batch, messages: dict[int, Received]) -> dict[int, Received]:
         """The messages; where all are to have an id, those without one have a new one."""
         if self._numbers is None:
             return messages
         without = [number for number, message in messages.items() if message.unique_message_id is None]
         if not without:
             return messages
-        ids = self._numbers.next_many(len(without), connection=connection)
-        source = self._receiver.domain
+        ids = self._numbers.next_many(len(without), connection=batch.connection)
+        source = self.receiver.domain
         return messages | {
             number: messages[number]._replace(
                 unique_message_id=id_, message_source_id=messages[number].message_source_id or source
