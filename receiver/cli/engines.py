@@ -184,7 +184,7 @@ def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]
             hint="save it to a file that all of them see",
         )
 
-    from receiver.logs.files import spooled
+    from receiver.logs.opening import spooled
 
     with TemporaryDirectory(prefix="receiver-") as folder:
         yield [

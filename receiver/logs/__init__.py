@@ -4,8 +4,9 @@
 |---|---|
 | `batches.py` | `read_logs`: a whole log's batches in order, several files merged by their times; what is known of it so far |
 | `options.py` | how to read, whatever the format, and which fields hold the columns |
-| `files.py`, `remote.py` | logs looked for, and their readers chosen by what they hold; at URLs, by fsspec |
-| `source.py` | the bytes of one log: opened, decompressed, and cut into blocks of whole lines |
+| `files.py`, `remote.py` | logs looked for; at URLs, by fsspec |
+| `opening.py` | a file opened, decompressed, and read by the reader of what it holds |
+| `source.py` | the bytes of one log, as its reader is given them: in pieces, or in blocks of whole lines |
 | `csv_log.py`, `jsonl.py`, `parquet.py`, `correlator.py` | a reader for each format, which gives raw columns |
 | `query.py` | what a query of a database gives, as it streams |
 | `compacted.py` | a log with a folder for each domain and day: its manifest, and its files in order |

@@ -20,7 +20,8 @@ import pyarrow as pa
 
 from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch, optional_columns
-from receiver.logs.files import LogFile, find_files, open_log, queried
+from receiver.logs.files import LogFile, find_files, queried
+from receiver.logs.opening import read_file
 from receiver.logs.options import ReadOptions, checked_options
 from receiver.logs.parquet import group_sizes
 
@@ -82,9 +83,11 @@ class LogBatches(Iterator[LogBatch]):
         return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
 
     def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[LogBatch]:
-        for file in log:
-            with open_log(file, self._options, self._count if counted else None) as (source, reader):
-                yield from reader(source, self._options)
+        def on_read(read_bytes: int) -> None:
+            if counted:
+                self.on_read(read_bytes)  # which may have been set after the file was opened
+
+        return chain.from_iterable(read_file(file, self._options, on_read) for file in log)
 
     def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
         """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
@@ -99,9 +102,6 @@ class LogBatches(Iterator[LogBatch]):
         if can_reopen:
             return Waiting(first_us, index, lambda: self._rows_of(log))
         return Waiting(first_us, index, lambda: chain(ahead, batches))
-
-    def _count(self, read_bytes: int) -> None:
-        self.on_read(read_bytes)  # which may have been set after the file was opened
 
 
 def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:

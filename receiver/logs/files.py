@@ -1,77 +1,27 @@
-"""From the paths of a command to opened logs: which files, how they are compressed, what format they are in.
-
-What a file holds wins over what its name ends with; the ending decides only where the first bytes don't show it.
-"""
+"""From the paths of a command to files: those that paths, folders, globs and URLs stand for, in their order."""
 
 from __future__ import annotations
 
 import glob
-import io
 import os
 import re
-import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
-from receiver.logs.columns import COLUMNS, LogBatch
-from receiver.logs.compacted import (
-    MANIFEST,
-    STATUS_LINES_BEGIN,
-    Folder,
-    Manifest,
-    is_part_path,
-    manifest_of,
-    read_status_lines,
-)
-from receiver.logs.correlator import LOG_LINE, read_correlator
-from receiver.logs.csv_log import read_csv
-from receiver.logs.journal import (
-    JOURNAL_BEGINS,
-    finished_from,
-    is_journal,
-    journals_in,
-    journals_of,
-    read_journal,
-)
-from receiver.logs.jsonl import read_jsonl
-from receiver.logs.options import ReadOptions, spellings
-from receiver.logs.parquet import MAGIC, read_parquet
+from receiver.logs.compacted import MANIFEST, Folder, Manifest, is_part_path, manifest_of
+from receiver.logs.journal import finished_from, journals_in, journals_of
 from receiver.logs.remote import UrlPath, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
-from receiver.logs.source import BOM, PIECE_BYTES, LogSource, Stream, content_of, opened
 
 if TYPE_CHECKING:
     from receiver.logs.query import Query
 
 _PARTITION = re.compile("[^=]+=.*", re.DOTALL)
 """The name of a folder that is searched too."""
-
-
-class LogReader(Protocol):
-    """One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
-
-    def __call__(self, source: LogSource, options: ReadOptions) -> Iterator[LogBatch]: ...
-
-
-_READERS: dict[str, LogReader] = {
-    ".csv": read_csv,
-    ".jsonl": read_jsonl,
-    ".ndjson": read_jsonl,
-    ".json": read_jsonl,
-    ".parquet": read_parquet,
-    ".log": read_correlator,
-    ".journal": read_journal,
-}
-_BEGINNINGS: dict[bytes, LogReader] = {
-    MAGIC: read_parquet,
-    STATUS_LINES_BEGIN: read_status_lines,
-    JOURNAL_BEGINS: read_journal,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,89 +196,3 @@ def _log_file(path: Folder, *, follows: bool = False) -> LogFile:
 
 def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
-
-
-def spooled(file: LogFile, path: Path) -> LogFile:
-    """The log of a file, copied to `path`."""
-    try:
-        with opened(file.path, file.url) as stream, path.open("wb") as copy:
-            shutil.copyfileobj(stream, copy, PIECE_BYTES)
-    except OSError as error:
-        raise LogFormatError(file.name, f"can't be kept in a temporary file: {error.strerror or error}") from error
-    return replace(file, path=path, size_bytes=path.stat().st_size)
-
-
-@contextmanager
-def open_log(
-    file: LogFile, options: ReadOptions, advanced: Callable[[int], None] | None = None
-) -> Iterator[tuple[LogSource, LogReader]]:
-    """Open one file, and choose its reader; `advanced` is called with the number of bytes read since its last call."""
-    if (query := file.query) is not None:
-        from receiver.logs.query import read_query
-
-        yield LogSource(file.name, iter(())), lambda _source, how: read_query(query, how)
-        return
-    on_read = advanced or (lambda _bytes: None)
-    try:
-        with ExitStack() as stack:
-            try:
-                stream = stack.enter_context(opened(file.path, file.url))
-            except FileNotFoundError:
-                if file.path is None or not is_journal(file.path):
-                    raise
-                finished = finished_from(file.path)
-                if not finished.exists():  # so it held nothing, or the oldest files were removed
-                    yield LogSource(file.name, iter(())), read_journal
-                    return
-                file = replace(file, path=finished)
-                stream = stack.enter_context(opened(file.path, file.url))
-            yield _source(file, stream, options, on_read)
-    except OSError as error:
-        raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
-
-
-def open_content(name: str, content: bytes, options: ReadOptions) -> tuple[LogSource, LogReader]:
-    """Open a file whose bytes are in memory, otherwise as `open_log`."""
-    return _source(LogFile(Path(name), name, None), io.BytesIO(content), options, lambda _bytes: None)
-
-
-def _source(
-    file: LogFile, stream: Stream, options: ReadOptions, on_read: Callable[[int], None]
-) -> tuple[LogSource, LogReader]:
-    content = content_of(stream, file.name, on_read)
-    reader = _reader_by_content(content.head, options) or _reader_by_name(file, compressed=content.was_compressed)
-    if reader is not read_parquet or content.was_compressed or not file.can_reopen or file.path is None:
-        return LogSource(file.name, content.pieces), reader
-    left_bytes = max(0, (file.size_bytes or 0) - PIECE_BYTES)  # one piece was read to know the format
-    return LogSource(file.name, content.pieces, file.path, lambda share: on_read(int(share * left_bytes))), reader
-
-
-def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
-    for begins, reader in _BEGINNINGS.items():
-        if head.startswith(begins):
-            return reader
-    text = head.removeprefix(BOM).lstrip(b" \t\r\n")
-    if text.startswith((b"{", b"[")):
-        return read_jsonl
-    lines = text.decode(errors="replace").split("\n")
-    known = {field for column in COLUMNS for field in spellings(column, options)}
-    if known & {name.strip().strip('"') for name in lines[0].split(",")}:
-        return read_csv
-    if any(LOG_LINE.match(line) for line in lines):
-        return read_correlator
-    return None
-
-
-def _reader_by_name(file: LogFile, *, compressed: bool) -> LogReader:
-    endings = [ending.lower() for ending in PurePath(file.name).suffixes]
-    last = endings[-1] if endings else ""
-    if last in {".gz", ".zst"}:
-        if not compressed:
-            kind = "gzip" if last == ".gz" else "zstd"
-            raise LogFormatError(
-                file.name,
-                f"not {kind} data, and no log of receipts either",
-                hint=f"copy it again from where it came, or leave out {last} if it isn't compressed",
-            )
-        endings.pop()
-    return _READERS.get(endings[-1] if endings else "", read_csv)

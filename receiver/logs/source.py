@@ -1,24 +1,15 @@
-"""The bytes of one log: opened, decompressed, and as a reader is given them, in pieces of any size or in blocks of whole lines."""
+"""The bytes of one log as its reader is given them, in pieces of any size or in blocks of whole lines."""
 
 from __future__ import annotations
 
-import sys
-import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import zstandard
 
 from receiver.errors import LogFormatError
-from receiver.logs.remote import UrlStream
-
-PIECE_BYTES = 128 << 10
-_HEAD_BYTES = 64 << 10
 
 BLOCK_BYTES = 2 << 20
 """Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
@@ -28,7 +19,6 @@ MAX_LINE_BYTES = 256 << 20
 """A longer line is no row of any log; holding it would only fill the memory."""
 _LINE_FEED = ord("\n")
 BOM = b"\xef\xbb\xbf"
-_COPY_AGAIN = "copy it again from where it came, once it is complete there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,118 +76,3 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
         last = last.removeprefix(BOM)
     if last:
         yield Block(last, line)
-
-
-class Stream(Protocol):
-    """An open file, as far as it is used here."""
-
-    def read(self, size: int = -1, /) -> bytes: ...
-
-
-@contextmanager
-def opened(path: Path | None, url: str | None) -> Iterator[Stream]:
-    """A file, or one at a URL; standard input where both are None."""
-    if url is not None:
-        with closing(UrlStream(url)) as remote:
-            yield remote
-    elif path is None:
-        # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
-        yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-    else:
-        with path.open("rb", buffering=0) as stream:
-            yield stream
-
-
-class Content(NamedTuple):
-    """The bytes of a log."""
-
-    head: bytes
-    """The first of them."""
-    pieces: Iterator[bytes]
-    """All of them."""
-    was_compressed: bool
-
-
-def content_of(stream: Stream, name: str, on_read: Callable[[int], None]) -> Content:
-    """Decompress what a stream gives. `on_read` is called with the number of bytes that were read since its last call."""
-    head, pieces = _with_head(_read(stream, on_read))
-    if not head:
-        raise LogFormatError(name, "the file is empty", hint="even a log without receipts has a header")
-    packed = next((packed for magic, packed in _COMPRESSIONS.items() if head.startswith(magic)), None)
-    if packed is None:
-        return Content(head, pieces, was_compressed=False)
-    head, pieces = _with_head(_decompressed(pieces, packed, name))
-    if not head:
-        raise LogFormatError(name, "there is nothing in the compressed file")
-    return Content(head, pieces, was_compressed=True)
-
-
-def _read(stream: Stream, on_read: Callable[[int], None]) -> Iterator[bytes]:
-    while piece := stream.read(PIECE_BYTES):
-        on_read(len(piece))
-        yield piece
-
-
-def _with_head(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first bytes, and all pieces again from the start."""
-    taken: list[bytes] = []
-    taken_bytes = 0
-    for piece in pieces:
-        taken.append(piece)
-        taken_bytes += len(piece)
-        if taken_bytes >= _HEAD_BYTES:
-            break
-    head = b"".join(taken)
-    return head[:_HEAD_BYTES], chain([head] if head else [], pieces)
-
-
-class _Decompressor(Protocol):
-    """What zlib and zstandard have in common: an object per gzip member or zstd frame."""
-
-    @property
-    def eof(self) -> bool: ...
-
-    @property
-    def unused_data(self) -> bytes: ...
-
-    def decompress(self, data: bytes, /) -> bytes: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Compression:
-    name: str
-    new: Callable[[], _Decompressor]
-    padding: bytes
-    """May stand between and after the members."""
-
-
-_COMPRESSIONS = {
-    b"\x1f\x8b": _Compression("gzip", lambda: zlib.decompressobj(wbits=31), padding=b"\0"),
-    b"\x28\xb5\x2f\xfd": _Compression(
-        "zstd", lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(), padding=b""
-    ),
-}
-
-
-def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> Iterator[bytes]:
-    """All members or frames, one after the other; `LogFormatError` where one is broken or ends too soon."""
-    member: _Decompressor | None = None
-    for piece in pieces:
-        left = piece
-        while left:
-            if member is None:
-                left = left.lstrip(packed.padding)
-                if not left:
-                    break
-                member = packed.new()
-            try:
-                out = member.decompress(left)
-            except (zlib.error, zstandard.ZstdError) as error:
-                raise LogFormatError(name, f"broken {packed.name} data: {error}", hint=_COPY_AGAIN) from error
-            if out:
-                yield out
-            left = member.unused_data if member.eof else b""
-            if member.eof:
-                member = None
-    if member is not None:
-        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it", hint=_COPY_AGAIN)

@@ -25,7 +25,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
 from receiver.logs.columns import COLUMNS
 from receiver.logs.compacted import is_part_path
-from receiver.logs.files import open_content
+from receiver.logs.opening import read_content
 from receiver.logs.options import fields_of
 from receiver.logs.parquet import gathered
 from receiver.logs.rows import BatchMaker, RawRows
@@ -154,15 +154,10 @@ def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[R
     files = (file for batch in batches for file in zip(batch.column("path"), batch.column("content"), strict=True))
     for number, (path, content) in enumerate(files):
         unit, name = _unit_of_task(number, _FEWER_FILES), unquote(path.as_py())
-        for value in pieces_of(unit, _batches(name, content.as_py(), how), how):
+        for value in pieces_of(unit, read_content(name, content.as_py(), how.options), how):
             if isinstance(value, UnitReport):
                 value.file = name
             yield Row(0, value)
-
-
-def _batches(name: str, content: bytes, how: Reading) -> Iterator[LogBatch]:
-    source, reader = open_content(name, content, how.options)
-    yield from reader(source, how.options)
 
 
 def _partition() -> int:

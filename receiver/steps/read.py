@@ -23,8 +23,9 @@ from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
 from receiver.logs import LogBatch, ReadOptions, StatusLine, no_receipt, optional_columns
 from receiver.logs.columns import TimeUnit
-from receiver.logs.files import LogFile, open_log
-from receiver.logs.parquet import RowGroups, group_sizes, read_parquet
+from receiver.logs.files import LogFile
+from receiver.logs.opening import read_file
+from receiver.logs.parquet import RowGroups, group_sizes
 from receiver.logs.remote import is_url
 from receiver.logs.rows import two_units
 from receiver.simulate import numbering
@@ -85,11 +86,8 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[LogBatch]:
     path = os.fsdecode(unit.path)
     url = path if is_url(path) else None
     file = LogFile(None if url else Path(path), unit.name, 0, url=url)  # a size is for showing progress only
-    with open_log(file, options) as (source, reader):
-        if unit.groups:
-            yield from read_parquet(source, options, RowGroups(unit.first_group, unit.groups, unit.first_row))
-        else:
-            yield from reader(source, options)
+    groups = RowGroups(unit.first_group, unit.groups, unit.first_row) if unit.groups else None
+    return read_file(file, options, groups=groups)
 
 
 def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:

@@ -90,8 +90,8 @@ def small_pieces(rows: int):
         patch.setattr("receiver.logs.parquet.BATCH_ROWS", rows)
         patch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", 50 * rows)
         patch.setattr("receiver.logs.source.BLOCK_BYTES", 50 * rows)
-        patch.setattr("receiver.logs.source.PIECE_BYTES", 50 * rows)
-        patch.setattr("receiver.logs.source._HEAD_BYTES", 200)
+        patch.setattr("receiver.logs.opening.PIECE_BYTES", 50 * rows)
+        patch.setattr("receiver.logs.opening._HEAD_BYTES", 200)
         yield
 
 
