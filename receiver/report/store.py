@@ -19,7 +19,6 @@ from receiver.durable.status import Counts
 from receiver.quantities import count, duration
 from receiver.report.terminal import line
 from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
-from receiver.store.inbox import NodeRow
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import PROBLEMS, DomainName, StoreFinding
 from receiver.store.tables import DomainState
@@ -81,17 +80,26 @@ def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
         "sound": not figures.findings,
         "domains": [_object(domain, _CHECKED) for domain in figures.domains],
         "findings": [
-            {
-                "kind": finding.kind,
-                "problem": finding.problem,
-                "domain": finding.domain and finding.domain.name,
-                "key": finding.domain and finding.domain.key,
-                "count": finding.count,
-                "example": finding.example,
-            }
+            _record(finding, "kind problem")
+            | (
+                _record(finding.domain, "domain key", domain="name")
+                if finding.domain
+                else {"domain": None, "key": None}
+            )
+            | _record(finding, "count example")
             for finding in figures.findings
         ],
     }
+
+
+def _record(row: Any, names: str, **fields: str) -> dict[str, Any]:
+    """A row by these names in JSON. `fields` has those that are read from another field; `..._at` is a moment of `..._at_us`."""
+    shown = {}
+    for name in names.split():
+        field = fields.get(name, name)
+        is_moment = name.endswith("_at")
+        shown[name] = moment_or_none(getattr(row, f"{field}_us")) if is_moment else getattr(row, field)
+    return shown
 
 
 def _print_heading(address: str, figures: StoreFigures, console: Console) -> None:
@@ -180,7 +188,7 @@ _COLUMNS = (
     _Column("inbox", lambda d: d.inbox),
     _Column("parked", lambda d: d.parked),
     _Column("positions", lambda d: [row._asdict() | position_named(*row)._asdict() for row in _sorted_positions(d)]),
-    _Column("nodes", lambda d: [_node_object(row) for row in d.nodes]),
+    _Column("nodes", lambda d: [_record(row, "address node connected_at") for row in d.nodes]),
     _Column("line", lambda d: d.line()),
 )
 _NAMES = {column.name for column in _COLUMNS if column.name}
@@ -244,10 +252,6 @@ def _shown_position(row: PositionRow) -> str:
     return f"position of {row.source}, {row.name}: {row.position}"
 
 
-def _node_object(row: NodeRow) -> dict[str, Any]:
-    return {"address": row.address, "node": row.node, "connected_at": moment_or_none(row.connected_at_us)}
-
-
 def _sentence(finding: StoreFinding) -> str:
     domain = f"{_shown_domain(finding.domain)}: " if finding.domain else ""
     times = f" ({count(finding.count)} times, the first: " if finding.count > 1 else " ("
@@ -307,19 +311,9 @@ def shown_waiting(row: TargetRow) -> str:
 
 def inbox_object(address: str, rows: Sequence[TargetRow]) -> dict[str, Any]:
     """The result of `receiver inbox list --json`."""
-    return {"store": address, "targets": [_target_object(row) for row in rows]}
-
-
-def _target_object(row: TargetRow) -> dict[str, Any]:
-    return {
-        "number": row.number,
-        "target": row.name,
-        "domain": row.domain,
-        "key": row.domain_key,
-        "waiting": row.waiting,
-        "oldest_received_at": moment_or_none(row.oldest_us),
-        "body_bytes": row.body_bytes,
-    }
+    names = "number target domain key waiting oldest_received_at body_bytes"
+    fields = {"target": "name", "key": "domain_key", "oldest_received_at": "oldest"}
+    return {"store": address, "targets": [_record(row, names, **fields) for row in rows]}
 
 
 def print_parked(address: str, rows: Sequence[ParkedRow], console: Console) -> None:
@@ -346,25 +340,12 @@ def _message_name(row: ParkedRow) -> str:
 
 def parked_object(address: str, rows: Sequence[ParkedRow]) -> dict[str, Any]:
     """The result of `receiver parked list --json`."""
-    return {"store": address, "parked": [_message_object(row) for row in rows]}
-
-
-def _message_object(row: ParkedRow) -> dict[str, Any]:
-    return {
-        "number": row.parked_id,
-        "domain": row.domain,
-        "key": row.domain_key,
-        "target": row.target,
-        "unique_message_id": row.unique_message_id,
-        "message_source_id": row.message_source_id,
-        "destination": row.destination,
-        "message_id": row.message_id,
-        "received_at": moment_or_none(row.received_at_us),
-        "parked_at": moment_or_none(row.parked_at_us),
-        "tries": row.tries,
-        "body_bytes": row.body_bytes,
-        "error": row.error,
-    }
+    names = (
+        "number domain key target unique_message_id message_source_id destination message_id received_at parked_at tries "
+        "body_bytes error"
+    )
+    fields = {"number": "parked_id", "key": "domain_key"}
+    return {"store": address, "parked": [_record(row, names, **fields) for row in rows]}
 
 
 def known_id_line(known: KnownId) -> str:
@@ -382,18 +363,6 @@ def known_id_line(known: KnownId) -> str:
 
 
 def known_ids_object(address: str, unique_message_id: str, known: Sequence[KnownId]) -> dict[str, Any]:
-    return {
-        "store": address,
-        "unique_message_id": unique_message_id,
-        "domains": [
-            {
-                "domain": each.domain,
-                "remembered": each.is_remembered,
-                "tier": each.tier,
-                "first_received_at": moment_or_none(each.first_received_at_us),
-                "latest_received_at": moment_or_none(each.latest_received_at_us),
-                "message_source_id": each.message_source_id,
-            }
-            for each in known
-        ],
-    }
+    names = "domain remembered tier first_received_at latest_received_at message_source_id"
+    domains = [_record(each, names, remembered="is_remembered") for each in known]
+    return {"store": address, "unique_message_id": unique_message_id, "domains": domains}
