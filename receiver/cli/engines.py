@@ -105,7 +105,8 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         )
         read = _read(spark, request, cluster, files, on_progress)
         key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
-        log = chunked_log(*read, key, cores=cores, keeps_rows=request.verdicts is not None, question=question)
+        keeps_rows, max_missed = request.verdicts is not None, question.settings.max_missed
+        log = chunked_log(*read, key, cores=cores, keeps_rows=keeps_rows, max_missed=max_missed)
         analysis = analyse(log, question)
         if write_verdicts is not None and (single := single_setting(question)):
             write_verdicts(verdict_rows(read, log, *single))

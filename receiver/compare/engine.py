@@ -15,14 +15,13 @@ from receiver.compare import Cause, ComparedDomain, Comparison, PolicyFigures
 from receiver.compare.compiled_policies import CompiledPolicy, Judged, compiled_policy_of
 from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError
-from receiver.message import Verdict
 from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Kind
 from receiver.simulate.recommend import elsewhere_with_margin
-from receiver.simulate.whole import VERDICTS, WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
+from receiver.simulate.whole import WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -204,17 +203,6 @@ def verdict_batches(receipts: Receipts, compared: Compared) -> Iterator[pa.Recor
 
     The comparison was made `with_verdicts`.
     """
-    is_duplicate = compared.is_duplicate
-    assert is_duplicate is not None  # noqa: S101 - whoever asks for verdicts has said so before
-
-    def verdicts(rows: slice) -> list[npt.NDArray[np.int32]]:
-        unchecked = receipts.id_number[rows] == 0
-        return [_verdict_indexes(judged[rows], unchecked) for judged in is_duplicate]
-
-    return receipt_batches(receipts, verdicts, verdict_schema([p.policy for p in compared.comparison.policies]))
-
-
-def _verdict_indexes(is_duplicate: npt.NDArray[np.bool_], unchecked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    indexes = np.where(is_duplicate, VERDICTS.index(Verdict.DUPLICATE), VERDICTS.index(Verdict.NEW))
-    indexes[unchecked] = VERDICTS.index(Verdict.UNCHECKED)
-    return indexes.astype(np.int32)
+    assert compared.is_duplicate is not None  # noqa: S101 - whoever asks for verdicts has said so before
+    schema = verdict_schema([figures.policy for figures in compared.comparison.policies])
+    return receipt_batches(receipts, compared.is_duplicate, schema)

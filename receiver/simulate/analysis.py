@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, DecimalException
 
@@ -15,14 +15,12 @@ from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.facts import Facts
 from receiver.simulate.figures import Analysis, Pair, SourceFigures
 from receiver.simulate.findings import Known, findings_of
-from receiver.simulate.recommend import sizing_of, widest_of, windows_tried
+from receiver.simulate.recommend import sizing_of
 from receiver.simulate.replays import PairOutcome, Replays
 
 MAX_SETTINGS = 10_000
 _LARGEST = 10**12
 _RANGE_PARTS = 3
-_CHOSEN = 8
-"""How many values are chosen at most where nobody lists any."""
 _WINDOWS_HINT = "in ids, such as 2000, 0,100,2000 or 100:20000:16"
 _EXPIRIES_HINT = "in seconds, such as 120, 0,1.5,120 or 1:600:12"
 _PRESENT_HINT = "write W,E, such as 2000,120"
@@ -46,29 +44,12 @@ class Question:
         if self.windows is not None and self.expiries_us is not None:
             check_grid(self.windows, self.expiries_us)
 
-    def widest(self, facts: Facts) -> Pair:
-        """The largest window, and the largest expiry, that `analyse` replays."""
-        widest = widest_of(facts, self.settings, self.present)
-        windows, expiries_us = self.grid(facts, widest)
-        return max(widest[0], *windows), max(widest[1], *expiries_us)
-
-    def grid(self, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:
-        """The windows and the expiries to try; what is chosen from the log has this setting among it."""
-        # A log's duplicates come to be caught at 0, at the default, and at steps up to twice what one of them needs most.
-        windows = self.windows or _ladder(facts.whole.windows.most, also[0], ReceiverSettings().sizes[0], least=10)
-        most_us = facts.most_expiry_need_us
-        expiries_us = self.expiries_us or _ladder(most_us, also[1], ReceiverSettings().sizes[1], least=100_000)
-        return windows, expiries_us
-
 
 def analyse(log: Replays, question: Question) -> Analysis:
     """Replay a log under every setting of a grid, recommend one, and say what stands out."""
-    facts, settings = log.facts, question.settings
-    tried = windows_tried(facts)
-    sizing = sizing_of(facts, log.needs_together(tried), settings, question.present)
-    windows, expiries_us = question.grid(facts, sizing.asked[0].both)
-    check_grid(windows, expiries_us)
-    replayed = log.replay(windows, expiries_us, sizing.pairs)
+    facts, sizing = log.facts, sizing_of(log, question)
+    check_grid(*sizing.grid)
+    replayed = log.replay(*sizing.grid, sizing.pairs)
     recommendation, kinds, evidence = sizing.choose(replayed.pairs)
     outcome = replayed.pairs[recommendation.setting.pair]
     return Analysis(
@@ -87,7 +68,7 @@ def analyse(log: Replays, question: Question) -> Analysis:
         missed_by_expiry_us=facts.missed_by_expiry_us,
         headroom=outcome.headroom,
         timeline=facts.timeline,
-        bytes_per_id=settings.memory_bytes_per_id,
+        bytes_per_id=question.settings.memory_bytes_per_id,
     )
 
 
@@ -98,15 +79,15 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigure
         yield replace(source, expiry_need_us=need_us, window_left=window_left, expiry_left_us=expiry_left_us)
 
 
-def parse_windows(text: str, name: str = "--window") -> list[int]:
-    """A LIST of windows: whole numbers, ascending, without repeats. `name` is what errors call it."""
-    return sorted({int(value.to_integral_value()) for value in _values(name, text, _WINDOWS_HINT)})
+def parse_windows(values: Sequence[object] | str, name: str = "--window") -> list[int]:
+    """Windows as whole numbers, ascending, without repeats, of numbers or a LIST. `name` is what errors call it."""
+    return sorted({int(value.to_integral_value()) for value in _values(name, values, _WINDOWS_HINT)})
 
 
-def parse_expiries_us(text: str, name: str = "--expiry") -> list[int]:
-    """A LIST of expiries in seconds, as whole microseconds, ascending, without repeats."""
-    values = _values(name, text, _EXPIRIES_HINT, significant_digits=3)
-    return sorted({int((value * 1_000_000).to_integral_value()) for value in values})
+def parse_expiries_us(values: Sequence[object] | str, name: str = "--expiry") -> list[int]:
+    """Expiries, in seconds, as whole microseconds: as `parse_windows` gives windows."""
+    numbers = _values(name, values, _EXPIRIES_HINT, significant_digits=3)
+    return sorted({int((number * 1_000_000).to_integral_value()) for number in numbers})
 
 
 def parse_present(text: str) -> tuple[int, int]:
@@ -137,9 +118,11 @@ def parse_budget_bytes(text: str) -> int:
     raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
 
 
-def _values(option: str, text: str, hint: str, significant_digits: int | None = None) -> list[Decimal]:
+def _values(
+    option: str, given: Sequence[object] | str, hint: str, significant_digits: int | None = None
+) -> list[Decimal]:
     values: list[Decimal] = []
-    for item in text.split(","):
+    for item in given.split(",") if isinstance(given, str) else map(str, given):
         if ":" in item:
             values += _range(option, item, hint, significant_digits)
         else:
@@ -190,14 +173,3 @@ def check_grid(windows: list[int], expiries_us: list[int]) -> None:
         )
     if windows == [0] and expiries_us == [0]:
         raise detects_nothing()
-
-
-def _ladder(most_need: int, also: int, default: int, *, least: int) -> list[int]:
-    """0, the default, `also`, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is twice the most
-    needed."""
-    most = 2 * max(least, most_need, default // 20)
-    steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
-    rungs = [step for step in steps if least <= step < most]
-    rungs.append(next(step for step in steps if step >= most))
-    keep = {rungs[round(i)] for i in np.linspace(0, len(rungs) - 1, min(len(rungs), _CHOSEN - 2))}
-    return sorted({0, default, also, *keep})

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Steps
 
 _T = TypeVar("_T")
-PerPart = tuple[_T, _T, _T]
+PerPart = tuple[_T, ...]
 """Something for the whole log, and for its first and second half."""
 WORST_SOURCES = 50
 _EXACT_NEEDS = 200

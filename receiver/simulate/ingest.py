@@ -5,9 +5,10 @@ A receipt takes about twenty bytes here, and each distinct id its text once.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
@@ -46,9 +47,6 @@ class Receipts:
     """The number of the id's text; the empty text, which means unchecked, is number 0."""
     source_number: Int32s
     channel_number: Int32s
-    redelivered: Flags | None
-    digest_hash: npt.NDArray[np.uint64] | None
-    """0 where the digest is missing."""
     ids: TextNumbers
     sources: list[str]
     channels: list[Channel]
@@ -58,51 +56,9 @@ class Receipts:
     max_delivery_us: int
     """The longest time from JMSTimestamp to receipt among redelivered receipts."""
     status_lines: list[StatusLine]
-
-
-@dataclass(slots=True)
-class _Collector:
-    ids: TextNumbers = field(default_factory=TextNumbers)
-    sources: Texts = field(default_factory=Texts)
-    channels: Channels = field(default_factory=Channels)
-    columns: dict[str, list[npt.NDArray[Any]]] = field(default_factory=dict)
-    has_redelivered: bool = False
-    has_digest: bool = False
-    receipts: int = 0
-    skipped: int = 0
-    max_delivery_us: int = 0
-    status_lines: list[StatusLine] = field(default_factory=list)
-
-    def add(self, batch: LogBatch) -> None:
-        self.skipped += batch.skipped
-        self.status_lines += batch.status_lines
-        if not len(batch):
-            return
-        self.receipts += len(batch)
-        check_numbered(self.receipts, "receipts")
-        # For batches without the column. Broadcasting takes no memory.
-        redelivered: Flags = np.broadcast_to(np.bool_(False), len(batch))  # noqa: FBT003
-        digests: npt.NDArray[np.uint64] = np.broadcast_to(np.uint64(0), len(batch))
-        if batch.jms_redelivered is not None:
-            self.has_redelivered = True
-            redelivered = batch.jms_redelivered
-            self.max_delivery_us = max(self.max_delivery_us, longest_delivery_us(batch))
-        if batch.body_digest is not None:
-            self.has_digest = True
-            digests = digest_hashes(batch.body_digest)
-        for name, values in (
-            ("received_at_us", batch.received_at_us),
-            ("id_number", self.ids.number(plain_text(batch.unique_message_id))),
-            ("source_number", self.sources.column(batch.message_source_id, len(batch))),
-            ("channel_number", self.channels.column(batch)),
-            ("redelivered", redelivered),
-            ("digest_hash", digests),
-        ):
-            self.columns.setdefault(name, []).append(values)
-
-    def taken(self, name: str) -> npt.NDArray[Any]:
-        """A whole column; its parts are not kept beside it."""
-        return np.concatenate(self.columns.pop(name))
+    redelivered: Flags | None = None
+    digest_hash: npt.NDArray[np.uint64] | None = None
+    """0 where the digest is missing."""
 
 
 def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
@@ -112,30 +68,46 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     before the first is read, where the files say how many they hold.
     """
     check_numbered(batches.known_receipts, "receipts")
-    collector = _Collector()
-    collector.ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
+    ids, sources, channels = TextNumbers(), Texts(), Channels()
+    ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
+    columns: defaultdict[str, list[npt.NDArray[Any]]] = defaultdict(list)
+    rows, skipped, max_delivery_us = 0, 0, 0
+    status_lines: list[StatusLine] = []
     with closing(_read_ahead(batches)) as ahead:
         for batch in ahead:
-            collector.add(batch)
+            skipped += batch.skipped
+            status_lines += batch.status_lines
+            if not len(batch):
+                continue
+            rows += len(batch)
+            check_numbered(rows, "receipts")
+            max_delivery_us = max(max_delivery_us, longest_delivery_us(batch))
+            flags, digests = batch.jms_redelivered, batch.body_digest
+            columns["received_at_us"].append(batch.received_at_us)
+            columns["id_number"].append(ids.number(plain_text(batch.unique_message_id)))
+            columns["source_number"].append(sources.column(batch.message_source_id, len(batch)))
+            columns["channel_number"].append(channels.column(batch))
+            # What a batch lacks is broadcast, which takes no memory.
+            columns["redelivered"].append(np.broadcast_to(np.False_, len(batch)) if flags is None else flags)
+            none = np.broadcast_to(np.uint64(0), len(batch))
+            columns["digest_hash"].append(none if digests is None else digest_hashes(digests))
     check_columns(batches.columns_present, key)
+    for column, name in (("jms_redelivered", "redelivered"), ("body_digest", "digest_hash")):
+        if column not in batches.columns_present:
+            columns.pop(name, None)
     domains: Names[str] = Names()
-    channels = collector.channels.names
-    of_channel = np.array([domains.number(key.name(channel)) for channel in channels], np.int32)
+    of_channel = np.array([domains.number(key.name(channel)) for channel in channels.names], np.int32)
     return Receipts(
-        received_at_us=collector.taken("received_at_us"),
-        id_number=collector.taken("id_number"),
-        source_number=collector.taken("source_number"),
-        channel_number=collector.taken("channel_number"),
-        redelivered=collector.taken("redelivered") if collector.has_redelivered else None,
-        digest_hash=collector.taken("digest_hash") if collector.has_digest else None,
-        ids=collector.ids,
-        sources=collector.sources.names,
-        channels=channels,
+        # Taken out one by one: a column's parts are not kept beside it.
+        **{name: np.concatenate(columns.pop(name)) for name in list(columns)},
+        ids=ids,
+        sources=sources.names,
+        channels=channels.names,
         domains=domains.names,
         domain_of_channel=of_channel,
-        skipped=collector.skipped,
-        max_delivery_us=collector.max_delivery_us,
-        status_lines=collector.status_lines,
+        skipped=skipped,
+        max_delivery_us=max_delivery_us,
+        status_lines=status_lines,
     )
 
 

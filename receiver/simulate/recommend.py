@@ -24,6 +24,8 @@ from fractions import Fraction
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import (
@@ -42,8 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from receiver.settings import SimulateSettings
+    from receiver.simulate.analysis import Question
     from receiver.simulate.facts import Facts, PartNeeds, PerPart, ValueCounts
-    from receiver.simulate.replays import PairOutcome
+    from receiver.simulate.replays import PairOutcome, Replays
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -62,6 +65,8 @@ _BY_KIND = {
     Kind.LEAN: "W and E are set to {margin} times what they need together, rounded up: the fewest ids.",
 }
 """Why a setting is recommended."""
+_CHOSEN = 8
+"""How many values are chosen at most where nobody lists any."""
 _CROSSING = 10
 """The KEY is in doubt where it hides more repeats than one for so many duplicates that it counts."""
 
@@ -113,10 +118,11 @@ class _Asked(NamedTuple):
     """Several: which of them remembers the fewest ids is known once they are replayed."""
 
 
-def _asked(part: PartNeeds, lean: Sequence[Pair], delivery_us: int, settings: SimulateSettings) -> _Asked:
+def _asked(part: PartNeeds, lean: Sequence[Pair], facts: Facts, settings: SimulateSettings) -> _Asked:
+    """`lean` is what the part needs of both tiers together, without a margin."""
     window = _rounded_up(_times(settings.margin, part.window))
     # However little the duplicates need, the expiry covers a redelivery.
-    least_us = Fraction(max(_TIMES_DELIVERY * delivery_us, _LEAST_EXPIRY_US))
+    least_us = Fraction(max(_TIMES_DELIVERY * facts.log.delivery_us, _LEAST_EXPIRY_US))
     enlarged = {with_margin(*need, settings.margin) for need in lean if need != (0, 0)}
     return _Asked(
         both=(window, _rounded_up(max(_times(settings.margin, part.expiry_us), least_us))),
@@ -125,37 +131,81 @@ def _asked(part: PartNeeds, lean: Sequence[Pair], delivery_us: int, settings: Si
     )
 
 
+def sizing_of(log: Replays, question: Question) -> Sizing:
+    """What to replay in order to size each kind, by what each part of the log needs of both tiers together."""
+    facts = log.facts
+    tried = tuple(_windows(part.windows, facts.max_missed) for part in facts.parts)
+    together = log.needs_together(tried, _widest(question, facts, max(chain(*tried), default=0)))
+    asked = (_asked(*part, facts, question.settings) for part in zip(facts.parts, together, strict=True))
+    return Sizing(facts, question, tuple(asked))
+
+
+def _widest(question: Question, facts: Facts, largest_tried: int) -> Pair:
+    """A window and an expiry that nothing to be replayed exceeds, before it is known what the windows tried need."""
+    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
+    both = _asked(facts.whole, [], facts, question.settings).both
+    lean = with_margin(largest_tried, facts.whole.expiry_us, question.settings.margin)
+    grid = (max(values) for values in grid_of(question, facts, both))
+    windows, expiries_us = zip(both, lean, question.present, ReceiverSettings().sizes, grid, strict=True)
+    return max(windows), max(expiries_us)
+
+
+def grid_of(question: Question, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:
+    """The windows and the expiries to try; what is chosen from the log has this setting among it."""
+    # A log's duplicates come to be caught at 0, at the default, and at steps up to twice what one of them needs most.
+    windows = question.windows or _ladder(facts.whole.windows.most, also[0], ReceiverSettings().sizes[0], least=10)
+    most_us = facts.most_expiry_need_us
+    expiries_us = question.expiries_us or _ladder(most_us, also[1], ReceiverSettings().sizes[1], least=100_000)
+    return windows, expiries_us
+
+
+def _ladder(most_need: int, also: int, default: int, *, least: int) -> list[int]:
+    """0, the default, `also`, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is twice the most
+    needed."""
+    most = 2 * max(least, most_need, default // 20)
+    steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
+    rungs = [step for step in steps if least <= step < most]
+    rungs.append(next(step for step in steps if step >= most))
+    keep = {rungs[round(i)] for i in np.linspace(0, len(rungs) - 1, min(len(rungs), _CHOSEN - 2))}
+    return sorted({0, default, also, *keep})
+
+
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """The pairs to replay, for the whole log and for each half."""
+    """What to replay: the grid, and the pairs that the whole log and each half ask for."""
 
     facts: Facts
-    settings: SimulateSettings
-    present: Pair
+    question: Question
     asked: PerPart[_Asked]
 
     @property
+    def grid(self) -> tuple[list[int], list[int]]:
+        return grid_of(self.question, self.facts, self.asked[0].both)
+
+    @property
     def pairs(self) -> list[Pair]:
-        pairs = {self.present, self._kept()}
+        pairs = {self.question.present, self._kept()}
         for part in self.asked:
             pairs |= {part.both, part.window, *part.lean}
         return sorted(pairs)
 
     def _kept(self) -> Pair:
-        (window, expiry_us), both = self.present, self.asked[0].both
+        (window, expiry_us), both = self.question.present, self.asked[0].both
         return max(window, both[0]), max(expiry_us, both[1])
 
     def choose(self, outcomes: Mapping[Pair, PairOutcome]) -> tuple[Recommendation, tuple[SizedSetting, ...], Evidence]:
         """By what the replay of each pair came to: the setting to take, one of each kind, and what that rests on."""
+        settings = self.question.settings
         kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
         by_kind = {sized.kind: sized for sized in kinds}
         evidence = self._evidence(by_kind[Kind.BOTH])
         order = [by_kind[kind] for kind in _SAFEST_FIRST]
-        affordable = (sized for sized in order if sized.memory_bytes <= self.settings.budget_bytes)
+        affordable = (sized for sized in order if sized.memory_bytes <= settings.budget_bytes)
         sized = next(affordable, order[-1])
         risk = "" if sized is order[0] else self._risk(sized, order[0], evidence)
         why = self._why(sized, evidence)
-        return Recommendation(sized, self.present, self.settings.margin, why, risk, self._caveat()), kinds, evidence
+        advised = Recommendation(sized, self.question.present, settings.margin, why, risk, self._caveat())
+        return advised, kinds, evidence
 
     def _pair_of(self, kind: Kind, part: _Asked, outcomes: Mapping[Pair, PairOutcome]) -> Pair:
         match kind:
@@ -168,16 +218,16 @@ class Sizing:
             case Kind.KEEP:
                 return self._kept()
             case Kind.PRESENT:
-                return self.present
+                return self.question.present
 
     def _sized(self, kind: Kind, outcomes: Mapping[Pair, PairOutcome]) -> SizedSetting:
         pair = self._pair_of(kind, self.asked[0], outcomes)
-        outcome, duplicates = outcomes[pair], self.facts.log.duplicates
+        outcome, duplicates, settings = outcomes[pair], self.facts.log.duplicates, self.question.settings
         return SizedSetting(
             kind=kind,
             setting=SettingFigures(*pair, outcome.caught, duplicates - outcome.caught, outcome.peak_ids),
-            memory_bytes=outcome.peak_ids * self.settings.memory_bytes_per_id,
-            database_bytes=outcome.peak_ids * self.settings.database_bytes_per_id,
+            memory_bytes=outcome.peak_ids * settings.memory_bytes_per_id,
+            database_bytes=outcome.peak_ids * settings.database_bytes_per_id,
             unseen=self._unseen(kind, outcomes) if kind in _BY_THE_LOG else None,
         )
 
@@ -210,7 +260,7 @@ class Sizing:
         )
 
     def _why(self, sized: SizedSetting, evidence: Evidence) -> str:
-        max_missed, duplicates = self.settings.max_missed, self.facts.log.duplicates
+        max_missed, duplicates = self.question.settings.max_missed, self.facts.log.duplicates
         if not duplicates:
             return "The log holds no duplicate, so it says nothing about the windows."
         if max_missed >= duplicates:
@@ -221,11 +271,12 @@ class Sizing:
         return (
             f"To catch {caught}, this log needs W = {evidence.window_need:,} without an expiry, or "
             f"E = {seconds(evidence.expiry_need_us)} without a window. "
-        ) + _BY_KIND[sized.kind].format(margin=f"{self.settings.margin:g}")
+        ) + _BY_KIND[sized.kind].format(margin=f"{self.question.settings.margin:g}")
 
     def _risk(self, sized: SizedSetting, keep: SizedSetting, evidence: Evidence) -> str:
         """Why what is set today can't be kept, and what may get through that it would catch."""
-        budget_bytes, (window, expiry_us), advised = self.settings.budget_bytes, self.present, sized.setting
+        budget_bytes, (window, expiry_us) = self.question.settings.budget_bytes, self.question.present
+        advised = sized.setting
         said = f"Memory decides: '{keep.kind}' takes {keep.memory_bytes:,} bytes, and --budget allows {budget_bytes:,}."
         if sized.memory_bytes > budget_bytes:
             said += f" This takes {sized.memory_bytes:,}, the least of all."
@@ -238,27 +289,3 @@ class Sizing:
         if evidence.grade is Grade.WEAK:
             said += " A log that says this little is no reason to set less: raise --budget if you can."
         return said
-
-
-def windows_tried(facts: Facts) -> PerPart[list[int]]:
-    """The windows to try for `lean`, for each part."""
-    whole, first, second = (_windows(part.windows, facts.max_missed) for part in facts.parts)
-    return whole, first, second
-
-
-def widest_of(facts: Facts, settings: SimulateSettings, present: Pair) -> Pair:
-    """A window and an expiry that no pair of a `Sizing` exceeds, before it is known what the windows tried need."""
-    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
-    whole = _asked(facts.whole, [], facts.log.delivery_us, settings)
-    most = max(chain(*windows_tried(facts)), default=0)
-    lean = with_margin(most, facts.whole.expiry_us, settings.margin)
-    windows, expiries_us = zip(whole.both, lean, present, ReceiverSettings().sizes, strict=True)
-    return max(windows), max(expiries_us)
-
-
-def sizing_of(facts: Facts, lean: PerPart[list[Pair]], settings: SimulateSettings, present: Pair) -> Sizing:
-    """The pairs to replay in order to size each kind; `lean` is what each part needs of both tiers together, without a margin."""
-    whole, first, second = (
-        _asked(part, needs, facts.log.delivery_us, settings) for part, needs in zip(facts.parts, lean, strict=True)
-    )
-    return Sizing(facts, settings, present, (whole, first, second))

@@ -7,7 +7,6 @@ Users read of it as headroom.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -260,24 +259,33 @@ def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iter
                 yield TopNeeds(window, half, top_us)
 
 
-class Replays(ABC):
+class Replays:
     """A log that can be counted and replayed, section by section."""
 
-    facts: Facts
-    """Everything that doesn't depend on a setting."""
+    def __init__(
+        self, facts: Facts, sections: Sequence[Section] = (), advance: Callable[[int], None] = lambda _done: None
+    ) -> None:
+        """`advance` is called with 1 for each section whose grid is done."""
+        self.facts = facts
+        """Everything that doesn't depend on a setting."""
+        self._sections, self._advance = sections, advance
 
-    @abstractmethod
     def in_sections(
-        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair, /
+        self,
+        what: str,  # noqa: ARG002 - logs in chunks say it to those who wait
+        work: Callable[[Section], Iterable[_Counts]],
+        kind: type[_Counts],
+        largest: Pair,  # noqa: ARG002 - and give their chunks no more than that takes
     ) -> Iterable[_Counts]:
-        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
+        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`."""
+        for section in self._sections:
+            yield from work(section)
+            if kind is ReplayShare:
+                self._advance(1)
 
-        `what` names the step to those who wait.
-        """
-
-    def needs_together(self, tried: PerPart[Sequence[int]]) -> PerPart[list[Pair]]:
+    def needs_together(self, tried: PerPart[Sequence[int]], largest: Pair) -> PerPart[list[Pair]]:
         """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
-        part's duplicates than allowed; 0 where none is needed.
+        part's duplicates than allowed; 0 where none is needed. Nothing that is asked later exceeds `largest`.
         """
         facts = self.facts
         # A window that catches all of a part needs no expiry, and the need without a window is known.
@@ -288,7 +296,7 @@ class Replays(ABC):
             return top_needs(section, windows, facts.max_missed)
 
         needs_us: defaultdict[tuple[int, int], list[Int64s]] = defaultdict(list)
-        for top in self.in_sections("Trying windows", work, TopNeeds, (windows[-1], 0)) if windows else ():
+        for top in self.in_sections("Trying windows", work, TopNeeds, largest) if windows else ():
             for part in (0, 1 + top.half):
                 needs_us[part, top.window].append(top.expiry_us)
 
@@ -298,10 +306,7 @@ class Replays(ABC):
             own = needs_us.get((part, window))
             return expiry_need_us(np.concatenate(own), facts.max_missed) if own else 0
 
-        whole, first, second = (
-            [(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried)
-        )
-        return whole, first, second
+        return tuple([(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried))
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
         """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.message import Verdict
-from receiver.simulate.compiled import Int32s, Int64s, compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
 from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
 from receiver.simulate.numbering import lacking_parts
-from receiver.simulate.replays import Replays, ReplayShare, Section
+from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _NOTHING = -1
 _Value = TypeVar("_Value", np.int32, np.int64)
-_Counts = TypeVar("_Counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,26 +112,23 @@ def _domain(
 
 
 class WholeLog(Replays):
-    """Receipts in memory, as a log that can be replayed. `advance` is called with 1 for each domain whose grid is done.
-
-    `max_missed` is how many duplicates a recommended setting may miss. `domains` are those of the log, ordered by name.
-    """
+    """Receipts in memory, as a log that can be replayed: a section for each domain."""
 
     def __init__(
-        self, receipts: Receipts, *, max_missed: int = 0, advance: Callable[[int], None] | None = None
+        self, receipts: Receipts, *, max_missed: int = 0, advance: Callable[[int], None] = lambda _done: None
     ) -> None:
-        self._advance = advance
+        """`max_missed` is how many duplicates a recommended setting may miss; `advance` is as for `Replays`."""
         self.domains = list(split_domains(receipts))
+        """Ordered by name."""
         seen = _seen(receipts, self.domains)
         measures = Measures.of(seen.log, max_missed)
-        self._sections: list[Section] = []
-        shares = []
+        sections, shares = [], []
         for number, domain in enumerate(self.domains):
             rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
             shares.append(share_of(number, counted, needs, measures))
             in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
-            self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
-        self.facts = facts_of(
+            sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
+        facts = facts_of(
             seen,
             measures,
             range(len(self.domains)),
@@ -140,19 +136,7 @@ class WholeLog(Replays):
             ids=[_id_counts(receipts, self.domains)],
             elsewhere=enumerate(elsewhere_of(domain.rows) for domain in self.domains),
         )
-
-    def in_sections(
-        self,
-        _what: str,
-        work: Callable[[Section], Iterable[_Counts]],
-        kind: type[_Counts],
-        _largest: tuple[int, int],
-        /,
-    ) -> Iterator[_Counts]:
-        for section in self._sections:
-            yield from work(section)
-            if self._advance and kind is ReplayShare:
-                self._advance(1)
+        super().__init__(facts, sections, advance)
 
 
 def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:
@@ -228,8 +212,8 @@ def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[s
 
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
-VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
-"""Columns of verdicts hold indexes of this."""
+_VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
+"""Columns of verdicts hold indexes of this. So a flag that says whether a checked receipt is a duplicate is one too."""
 
 
 def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
@@ -241,39 +225,35 @@ def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
 VERDICT_SCHEMA = verdict_schema()
 
 
-def receipt_batches(
-    receipts: Receipts, verdicts: Callable[[slice], Sequence[Int32s]], schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def receipt_batches(receipts: Receipts, is_duplicate: Iterable[Flags], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Rows of `schema`, one per receipt, in the order of the log; ids as their exact text.
 
-    `verdicts` gives for a slice of the rows what each column of verdicts holds.
+    `is_duplicate` has, for each column of verdicts, a flag per receipt.
     """
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
-    names = pa.array(map(str, VERDICTS), pa.string())
+    names, unchecked = pa.array(map(str, _VERDICTS), pa.string()), np.int32(_VERDICTS.index(Verdict.UNCHECKED))
     for rows in receipts.ids.stretches(receipts.id_number):
-        domain = receipts.domain_of_channel[receipts.channel_number[rows]]
+        domain, ids = receipts.domain_of_channel[receipts.channel_number[rows]], receipts.id_number[rows]
+        verdicts = (np.where(ids == 0, unchecked, flags[rows]) for flags in is_duplicate)
         columns = [
             pa.array(np.arange(rows.start, rows.stop)),
             pa.DictionaryArray.from_arrays(pa.array(domain), domains),
-            receipts.ids.texts(receipts.id_number[rows]),
+            receipts.ids.texts(ids),
             pa.DictionaryArray.from_arrays(pa.array(receipts.source_number[rows]), sources),
-            *(pa.DictionaryArray.from_arrays(pa.array(column), names) for column in verdicts(rows)),
+            *(pa.DictionaryArray.from_arrays(pa.array(column), names) for column in verdicts),
         ]
         yield pa.record_batch(columns, schema=schema)
 
 
-def verdicts_of(receipts: Receipts, window: int, expiry_us: int) -> Int32s:
-    """Per receipt, the index of its verdict in `VERDICTS`."""
-    verdicts = np.full(len(receipts.received_at_us), VERDICTS.index(Verdict.NEW), np.int32)
-    verdicts[receipts.id_number == 0] = VERDICTS.index(Verdict.UNCHECKED)
+def duplicates_by(receipts: Receipts, window: int, expiry_us: int) -> Flags:
+    """Per receipt, whether it is a duplicate under one setting."""
+    is_duplicate = np.zeros(len(receipts.received_at_us), np.bool_)
     for domain in split_domains(receipts):
         (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
-        duplicates = domain.log_rows[domain.rows.earlier >= 0]
-        verdicts[duplicates[is_caught(counts.needs_us, expiry_us)]] = VERDICTS.index(Verdict.DUPLICATE)
-    return verdicts
+        is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = is_caught(counts.needs_us, expiry_us)
+    return is_duplicate
 
 
 def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
     """Rows of `VERDICT_SCHEMA` under one setting, one per receipt."""
-    verdicts = verdicts_of(receipts, window, expiry_us)
-    return receipt_batches(receipts, lambda rows: [verdicts[rows]], VERDICT_SCHEMA)
+    return receipt_batches(receipts, [duplicates_by(receipts, window, expiry_us)], VERDICT_SCHEMA)

@@ -143,8 +143,8 @@ def size_windows(
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
     question = Question(
         domain,
-        None if windows is None else parse_windows(_list("windows", windows), "windows"),
-        None if expiries_secs is None else parse_expiries_us(_list("expiries_secs", expiries_secs), "expiries_secs"),
+        None if windows is None else parse_windows(_listed("windows", windows), "windows"),
+        None if expiries_secs is None else parse_expiries_us(_listed("expiries_secs", expiries_secs), "expiries_secs"),
         SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
         ReceiverSettings().sizes if current is None else _present(current),
     )
@@ -174,15 +174,15 @@ def _present(current: tuple[int, float]) -> tuple[int, int]:
 
 def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window", "expiry_secs")) -> tuple[int, int]:
     """A setting as the kernel takes it, the expiry in microseconds."""
-    (windows, expiries_us) = parse_windows(str(window), named[0]), parse_expiries_us(str(expiry_secs), named[1])
+    windows, expiries_us = parse_windows([window], named[0]), parse_expiries_us([expiry_secs], named[1])
     check_grid(windows, expiries_us)
     return windows[0], expiries_us[0]
 
 
-def _list(name: str, values: Sequence[float]) -> str:
+def _listed(name: str, values: Sequence[float]) -> Sequence[float]:
     if isinstance(values, str) or not isinstance(values, Iterable) or not values:
         raise SettingsError(f"{name} must be a list of numbers", hint="None chooses it from the log")
-    return ",".join(map(str, values))
+    return values
 
 
 def judge(
@@ -239,8 +239,9 @@ def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
 
 def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
     key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
+    max_missed = question.settings.max_missed
     read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
-    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, question=question)
+    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, max_missed=max_missed)
 
 
 def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:

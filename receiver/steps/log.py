@@ -27,15 +27,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from receiver.domains import DomainKey, domain_key
-from receiver.simulate.analysis import Question
 from receiver.simulate.facts import facts_of
-from receiver.simulate.figures import Elsewhere
+from receiver.simulate.figures import Elsewhere, Pair
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
-from receiver.steps.measuring import measure
+from receiver.steps.measuring import SourceTotals, measure
 from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
 from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judged, replayed
@@ -55,12 +54,12 @@ def chunked_log(
     *,
     cores: int,
     keeps_rows: bool = False,
-    question: Question | None = None,
+    max_missed: int = 0,
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`); `question`
-    is what will be asked, as far as it is known.
+    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`);
+    `max_missed` is how many duplicates a recommended setting may miss.
     """
     receipts = sum(report.receipts for report in reports)
     # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
@@ -69,27 +68,25 @@ def chunked_log(
     plan = plan_of(
         reports, units, key, chunk_rows=chunk_rows, partition_rows=_PARTITION_ROWS, cores=cores, keeps_rows=keeps_rows
     )
-    return ChunkedLog(plan, reports, pieces, question=question)
+    return ChunkedLog(plan, reports, pieces, max_missed=max_missed)
 
 
 class ChunkedLog(Replays):
     """A log that can be replayed, whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
-    def __init__(
-        self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, question: Question | None = None
-    ) -> None:
+    def __init__(self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, max_missed: int = 0) -> None:
         self.plan = plan
         """How it is cut up."""
-        question = question or Question(plan.key)
         self._pieces = pieces.only(Piece)
         seen = seen_of(reports, domain_key(plan.key))
-        self._measures = Measures.of(seen.log, question.settings.max_missed)
+        self._measures = Measures.of(seen.log, max_missed)
 
         links, before_us, id_counts = link(cut_ids(self._pieces, plan), plan)
-        chunks, self._totals, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
+        chunks, counts, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
+        self._totals = SourceTotals.of(plan, counts)
         self._measured, shares, over_chunks = measure(chunks, plan, self._totals, before_us, self._measures)
         chunks.forget()
 
@@ -98,15 +95,14 @@ class ChunkedLog(Replays):
             (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
             for each in elsewhere + over_chunks
         ]
-        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed)
-        self._widest = question.widest(self.facts)
+        super().__init__(facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed))
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
 
     def in_sections(
-        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: tuple[int, int], /
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> list[_Counts]:
-        behind = self._behind_tails(max(largest[0], self._widest[0]), max(largest[1], self._widest[1]))
+        behind = self._behind_tails(*largest)
         return replayed(behind, self.plan, self._measures, work, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:

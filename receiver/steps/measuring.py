@@ -23,7 +23,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -43,9 +44,108 @@ from receiver.steps.arrow_rows import (
     stable_order,
     values_in,
 )
-from receiver.steps.chunks import SourceTotals, first_to_last
+from receiver.steps.chunks import first_to_last
 from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, ChunkReceipts, EarlierReceipts, IdEnds, NeededElsewhere, References
+from receiver.steps.schemas import (
+    NEVER,
+    ChunkReceipts,
+    EarlierReceipts,
+    IdEnds,
+    NeededElsewhere,
+    References,
+    SourceCounts,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTotals:
+    """How many ids each source has sent by each chunk.
+
+    A chunk counts an id only where its source sends it first, or last, in all of the log. So a sum counts no id twice. A
+    *series* is one source of one domain. An *entry* is a chunk in which a series has receipts; they are ordered by series, then
+    chunk.
+    """
+
+    series: dict[tuple[int, str], int]
+    """(domain, source) -> its number; only domains of several chunks."""
+    entry: Int64s
+    """series << 32 | chunk."""
+    firsts: Int64s
+    """Ids that the source sent first in this chunk or before."""
+    lasts: Int64s
+    """Ids that the source sent last in this chunk or before."""
+    new_before: Int64s
+    """Per chunk, the receipts of all chunks before it whose ids were new in their domain."""
+    first_us: Int64s
+    """Per chunk, `SourceCounts.first_us`."""
+    replaced_us: Int64s
+    """Per chunk, `SourceCounts.replaced_us`."""
+    receipts: Int64s
+    """Per chunk, its receipts with an id."""
+    again_from: Int64s
+    """The next three columns, ordered by the first: so many ids of this chunk come next in that one; only domains of several
+    chunks."""
+    again_in: Int64s
+    again: Int64s
+
+    @classmethod
+    def of(cls, plan: CutPlan, unordered: Sequence[SourceCounts]) -> SourceTotals:
+        """Add up the counts of all chunks."""
+        counts = sorted(unordered, key=lambda each: each.chunk)
+        new_ids, first_us, replaced_us, receipts = (
+            np.array([getattr(each, name) for each in counts], np.int64)
+            for name in ("new_ids", "first_us", "replaced_us", "receipts")
+        )
+        several = np.bincount(plan.chunk_domain, minlength=len(plan.domains)) > 1
+        counts = [each for each in counts if several[plan.chunk_domain[each.chunk]]]
+        series: dict[tuple[int, str], int] = {}
+        entries = [np.empty(0, np.int64)]
+        for each in counts:
+            domain = int(plan.chunk_domain[each.chunk])
+            numbers = [series.setdefault((domain, source), len(series)) for source in each.sources]
+            entries.append((np.array(numbers, np.int64) << 32) | each.chunk)
+        entry = np.concatenate(entries)
+        order = np.argsort(entry)
+        entry = entry[order]
+        begins = np.flatnonzero(changes(entry >> 32))
+        firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
+        again_from = joined(np.int64, (np.full(len(each.again_in), each.chunk, np.int64) for each in counts))
+        again_in_, again = column(counts, "again_in", np.int32).astype(np.int64), column(counts, "again", np.int64)
+        new_before = np.cumsum(new_ids) - new_ids
+        return cls(
+            series, entry, firsts, lasts, new_before, first_us, replaced_us, receipts, again_from, again_in_, again
+        )
+
+    def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
+        return self._before(self.firsts, series, chunk)
+
+    def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
+        return self._before(self.lasts, series, chunk)
+
+    def alive_from(self, first: int, chunk: int) -> Int64s:
+        """Per chunk of a domain, from its first up to before this one: how many different ids the domain has sent since that
+        chunk began. These are its receipts whose ids don't come again before this chunk."""
+        alive = self.receipts[first:chunk].copy()
+        begin, end = np.searchsorted(self.again_from, (first, chunk))
+        come_before = np.flatnonzero(self.again_in[begin:end] < chunk) + begin
+        np.subtract.at(alive, self.again_from[come_before] - first, self.again[come_before])
+        return alive[::-1].cumsum()[::-1]
+
+    def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
+        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
+        same = (at >= 0) & (self.entry[at] >> 32 == series)
+        return np.where(same, sums[at], 0)
+
+
+def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
+    """Running sums that begin anew at these indices."""
+    sums = np.cumsum(counts)
+    before = np.concatenate([[0], sums])[begins]
+    running: Int64s = sums - np.repeat(before, np.diff(begins, append=len(sums)))
+    return running
 
 
 def measure(

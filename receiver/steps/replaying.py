@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +31,8 @@ from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
-from receiver.steps.chunks import SourceTotals, again_in
-from receiver.steps.measuring import dense_ids
+from receiver.steps.chunks import again_in
+from receiver.steps.measuring import SourceTotals, dense_ids
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
 
@@ -217,46 +217,33 @@ def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterato
     earlier_of = by_chunk(earlier)
     while chunks:
         receipts = chunks.pop()
-        start = starting_state(receipts, earlier_of.pop(receipts.chunk, []))
-        yield receipts, section_of(plan, measures, receipts, start)
+        yield receipts, section_of(plan, measures, receipts, earlier_of.pop(receipts.chunk, []))
 
 
-class StartingState(NamedTuple):
-    """The receipts that a chunk is put behind, in order."""
-
-    label: Int64s
-    received_at_us: Int64s
-    source: Int32s
-    sources: list[str]
-
-
-def starting_state(receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]) -> StartingState:
-    """The receipts that a chunk refers to, and those of its tails: some are both."""
+def section_of(
+    plan: CutPlan, measures: Measures, receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]
+) -> Section:
+    """A chunk behind the receipts that it refers to, and those of its tails: some are both."""
     source, sources = in_one(((each.source, each.sources) for each in earlier), first=receipts.sources)
     position = (column(earlier, "from_chunk", np.int32).astype(np.int64) << 32) | column(earlier, "row", np.int32)
     order = np.argsort(position, kind="stable")
     chosen = order[changes(position[order])]
     label, times_us = (column(earlier, name, np.int64)[chosen] for name in ("label", "received_at_us"))
-    return StartingState(label, times_us, source[chosen], sources)
-
-
-def section_of(plan: CutPlan, measures: Measures, receipts: ChunkReceipts, start: StartingState) -> Section:
-    """A chunk behind its starting state."""
-    ids, distinct = dense_ids(start.label, receipts)
+    ids, distinct = dense_ids(label, receipts)
     rows = link_rows(
-        np.concatenate([start.received_at_us, receipts.received_at_us]),
-        np.concatenate([start.source, receipts.source]),
+        np.concatenate([times_us, receipts.received_at_us]),
+        np.concatenate([source[chosen], receipts.source]),
         ids,
-        sources=len(start.sources),
+        sources=len(sources),
         distinct_ids=distinct,
     )
-    begin = len(start.label)
+    begin = len(chosen)
     duplicates_us = receipts.received_at_us[rows.earlier[begin:] >= 0]
     return Section(
         int(plan.chunk_domain[receipts.chunk]),
         rows,
         begin,
-        start.sources,
+        sources,
         receipts.window_needs,
         measures.in_first_half(duplicates_us),
         threads=1,  # other tasks have the other processors

@@ -16,12 +16,12 @@ from examples.demo.processes import HOST
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.report.words import size
-from receiver.settings import ReceiverSettings, SimulateSettings
+from receiver.settings import SimulateSettings
 from receiver.simulate import recommend
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Analysis, Kind
 from receiver.simulate.ingest import ingest
-from receiver.simulate.recommend import sizing_of, windows_tried
+from receiver.simulate.recommend import sizing_of
 from receiver.simulate.whole import WholeLog
 from tests.docs.bridge import Broker
 from tests.docs.markdown import ROOT, blocks, commands, run, sections
@@ -98,8 +98,7 @@ def test_the_kinds_have_the_figures_shown(analysis):
 
 def test_each_figure_is_that_of_the_sample_log(analysis, whole):
     evidence, log, both, lean = analysis.evidence, analysis.log, analysis.of(Kind.BOTH), analysis.of(Kind.LEAN)
-    together = whole.needs_together(windows_tried(whole.facts))
-    sizing = sizing_of(whole.facts, together, SimulateSettings(), ReceiverSettings().sizes)
+    sizing = sizing_of(whole, Question("destination"))
     outcomes = whole.replay([1], [1], sizing.pairs).pairs
     window, expiry_us = by_second = min(sizing.asked[2].lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
     in_first = whole.facts.halves[0].windows.total

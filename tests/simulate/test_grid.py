@@ -19,6 +19,7 @@ from receiver.simulate.analysis import (
     parse_windows,
 )
 from receiver.simulate.facts import ValueCounts
+from receiver.simulate.recommend import grid_of
 from receiver.simulate.whole import WholeLog
 
 
@@ -115,7 +116,7 @@ def test_what_detects_nothing_is_refused_only_where_it_is_alone():
 def test_a_chosen_list_reaches_twice_the_need_and_holds_none_the_default_and_the_setting_beside_it(need, also):
     facts = WholeLog(ingested([Receipt(1, "a")])).facts
     needed = replace(facts.whole, windows=ValueCounts.of(np.array([need])))
-    chosen = Question("default").grid(replace(facts, whole=needed, most_expiry_need_us=need), (also, also))
+    chosen = grid_of(Question("default"), replace(facts, whole=needed, most_expiry_need_us=need), (also, also))
     for values, default in zip(chosen, (2000, 120_000_000), strict=True):
         assert values == sorted(set(values))
         assert values[0] == 0
@@ -127,7 +128,7 @@ def test_a_chosen_list_reaches_twice_the_need_and_holds_none_the_default_and_the
 
 def test_a_list_that_was_given_stays_as_it_is():
     facts = WholeLog(ingested([Receipt(1, "a")])).facts
-    assert Question("default", [5], [7, 9]).grid(facts, (3, 3)) == ([5], [7, 9])
-    windows, expiries_us = Question("default", [5]).grid(facts, (3, 3))
+    assert grid_of(Question("default", [5], [7, 9]), facts, (3, 3)) == ([5], [7, 9])
+    windows, expiries_us = grid_of(Question("default", [5]), facts, (3, 3))
     assert windows == [5]
     assert 3 in expiries_us

@@ -14,13 +14,12 @@ import pytest
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.writer import open_table
-from receiver.message import Verdict
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Kind, Pair
 from receiver.simulate.ingest import Receipts, ingest
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
-from receiver.simulate.whole import VERDICTS, WholeLog, verdicts_of
+from receiver.simulate.whole import WholeLog, duplicates_by
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
 KEY = "destination"
@@ -65,7 +64,7 @@ def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str, str], 
             half.write_text("".join([header, *rows[halves[sized]]]), encoding="utf-8")
             assert is_duplicate[halves[other]].any()
             for what, setting in advised(half).items():
-                is_missed = is_duplicate & (verdicts_of(whole, *setting) != VERDICTS.index(Verdict.DUPLICATE))
+                is_missed = is_duplicate & ~duplicates_by(whole, *setting)
                 missed[cut_at.__name__, sized, what] = setting, int(is_missed[halves[other]].sum())
     return missed
 

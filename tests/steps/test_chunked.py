@@ -47,7 +47,7 @@ def in_memory(paths, question) -> WholeLog:
 
 def in_chunks(paths, question, cutting) -> ChunkedLog:
     made = assemble(paths, cutting, question.key)
-    return ChunkedLog(made.plan, made.reports, made.pieces, question=question)
+    return ChunkedLog(made.plan, made.reports, made.pieces, max_missed=question.settings.max_missed)
 
 
 def analysed_whole(paths, question):
@@ -71,7 +71,8 @@ def assert_alike(paths, question, cutting):
     np.testing.assert_equal(asdict(chunked.facts), asdict(facts))
     first, second, third = ([0, *part.windows.values.tolist()] for part in (facts.whole, *facts.halves))
     tried = first, second, third
-    assert chunked.needs_together(tried) == whole.needs_together(tried)
+    widest = max(map(max, tried)), 0
+    assert chunked.needs_together(tried, widest) == whole.needs_together(tried, widest)
     assert_same(analyse(chunked, question), analyse(whole, question))
 
 
@@ -199,7 +200,8 @@ def test_no_larger_setting_is_asked_for_than_the_tails_suit():
     ):
         with written([File("csv", rows)]) as paths:
             made = assemble(paths, Cutting(rows_per_unit=1000, chunks_per_domain=7))
-            analyse(ChunkedLog(made.plan, made.reports, made.pieces, question=question), question)
+            max_missed = question.settings.max_missed
+            analyse(ChunkedLog(made.plan, made.reports, made.pieces, max_missed=max_missed), question)
         steps = list(dict.fromkeys(made.pieces.steps))
         assert steps[-3:] == ["Putting chunks behind their tails", "Trying windows", "Replaying"]
         kept = [step for step in made.pieces.steps if step == "Putting chunks behind their tails"]

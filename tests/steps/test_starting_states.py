@@ -12,8 +12,7 @@ from test_chunked import hot_domains
 from receiver import TwoTierDetector
 from receiver.steps.arrow_rows import by_chunk
 from receiver.steps.log import ChunkedLog
-from receiver.steps.measuring import dense_ids
-from receiver.steps.replaying import behind_tails, section_of, starting_state
+from receiver.steps.replaying import behind_tails, section_of
 from receiver.steps.schemas import ChunkReceipts, EarlierReceipts
 from tests.choosing import cases
 from tests.logs.reading import Row
@@ -64,9 +63,10 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
     for number, chunk in sorted(chunks.items()):
-        start = starting_state(chunk, earlier_of[number])
-        section = section_of(made.plan, log._measures, chunk, start)
-        label = dense_ids(start.label, chunk)[0].tolist()
+        section = section_of(made.plan, log._measures, chunk, earlier_of[number])
+        label = []
+        for row, before in enumerate(section.rows.earlier.tolist()):
+            label.append(row if before < 0 else label[before])
         given_ = [
             (str(label[row]), str(section.rows.source[row]), int(section.rows.received_at_us[row]))
             for row in range(len(label))
