@@ -17,7 +17,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / ".campaigns.jsonl"
 PROPERTY = "campaign"
-_said: list[dict[str, object]] = []
+_faults: Counter[str] = Counter()
+"""Of the test under way."""
+_figures: Counter[str] = Counter()
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,9 @@ class Line:
 
 
 def survived(faults: Mapping[str, int], effects: int, *, lost: int = 0, twice: int = 0) -> None:
-    """Note what the test under way has done and counted; `twice` where each message was promised once."""
-    _said.append(
-        {"faults": {what: n for what, n in faults.items() if n}, "effects": effects, "lost": lost, "twice": twice}
-    )
+    """Add to what the test under way has done and counted; `twice` where each message was promised once."""
+    _faults.update(faults)
+    _figures.update(effects=effects, lost=lost, twice=twice)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,8 +60,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     try:
         yield
     finally:
-        item.user_properties += [(PROPERTY, said) for said in _said]
-        _said.clear()
+        if _figures:
+            item.user_properties.append((PROPERTY, {"faults": dict(+_faults), **_figures}))
+        _faults.clear()
+        _figures.clear()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -17,6 +17,7 @@ from receiver.bridge.probing import probe
 from receiver.durable.audit import audit
 from receiver.errors import BrokerRefusedError, MessagesLostError, SettingsError
 from tests.bridge.mortal_bridge import MortalBridge
+from tests.campaigns import survived
 from tests.choosing import quick, scaled
 from tests.stores import execute
 
@@ -152,6 +153,7 @@ def test_each_takes_effect_once_through_kills(request, database, bridges, tmp_pa
             bridge.kill()
     assert stream.numbers() == list(range(count))
     assert audit(url).findings == ()
+    survived({"kills -9 of bridges": KILLS[size]}, count)
 
 
 def wait_for(stream, count, lives):

@@ -36,7 +36,8 @@ def test_a_campaign_that_passed_is_kept_and_not_run_again(pytester, monkeypatch)
         from tests.campaigns import survived
 
         def test_passes():
-            survived({"kills": 3, "cuts": 0}, 10)
+            survived({"kills": 2, "cuts": 0}, 10)
+            survived({"kills": 1}, 5)
         def test_fails():
             survived({"kills": 3}, 10)
             assert False
@@ -45,5 +46,5 @@ def test_a_campaign_that_passed_is_kept_and_not_run_again(pytester, monkeypatch)
     """)
     pytester.runpytest_inprocess("-p", "tests.campaigns").assert_outcomes(passed=2, failed=1)
     (line,) = read(campaigns.FILE)
-    assert (line.test.partition("::")[2], line.faults, line.effects) == ("test_passes", {"kills": 3}, 10)
+    assert (line.test.partition("::")[2], line.faults, line.effects) == ("test_passes", {"kills": 3}, 15)
     pytester.runpytest_inprocess("-p", "tests.campaigns", "--go-on").assert_outcomes(passed=1, failed=1, deselected=1)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from receiver.errors import ClosedError, StoreError
+from tests.campaigns import survived
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.proxy import Cut, proxied
@@ -19,7 +20,8 @@ from tests.durable.worker import PATIENCE_SECS, PROCESSES
 from tests.postgres import wait_for_the_dead
 from tests.senders.making import application, billing, gateway, numbers, pending_keys, sending
 
-KILLS = 5
+KILLS = {"quick": 5, "small": 5, "long": 100}
+MESSAGES_PER_KILL = 8
 MESSAGES = 30
 LONGEST_PAUSE_SECS = 0.004
 AT_ONCE = 4
@@ -44,6 +46,11 @@ def broker(tmp_path):
     return Broker(tmp_path / "broker.jsonl")
 
 
+@pytest.fixture
+def kills(request):
+    return KILLS[request.config.getoption("--campaign")]
+
+
 def confirmed_up_to(engine) -> int:
     with engine.connect() as connection:
         return int(connection.scalars(text("SELECT number FROM progress")).one())
@@ -60,11 +67,11 @@ def engine(store_url):
     return engine
 
 
-def send_invoices(url, broker, stops_at, reports):
+def send_invoices(url, broker, count, stops_at, reports):
     """Send each invoice once, if nobody dies; its confirmation and the application's progress are one."""
     engine = application(url)
     with billing(url) as keys:
-        for number in range(confirmed_up_to(engine), MESSAGES):
+        for number in range(confirmed_up_to(engine), count):
             reference = f"invoice {number}"
             key = keys.key_for(reference)
             reports.send(("made", reference, key))
@@ -82,13 +89,13 @@ def send_invoices(url, broker, stops_at, reports):
 @pytest.mark.parametrize("step", ["made", "sent"])
 def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     """Made and not sent, or sent and not confirmed: the next process sends again by the same key."""
-    with sending(send_invoices, store_url, broker, step) as sender:
+    with sending(send_invoices, store_url, broker, MESSAGES, step) as sender:
         *_, (said, reference, key) = sender.listen(1 if step == "made" else 2)
         sender.kill()
     wait_for_the_dead(store_url)
     assert (said, reference) == (step, "invoice 0")
     assert pending_keys(store_url) == {reference: key}
-    with sending(send_invoices, store_url, broker, None) as sender:
+    with sending(send_invoices, store_url, broker, MESSAGES, None) as sender:
         assert sender.listen(1) == [("made", reference, key)]
         sender.listen()
     twice = step == "sent"
@@ -98,32 +105,34 @@ def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     assert pending_keys(store_url) == {}
 
 
+@pytest.mark.scaled
 @pytest.mark.thinned(2)
-def test_keys_through_kills_at_random_moments(store_url, broker, engine, seed):
-    chosen = random.Random(seed)
-    for _ in range(KILLS):
-        with sending(send_invoices, store_url, broker, None) as sender:
-            sender.listen(chosen.randrange(1, MESSAGES // 2))
+def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, seed):
+    chosen, count = random.Random(seed), kills * MESSAGES_PER_KILL
+    for _ in range(kills):
+        with sending(send_invoices, store_url, broker, count, None) as sender:
+            sender.listen(chosen.randrange(1, 2 * MESSAGES_PER_KILL))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
             sender.kill()
         wait_for_the_dead(store_url)
         pending = pending_keys(store_url)
         made = {reference: key for _, reference, key in sender.heard}
-        unconfirmed = [f"invoice {number}" for number in range(confirmed_up_to(engine), MESSAGES)]
+        unconfirmed = [f"invoice {number}" for number in range(confirmed_up_to(engine), count)]
         # Whatever was handed out, and more so what was sent, is there for the resend until it is confirmed.
         for reference, key in (*made.items(), *broker.sent()):
             assert pending.get(reference) == (key if reference in unconfirmed else None)
-    with sending(send_invoices, store_url, broker, None) as sender:
+    with sending(send_invoices, store_url, broker, count, None) as sender:
         sender.listen()
     assert pending_keys(store_url) == {}
     keys_of = defaultdict(set)
     for reference, key in broker.sent():
         keys_of[reference].add(key)
-    print(f"{len(broker.sent()) - MESSAGES} of {len(broker.sent())} were sent again")
-    assert list(keys_of) == [f"invoice {number}" for number in range(MESSAGES)]
+    print(f"{len(broker.sent()) - count} of {len(broker.sent())} were sent again")
+    assert list(keys_of) == [f"invoice {number}" for number in range(count)]
     assert {len(keys) for keys in keys_of.values()} == {1}
-    assert len(set.union(*keys_of.values())) == MESSAGES
+    assert len(set.union(*keys_of.values())) == count
     assert_sound(store_url)
+    survived({"kills": kills}, count)
 
 
 def send_numbered(url, broker, joins, reports):
@@ -142,11 +151,12 @@ def send_numbered(url, broker, joins, reports):
             reports.send("sent")
 
 
+@pytest.mark.scaled
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
-def test_numbers_through_kills_at_random_moments(store_url, broker, engine, seed, joins):
+def test_numbers_through_kills_at_random_moments(store_url, broker, engine, kills, seed, joins):  # noqa: PLR0917
     chosen = random.Random(seed)
-    for _ in range(KILLS):
+    for _ in range(kills):
         with sending(send_numbered, store_url, broker, joins) as sender:
             sender.listen(chosen.randrange(1, 8))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
@@ -161,10 +171,11 @@ def test_numbers_through_kills_at_random_moments(store_url, broker, engine, seed
         assert used == sorted(set(used))
         gaps = used[-1] - len(used)
         print(f"{gaps} of {used[-1]} numbers were never sent")
-        assert gaps <= KILLS * AT_ONCE
+        assert gaps <= kills * AT_ONCE
     with gateway(store_url) as ids:
         assert numbers([ids.next()])[0] >= used[-1] + 1
     assert_sound(store_url)
+    survived({"kills": kills}, len(used))
 
 
 def make_together(url, start, rounds, reports):
