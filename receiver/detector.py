@@ -46,7 +46,19 @@ from collections.abc import Collection, Iterable
 from typing import Self
 
 from receiver.errors import SettingsError, detects_nothing
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Tier, Verdict, check_receipt
+from receiver.message import (
+    NEW,
+    UNCHECKED,
+    Decision,
+    Receipt,
+    ReceiptValues,
+    Tier,
+    Verdict,
+    check_receipt,
+    check_shape,
+    not_text,
+    receipts_in,
+)
 
 RETIRED = 1
 """Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
@@ -289,7 +301,7 @@ class TwoTierDetector:
             SettingsError: The source is neither text nor None.
         """
         if not isinstance(message_source_id, str | None):
-            raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
+            raise not_text("message_source_id", message_source_id)
         if not self._window or message_source_id not in self._queues:
             return
         for name in _names_of(message_source_id):
@@ -309,7 +321,14 @@ class TwoTierDetector:
             receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
         receive = self.receive
-        return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
+        decisions = []
+        for receipt in receipts_in(receipts):
+            try:
+                decisions.append(receive(receipt[0], receipt[1], received_at_us=receipt[2]))
+            except (TypeError, LookupError, ValueError):
+                check_shape(receipt)
+                raise
+        return decisions
 
     def receive(
         self, unique_message_id: str | None, message_source_id: str | None = None, *, received_at_us: int

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
 from receiver.errors import SettingsError
 
+T = TypeVar("T")
 ASCII = "ASCII"
 Ascii = Annotated[str, ASCII]
 """ASCII text, which a store keeps as text. It keeps any other text as bytes, which are exact."""
@@ -47,6 +49,10 @@ class Receipt(NamedTuple):
     redelivered: bool = False
     jms_timestamp_ms: int | None = None
     body_digest: str | None = None
+
+
+_FEWEST_FIELDS = 3
+"""An id, a source and a time: what a tuple must have that stands for a `Receipt`."""
 
 
 class ReceiptRow(NamedTuple):
@@ -133,13 +139,61 @@ UNCHECKED = Decision(Verdict.UNCHECKED)
 def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
     """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: the domain had no receipt before."""
     if not isinstance(unique_message_id, str):
-        raise SettingsError(
-            f"unique_message_id must be text, not {unique_message_id!r:.80}", hint="str(...) makes text of a number"
-        )
+        raise not_text("unique_message_id", unique_message_id)
     if not isinstance(message_source_id, str | None):
-        raise SettingsError(f"message_source_id must be text, not {message_source_id!r:.80}")
+        raise not_text("message_source_id", message_source_id)
     if received_at_us.__class__ is not int:  # True is an int, but no time
-        raise SettingsError(f"received_at_us must be whole microseconds, not {received_at_us!r:.80}")
+        raise SettingsError(
+            f"received_at_us must be whole microseconds, not {received_at_us!r:.80}", hint=time_hint(received_at_us)
+        )
     if first and received_at_us < 0:
         raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
     return unique_message_id
+
+
+def not_text(name: str, value: object) -> SettingsError:
+    """The error for an argument that must be text."""
+    return SettingsError(
+        f"{name} must be text, not {value!r:.80}", hint="str(...) makes text of a number, .decode() of bytes"
+    )
+
+
+def time_hint(value: object, *, in_ms: bool = False) -> str:
+    """What to do about an argument that must be a time, and is none or of another unit."""
+    if isinstance(value, datetime):
+        return f"of a datetime: round(TIME.timestamp() * {'1_000' if in_ms else '1_000_000'})"
+    return f"is it of another unit? Now is time.time_ns() // {'1_000_000' if in_ms else '1_000'}"
+
+
+def for_each(receipts: object, do: Callable[[Any], T]) -> list[T]:
+    """What `do` returns for each of the receipts that `receive_many` was given; `SettingsError` where one is none."""
+    done = []
+    for receipt in receipts_in(receipts):
+        try:
+            done.append(do(receipt))
+        except (TypeError, LookupError, ValueError):
+            check_shape(receipt)
+            raise
+    return done
+
+
+def receipts_in(given: object) -> Iterator[Any]:
+    """An iterator over what `receive_many` was given; `SettingsError` where that can't be iterated over."""
+    try:
+        return iter(given)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        raise _not_a_receipt(given) from None
+
+
+def check_shape(given: object) -> None:
+    """`SettingsError` unless this has the fields of a receipt, whatever they hold. Text has none, though it can be unpacked."""
+    is_row = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    if not (is_row and _FEWEST_FIELDS <= len(given) <= len(Receipt._fields)):  # type: ignore[arg-type]
+        raise _not_a_receipt(given)
+
+
+def _not_a_receipt(given: object) -> SettingsError:
+    return SettingsError(
+        f"receive_many takes a list of receipts, and {given!r:.80} is none",
+        hint="make each a Receipt or a tuple (unique_message_id, message_source_id, received_at_us); for one alone call receive",
+    )

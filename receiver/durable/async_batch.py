@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
@@ -16,8 +16,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
-from receiver.errors import SettingsError
-from receiver.message import Decision, Receipt
+from receiver.errors import ClosedError, SettingsError
+from receiver.message import Decision, Receipt, receipts_in
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -47,7 +47,13 @@ def _awaited(
 class AsyncBatch(ABC):
     """A batch under way: `async with orders.batch() as batch:`. It is a `Batch` with coroutines."""
 
-    _batch: Batch
+    _begun: Batch | None = None
+
+    @property
+    def _batch(self) -> Batch:
+        if self._begun is None:
+            raise ClosedError("the batch hasn't begun", hint="use it inside `async with receiver.batch() as batch:`")
+        return self._begun
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -97,7 +103,10 @@ async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncC
             hint="a Connection is for a Receiver",
         )
     if given.sync_connection is None or given.closed:
-        raise SettingsError("the connection given to batch() is closed, or was never opened")
+        raise SettingsError(
+            "the connection given to batch() is closed, or was never opened",
+            hint="give one that is open: async with engine.begin() as connection",
+        )
     return given
 
 
@@ -114,7 +123,7 @@ class SerialBatch(AsyncBatch):
         self._joined = await _connection_of(self._given)
         joined = None if self._joined is None else self._joined.sync_connection
         await tasks.acquire_for_batch(joined)
-        self._batch = Batch(tasks.session, joined, asyncio.current_task())
+        self._begun = Batch(tasks.session, joined, asyncio.current_task())
         if self._joined is None:
             await tasks.begin_own(self._batch)
             return self
@@ -166,7 +175,7 @@ class SerialBatch(AsyncBatch):
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
     ) -> list[Decision]:
-        left: Iterator[Receipt | tuple[str | None, str | None, int | None]] = iter(receipts)
+        left = receipts_in(receipts)
         decisions: list[Decision] = []
         while few := self._batch.receive_many(islice(left, _DECIDED_AT_ONCE)):
             decisions += few
@@ -195,7 +204,7 @@ class ConcurrentTaskBatch(AsyncBatch):
         tasks = self._tasks
         tasks.check_loop()
         joined = await _connection_of(self._given)
-        self._batch = ConcurrentBatch(
+        self._begun = ConcurrentBatch(
             tasks.receiver.session, tasks.awaited_engine, None if joined is None else joined.sync_connection
         )
         await greenlet_spawn(self._batch.__enter__)

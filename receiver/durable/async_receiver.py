@@ -21,7 +21,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, SerialBatch, to_the_end
 from receiver.durable.batch import Batch
-from receiver.durable.receiver import ConcurrentReceiver, Receiver
+from receiver.durable.receiver import ConcurrentReceiver, Receiver, needs_open
 from receiver.durable.status import Status
 from receiver.durable.transaction import under_way
 from receiver.errors import ClosedError, StoreBusyError
@@ -44,7 +44,9 @@ class AsyncReceiver:
     called in a thread.
     """
 
-    def __init__(self, tasks: SerialTasks | ConcurrentTasks) -> None:
+    def __init__(self, tasks: SerialTasks | ConcurrentTasks | None = None, **_options: object) -> None:
+        if not isinstance(tasks, _Tasks):
+            raise needs_open("AsyncReceiver")
         self._tasks = tasks
         self._receiver = tasks.receiver
 

@@ -16,7 +16,7 @@ from receiver.durable.session import DomainSession
 from receiver.durable.status import Tally
 from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
-from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues
+from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues, for_each, not_text, time_hint
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 
@@ -126,13 +126,15 @@ class Batch:
             ClosedError: The batch is over.
         """
         if not self._is_open:
-            raise ClosedError("the batch is over")
+            raise not_open()
         self._must_commit = True
         return self.transaction.log.connection
 
     @property
     def duplicates(self) -> Sequence[Duplicate]:
         """The batch's duplicates so far, in order. They aren't committed yet."""
+        if not hasattr(self, "transaction"):
+            raise not_open()
         return self._tally.events
 
     def advance(self, *, min_msg_time_us: int) -> None:
@@ -148,7 +150,7 @@ class Batch:
             ClosedError: The batch is over.
         """
         if not self._is_open:
-            raise ClosedError("the batch is over")
+            raise not_open()
         if not isinstance(self._policy, CmqMinimumTimeCache):
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
         if isinstance(min_msg_time_us, int) and min_msg_time_us > LATEST_US:
@@ -194,7 +196,7 @@ class Batch:
             receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
         decide = self.decide
-        return [decide(*receipt) for receipt in receipts]
+        return for_each(receipts, lambda receipt: decide(*receipt))
 
     def decide(
         self,
@@ -277,7 +279,7 @@ class Batch:
         self, received_at_us: object, redelivered: object, jms_timestamp_ms: object, body_digest: object
     ) -> None:
         if not self._is_open:
-            raise ClosedError("the batch is over", hint="receive inside `with receiver.batch() as batch:`")
+            raise not_open()
         # Nanoseconds would put the domain's clock ahead for good.
         if not isinstance(received_at_us, int) or received_at_us > LATEST_US:
             raise _bad_time("received_at_us", "microseconds", received_at_us)
@@ -290,10 +292,16 @@ class Batch:
         ):
             raise _bad_time("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):
-            raise SettingsError(f"body_digest must be text, not {body_digest!r:.80}")
+            raise not_text("body_digest", body_digest)
+
+
+def not_open() -> ClosedError:
+    """The error for a batch that is used before or after its block."""
+    return ClosedError("the batch is over, or hasn't begun", hint="use it inside `with receiver.batch() as batch:`")
 
 
 def _bad_time(name: str, unit: str, value: object) -> SettingsError:
     return SettingsError(
-        f"{name} must be whole {unit}, before the year 10000, not {value!r:.80}", hint="is it of another unit?"
+        f"{name} must be whole {unit}, before the year 10000, not {value!r:.80}",
+        hint=time_hint(value, in_ms=name.endswith("_ms")),
     )

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from sqlalchemy import Connection, Engine
 
 from receiver.detector import ForgottenId, TwoTierDetector
-from receiver.durable.batch import Batch
+from receiver.durable.batch import Batch, not_open
 from receiver.durable.duplicates import Duplicate
 from receiver.durable.transaction import unknown_outcome
-from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt
+from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.log import ended, joinable, keep_whole, under_way
 from receiver.store.sql_rows import discard, driver_of
@@ -197,7 +197,7 @@ class ConcurrentBatch(Batch):
     def connection(self) -> Connection:
         """As `Batch.connection`."""
         if not self._is_open:
-            raise ClosedError("the batch is over")
+            raise not_open()
         if self._joined is None and not self._must_commit:
             keep_whole(self._own, lambda: self._is_open)
         self._must_commit = True
@@ -219,10 +219,10 @@ class ConcurrentBatch(Batch):
 
     def decide(self, *receipt: Any) -> Decision:
         """As `Batch.decide`."""
-        return self.receive_many([Receipt(*receipt)])[0]
+        return self.receive_many([receipt])[0]
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:
-        rows = [self._row(Receipt(*receipt)) for receipt in receipts]
+        rows = for_each(receipts, self._row)
         self._session.check_process()
         if not rows:
             return []
@@ -254,8 +254,9 @@ class ConcurrentBatch(Batch):
                 self._begin_own()
         return self._claims.claim(rows, session.store_id, session.patience_secs)
 
-    def _row(self, receipt: Receipt) -> ArrivalRow:
-        id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest = receipt
+    def _row(self, receipt: Sequence[Any]) -> ArrivalRow:
+        check_shape(receipt)
+        id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest = Receipt(*receipt)
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
         self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -18,6 +18,7 @@ from receiver.durable.opening import open_log, wanted
 from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
 from receiver.errors import SettingsError
+from receiver.message import not_text
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
 
@@ -33,7 +34,9 @@ class Receiver(Closing):
     Threads may share it. Their batches wait for each other. A forked process must open its own.
     """
 
-    def __init__(self, session: DomainSession) -> None:
+    def __init__(self, session: DomainSession | None = None, **_options: object) -> None:
+        if not isinstance(session, DomainSession):
+            raise needs_open("Receiver")
         self.is_closed = False
         self.session = session
 
@@ -102,7 +105,7 @@ class Receiver(Closing):
         reuse = checked_id_reuse(id_reuse)
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
-        opened = open_log(_text("url", url), key, channel, wants, store_settings)
+        opened = open_log(url, key, channel, wants, store_settings)
         options = BatchOptions(key.name(channel), observe_only, reject_batches, reuse is IdReuse.DELIVER)
         session = DomainSession(opened, options, settings or ReceiverSettings(), store_settings, on_duplicate)
         try:
@@ -222,17 +225,29 @@ class ConcurrentReceiver(Receiver):
         super().close()
 
 
+def needs_open(name: str) -> SettingsError:
+    """The error for who calls a class, instead of its method `open`."""
+    return SettingsError(
+        f"{name}(...) opens nothing", hint=f"call {name}.open(URL, connection_id=..., destination=...)"
+    )
+
+
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise SettingsError(f"{name} must be text, not {value!r:.80}")
+        raise not_text(name, value)
     return value
 
 
 def _check_options(settings: object, store_settings: object, on_duplicate: object) -> None:
-    if not isinstance(settings, ReceiverSettings | None):
-        raise SettingsError(f"settings must be ReceiverSettings, not {settings!r:.80}")
-    if not isinstance(store_settings, StoreSettings | None):
-        raise SettingsError(f"store_settings must be StoreSettings, not {store_settings!r:.80}")
+    for name, value, kind in (
+        ("settings", settings, ReceiverSettings),
+        ("store_settings", store_settings, StoreSettings),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise SettingsError(
+                f"{name} must be {kind.__name__}, not {value!r:.80}",
+                hint=f"give {kind.__name__}({', '.join(f'{field.name}=...' for field in fields(kind)[:2])})",
+            )
     if on_duplicate is not None and not callable(on_duplicate):
         raise SettingsError(f"on_duplicate must be callable, not {on_duplicate!r:.80}")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable
+from typing import Any
 
 from receiver.detector import ForgottenId
 from receiver.errors import SettingsError
-from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Verdict, check_receipt
+from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, Verdict, check_receipt, for_each
 from receiver.policies.interface import Declared, check_size
 
 Entry = tuple[int, ...]
@@ -109,16 +110,11 @@ class FirstReceipts(Declared):
         """IdFormatError for an id that can't be judged."""
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
-        receive = self.receive
-        return [
-            receive(
-                receipt[0],
-                receipt[1],
-                received_at_us=receipt[2],  # type: ignore[arg-type]
-                jms_timestamp_ms=receipt.jms_timestamp_ms if isinstance(receipt, Receipt) else None,
-            )
-            for receipt in receipts
-        ]
+        def decided(receipt: Any) -> Decision:
+            sent_at_ms = receipt.jms_timestamp_ms if isinstance(receipt, Receipt) else None
+            return self.receive(receipt[0], receipt[1], received_at_us=receipt[2], jms_timestamp_ms=sent_at_ms)
+
+        return for_each(receipts, decided)
 
     def keep_forgotten(self) -> None:
         self._forgotten = deque()

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from receiver.detector import TwoTierDetector, serial_of
 from receiver.errors import SettingsError
-from receiver.message import Decision, Receipt, ReceiptRow, ReceiptValues, check_receipt
+from receiver.message import Decision, Receipt, ReceiptRow, ReceiptValues, check_receipt, for_each
 from receiver.policies.interface import (
     Cause,
     Declaration,
@@ -113,7 +113,7 @@ class LatestUsed(Declared):
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         receive = self.receive
-        return [receive(receipt[0], receipt[1], received_at_us=receipt[2]) for receipt in receipts]  # type: ignore[arg-type]
+        return for_each(receipts, lambda receipt: receive(receipt[0], receipt[1], received_at_us=receipt[2]))
 
     def keep_forgotten(self) -> None:
         self._detector.forgotten = deque()

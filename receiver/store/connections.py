@@ -54,7 +54,7 @@ class Guarded:
     def check_usable(self) -> None:
         self.check_process()
         if self._is_closed:
-            raise ClosedError(f"the {self._name} is closed")
+            raise ClosedError(f"the {self._name} is closed", hint="open another, or close this one after its last use")
 
     def _acquire(self) -> None:
         """Have it to ourselves; `ClosedError` also if it was closed while we waited."""

@@ -98,6 +98,14 @@ def test_a_refusal_stops_the_rest_and_keeps_what_came_before(refusing):
     assert [decision.verdict for decision in again] == [Verdict.DUPLICATE, Verdict.NEW]
 
 
+@pytest.mark.parametrize("given", [1, "abc", [1], ["abc"], [("a", None)], ("a", None, 8), [{"unique_message_id": "a"}]])
+def test_what_is_no_receipt(given, refusing):
+    before = everything(refusing)
+    with pytest.raises(SettingsError, match="receive_many takes a list of receipts"):
+        refusing.receive_many(given)
+    assert everything(refusing) == before
+
+
 def test_an_iterable_that_fails_keeps_what_came_before(refusing):
     def broken():
         yield "before", None, 8
