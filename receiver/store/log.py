@@ -327,16 +327,16 @@ def joinable(connection: object, ours: Dialect, taker: str, *, may_await: bool =
     if not isinstance(connection, Connection):
         raise SettingsError(
             f"{taker} takes a Connection of SQLAlchemy, not {connection!r:.80}",
-            hint="of a Session: session.connection(); one of asyncio is for an AsyncReceiver",
+            hint="of an Engine: engine.begin(); of a Session: session.connection(); one of asyncio is for an AsyncReceiver",
         )
     if connection.closed or connection.invalidated:
-        raise SettingsError(f"the connection given to {taker} is closed")
+        raise SettingsError(f"the connection given to {taker} is closed", hint="give one that is open: engine.begin()")
     theirs = connection.dialect
     if ours.name != theirs.name or not ((may_await and theirs.is_async) or ours.driver == theirs.driver):
         raise SettingsError(
             f"the connection given to {taker} is for {theirs.name}+{theirs.driver}, the store is in"
             f" {ours.name}+{ours.driver}",
-            hint="give a connection to the store's own database, through the same driver",
+            hint=f"connect to the store's own database, by create_engine('{ours.name}+{ours.driver}://...')",
         )
     if not connection.in_transaction():
         connection.begin()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,6 +74,33 @@ def test_refused(address):
     assert refusal.value.hint
     for part in ("secret", "sec@", "ret@"):
         assert part not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "meant"),
+    [
+        ("w.db", "sqlite:///w.db"),
+        ("/var/w.sqlite3", "sqlite:////var/w.sqlite3"),
+        (Path("w.db"), "sqlite:///w.db"),
+        ("sqlite:w.db", "sqlite:///w.db"),
+        ("sqlite:/var/w.db", "sqlite:////var/w.db"),
+        ("sqlite://w.db", "sqlite:///w.db"),
+        ("sqlite+aiosqlite:////var/w.db", "sqlite:////var/w.db"),
+        ("sqlite:///file:w.db?mode=ro", "sqlite:///w.db"),
+        ("postgres://u:secret@h/d", "postgresql://***@h/d"),
+        ("postgresql+psycopg2://h/d", "postgresql://h/d"),
+        ("jdbc:postgresql://h/d", "postgresql://h/d"),
+    ],
+)
+def test_an_address_as_others_write_it_leads_to_ours(address, meant):
+    with pytest.raises(SettingsError) as refusal:
+        store_url(address)
+    assert refusal.value.hint == f"write {meant}"
+
+
+def test_an_address_is_named_as_it_was_written():
+    with pytest.raises(SettingsError, match=r"'sqlite:///:memory:' names no file .*memory:// is for"):
+        store_url("sqlite:///:memory:")
 
 
 def test_passwords_are_not_shown():

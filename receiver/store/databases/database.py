@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from sqlalchemy import URL, Connection, Engine, Table, make_url
 
@@ -29,6 +30,12 @@ ADDRESSES = (
 """The forms of a store's address, as a hint."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
+_MEANT = (
+    (re.compile(r"sqlite(?:\+\w+)?:(?:///?)?(?:file:)?(/?[^?/:][^?]*)(?:\?.*)?"), "sqlite:///{}"),
+    (re.compile(r"([^:]+\.(?:db|sqlite3?))"), "sqlite:///{}"),
+    (re.compile(r"(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?:(//.+)"), "postgresql:{}"),
+)
+"""Addresses as others write them, and how they are written here."""
 
 
 def shown(address: str | URL) -> str:
@@ -42,7 +49,15 @@ def masked(address: object) -> str:
 
 
 def refused(address: object, problem: str) -> SettingsError:
-    return SettingsError(f"{masked(address)!r:.200} {problem}", hint=ADDRESSES)
+    """The error for what is no store's address. Its hint has the one that was probably meant."""
+    given = masked(address)
+    if isinstance(address, URL):  # which escapes what was written plainly, such as :memory:
+        given = unquote(given)
+    for form, written in _MEANT:
+        meant = form.fullmatch(given)
+        if meant and written.format(meant[1]) != given:
+            return SettingsError(f"{given!r:.200} {problem}", hint=f"write {written.format(meant[1]):.200}")
+    return SettingsError(f"{given!r:.200} {problem}", hint=ADDRESSES)
 
 
 class Fault(NamedTuple):
