@@ -82,6 +82,8 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())
     stated_policies(texts)
+    if query is None:
+        options.refuse_tables(logs, "write it as Parquet, and compare that")
     how = options.read_options(column_map, time_unit, time_zone, on_error)
     from receiver.report.comparing import comparison_document
 

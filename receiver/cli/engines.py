@@ -116,9 +116,9 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
 
 
 def _is_elsewhere(log: str) -> bool:
-    from receiver.logs.remote import is_url
+    from receiver.logs.remote import TABLE, is_url
 
-    return is_url(log) or log.startswith("table:")
+    return is_url(log) or log.startswith(TABLE)
 
 
 def _files(request: SimulateRequest, cluster: Cluster) -> list[LogFile] | None:

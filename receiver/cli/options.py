@@ -10,7 +10,7 @@ import builtins
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import wraps
@@ -23,7 +23,7 @@ import typer
 from typer.core import TyperCommand
 
 from receiver.bridge.options import Tls
-from receiver.errors import SettingsError
+from receiver.errors import MissingExtraError, SettingsError
 from receiver.settings import default
 
 if TYPE_CHECKING:
@@ -117,6 +117,14 @@ def examples(*commands: str, above: str = "", note: str = "") -> Callable[[Calla
 class CommandWithSettings(TyperCommand):
     """A command whose help is filled in when it is shown: `{section.name}` with the setting's value, `{Class.field}` with
     the field's docstring."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            if getattr(error, "ctx", ctx) is None:  # as where an option lacks its value; the hint names our help by it
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
 
     def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
         headings = getattr(self.callback, "headings", {})
@@ -249,9 +257,11 @@ def read_options(
     for item in column_map or ():
         column, equals, field = item.partition("=")
         if not (column and equals and field):
-            raise SettingsError(f"--map {item!r} is not of the form COLUMN=FIELD")
+            raise SettingsError(
+                f"--map {item!r} is not of the form COLUMN=FIELD", hint="such as --map unique_message_id=OrderId"
+            )
         if column in field_of:
-            raise SettingsError(f"--map gives {column} twice")
+            raise SettingsError(f"--map gives {column} twice", hint="leave one out: a column is read from one field")
         field_of[column] = field
     return ReadOptions(
         time_unit=None if time_unit is None else time_unit.value,
@@ -259,6 +269,27 @@ def read_options(
         on_error=on_error.value,
         column_map=field_of,
     )
+
+
+def refuse_tables(logs: Sequence[str], table_remedy: str) -> None:
+    """`SettingsError` for logs that are none of the files which a command reads, but a table of Spark or a database."""
+    from receiver.logs.remote import TABLE, is_url
+
+    for log in logs:
+        if log.startswith(TABLE) and not Path(log).exists():
+            raise SettingsError(f"{log} is a table of Spark", hint=table_remedy)
+        if not is_url(log):
+            continue
+        from receiver.store.databases import store_url  # with SQLAlchemy, which few logs need
+        from receiver.store.databases.database import masked
+
+        try:
+            store_url(log)
+        except MissingExtraError:
+            pass  # it is a database all the same
+        except SettingsError:
+            continue
+        raise SettingsError(f"{masked(log)} is a database", hint='add --query "SELECT ..."')
 
 
 def password_of(side: str, file: Path | None) -> str | None:

@@ -8,6 +8,7 @@ overlap.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -26,6 +27,8 @@ from receiver.logs.options import ReadOptions, checked_options
 from receiver.logs.parquet import group_sizes
 
 _NAMES_SHOWN = 3
+_TEXT_LOG = re.compile(r"-|.*\.(log|txt)(\.\w+)*", re.DOTALL)
+"""What a correlator's log is probably called."""
 _ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
 
 
@@ -118,7 +121,10 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
 def no_receipt(names: Sequence[str]) -> LogFormatError:
     """The error for files that together hold no receipt."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-    return LogFormatError(shown, "no receipt in the log", hint="a correlator logs them with logJmsMessages=true")
+    hint = "the columns are there, but no rows: take a log of a time when messages came"
+    if any(map(_TEXT_LOG.fullmatch, names)):
+        hint = "a correlator logs them with logJmsMessages=true"
+    return LogFormatError(shown, "no receipt in the log", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, order=True)

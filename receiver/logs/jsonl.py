@@ -20,7 +20,7 @@ from msgspec import UNSET, Struct, UnsetType
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.options import ReadOptions, check_present, spellings
-from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8
+from receiver.logs.rows import ONE_OBJECT, BatchMaker, RawRows, Unreadable, not_utf8
 from receiver.logs.source import Block, LogSource, blocks_of
 
 _ABSENT = frozenset({NoneType, UnsetType})
@@ -127,7 +127,7 @@ class _JsonRows:
         if isinstance(fields, str):
             return fields
         if "out of range" not in refusal:
-            return f"not JSON: {refusal}, expected one object per line"
+            return f"not JSON: {refusal}, expected {ONE_OBJECT}"
         return self._row_type(**{name: fields[field] for field, name in self._attributes.items() if field in fields})
 
     def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
@@ -234,9 +234,9 @@ def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
     except UnicodeEncodeError:
         return "a lone surrogate, expected text that UTF-8 can hold"
     except ValueError as error:
-        return f"not JSON: {error}, expected one object per line"
+        return f"not JSON: {error}, expected {ONE_OBJECT}"
     if not isinstance(value, dict):
-        return f"not an object but {_TYPE_NAMES[type(value)]}, expected one object per line"
+        return f"not an object but {_TYPE_NAMES[type(value)]}, expected {ONE_OBJECT}"
     return value
 
 

@@ -33,6 +33,7 @@ from receiver.logs.source import BOM, LogSource
 
 PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
+_EMPTY_HINT = "a log has a row for each receipt: was this one written, and copied, to its end?"
 _COPY_AGAIN = "copy it again from where it came, once it is complete there"
 
 LogReader = Callable[[LogSource, ReadOptions], Iterator[LogBatch]]
@@ -51,6 +52,14 @@ _BEGINNINGS: dict[bytes, LogReader] = {
     STATUS_LINES_BEGIN: read_status_lines,
     JOURNAL_BEGINS: read_journal,
 }
+_FOREIGN = {
+    b"PK\x03\x04": ("a zip archive, or a workbook of Excel", "unpack it, or save the sheet as CSV"),
+    b"SQLite format 3\0": ("a database", 'query it: sqlite:///FILE --query "SELECT ..."'),
+    b"BZh91AY&SY": ("packed by bzip2", "unpack it first, or pack it by gzip or zstd"),
+    b"\xfd7zXZ\0": ("packed by xz", "unpack it first, or pack it by gzip or zstd"),
+    b"Obj\x01": ("in Avro", "write it as Parquet"),
+}
+"""What isn't read: how it begins, what it is, and what to do."""
 
 
 class Stream(Protocol):
@@ -121,12 +130,15 @@ def _batches(
 ) -> Iterator[LogBatch]:
     head, pieces = _with_head(_pieces(stream, on_read))
     if not head:
-        raise LogFormatError(file.name, "the file is empty", hint="even a log without receipts has a header")
+        raise LogFormatError(file.name, "the file is empty", hint=_EMPTY_HINT)
     packed = next((packed for magic, packed in _COMPRESSIONS.items() if head.startswith(magic)), None)
     if packed is not None:
         head, pieces = _with_head(_decompressed(pieces, packed, file.name))
         if not head:
-            raise LogFormatError(file.name, "there is nothing in the compressed file")
+            raise LogFormatError(file.name, "there is nothing in the compressed file", hint=_EMPTY_HINT)
+    for begins, (what, hint) in _FOREIGN.items():
+        if head.startswith(begins):
+            raise LogFormatError(file.name, f"it is {what}, no log of receipts", hint=hint)
     source = LogSource(file.name, pieces)
     reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
     if reader is not read_parquet:

@@ -73,6 +73,8 @@ def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
         if name not in canonical:
             near = difflib.get_close_matches(name, canonical, 1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
+            if source_field in canonical:
+                hint = f"did you mean {map_options({source_field: name})}? {MAP_IN_PYTHON}"
             raise SettingsError(f"there is no column {name!r} to map", hint=hint)
         if not source_field or mapped.get(canonical[name], source_field) != source_field:
             raise SettingsError(
@@ -147,6 +149,8 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) ->
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
     if near:
         begin = f"did you mean {' and '.join(map(repr, near.values()))}?"
+    elif any(name[:1].isdigit() for name in names):
+        return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     elif len(lacking) > 1:
         begin = "if it is no log of receipts, name those that are, such as 'logs/*.csv'; else say where they are:"
     else:

@@ -13,6 +13,9 @@ from urllib.request import url2pathname
 
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
 
+TABLE = "table:"
+"""Begins the name of a table of Spark, where a log is named."""
+
 
 def local_path(log: str) -> str:
     """A `file:` URL as the path it is; anything else as it stands."""

@@ -29,6 +29,8 @@ _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer,
 
 
 _NOT_UTF8 = "not UTF-8"
+ONE_OBJECT = "one object per line"
+"""What JSON Lines are, as problems with a row end."""
 
 
 class Unreadable(NamedTuple):
@@ -58,6 +60,8 @@ def not_utf8(error: UnicodeDecodeError) -> str:
 def unreadable_row(name: str, line: int, problem: str) -> LogFormatError:
     """The error for a row that stops the run."""
     hint = "mend the row; with --on-error skip the command leaves such rows out"
+    if line == 1 and problem.endswith(ONE_OBJECT):
+        hint = f"JSON Lines have {ONE_OBJECT}; of an array, jq -c '.[]' makes them"
     if problem.startswith(_NOT_UTF8):
         hint = "write the log as UTF-8, such as by iconv -f LATIN1 -t UTF-8; if it is no log, name those that are"
     return LogFormatError(f"{name}:{line}", problem, hint=hint)

@@ -28,6 +28,7 @@ from receiver.logs.compacted import is_part_path
 from receiver.logs.opening import read_content
 from receiver.logs.options import fields_of
 from receiver.logs.parquet import gathered
+from receiver.logs.remote import TABLE
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.times import read_times
 from receiver.simulate.compiled import Int64s
@@ -97,10 +98,10 @@ def read_elsewhere(
     """Read a table, or what stands at URLs: files, globs, and folders with folders of partitions in them."""
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     frame: DataFrame
-    if any(log.startswith("table:") for log in logs):
+    if any(log.startswith(TABLE) for log in logs):
         if len(logs) > 1:
             raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
-        frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix("table:")))
+        frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix(TABLE)))
     else:
         if not all(":/" in log for log in logs):
             raise SettingsError(

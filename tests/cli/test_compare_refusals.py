@@ -21,6 +21,13 @@ def refused(compare, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("log", "remedy"), [("table:receipts", "write it as Parquet"), ("sqlite:///receipts.db", "add --query")]
+)
+def test_a_table_and_a_database_are_no_files(refused, log, remedy):
+    assert remedy in refused(log)
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("artemiss", "did you mean artemis?"),

@@ -1,7 +1,9 @@
 """Which files a path stands for, how they are compressed, what format they are in."""
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import subprocess
 import sys
@@ -143,6 +145,28 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
     path = tmp_path / name
     path.write_bytes(content)
     assert problem in refusal(path).problem
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "remedy"),
+    [
+        (b"", "log.jsonl", "was this one written, and copied, to its end?"),
+        (gzip.compress(b"", mtime=0), "log.csv.gz", "was this one written, and copied, to its end?"),
+        (b"received_at,unique_message_id\n", "log.csv", "take a log of a time when messages came"),
+        (b"2026-11-25 10:00:00.000 INFO  [1] - Starting\n", "correlator.log.1", "logJmsMessages=true"),
+        (b"1,a\n2,b\n", "log.csv", "the first row must name the columns, such as received_at,unique_message_id"),
+        (b"[\n", "log.json", "of an array, jq -c '.[]' makes them"),
+        (b"PK\x03\x04", "log.xlsx", "save the sheet as CSV"),
+        (b"SQLite format 3\0", "log.db", '--query "SELECT'),
+        (bz2.compress(b"1,a"), "log.csv.bz2", "unpack it first"),
+        (lzma.compress(b"1,a"), "log.csv.xz", "unpack it first"),
+        (b"Obj\x01", "log.avro", "write it as Parquet"),
+    ],
+)
+def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy):
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert remedy in refusal(path).hint
 
 
 def test_a_header_only_file_among_others_is_fine(tmp_path):
