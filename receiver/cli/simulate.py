@@ -17,16 +17,16 @@ from receiver.cli import options
 from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
 from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import console, print_json, progress, report_file
-from receiver.errors import MissingExtraError, SettingsError
-from receiver.settings import ReceiverSettings, SimulateSettings
+from receiver.errors import SettingsError
+from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from receiver.simulate.analysis import Question
 
 _MISSED_TOO_MANY = 1
+_LEAST_BUDGET_BYTES = 100_000
+"""Fewer are hardly meant: they hold a few hundred ids."""
 
 
 class _Engine(StrEnum):
@@ -126,7 +126,7 @@ def simulate(
             if value:
                 raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
         if query is None:
-            _refuse_tables(logs)
+            options.refuse_tables(logs, "add --engine spark")
     question = _question(domain, window, expiry, current, _with_budget(settings, budget))
     single = single_setting(question)
     if verdicts is not None and single is None:
@@ -149,7 +149,8 @@ def simulate(
     local = engine is _Engine.LOCAL
     with report_file(report) as write_report:
         analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
-        document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed))
+        is_named = current is not None
+        document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)
     if as_json:
         from receiver.report.json_object import analysis_json
@@ -168,31 +169,17 @@ def simulate(
     return _MISSED_TOO_MANY
 
 
-def _refuse_tables(logs: Sequence[str]) -> None:
-    """`SettingsError` for what only Spark reads, or a query."""
-    from receiver.logs.remote import is_url
-
-    for log in logs:
-        if log.startswith("table:") and not Path(log).exists():
-            raise SettingsError(f"{log} is a table of Spark", hint="add --engine spark")
-        if not is_url(log):
-            continue
-        from receiver.store.databases import store_url  # with SQLAlchemy, which few logs need
-        from receiver.store.databases.database import masked
-
-        try:
-            store_url(log)
-        except MissingExtraError:
-            pass  # it is a database all the same
-        except SettingsError:
-            continue
-        raise SettingsError(f"{masked(log)} is a database", hint='add --query "SELECT ..."')
-
-
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:
     from receiver.simulate.analysis import parse_budget_bytes
 
-    return settings if budget is None else replace(settings, budget_bytes=parse_budget_bytes(budget))
+    if budget is None:
+        return settings
+    size_bytes = parse_budget_bytes(budget)
+    if size_bytes < _LEAST_BUDGET_BYTES and budget.strip().isdecimal():
+        print(
+            f"note: --budget {budget} is {size_bytes:,} bytes; for megabytes write {budget.strip()}MB", file=sys.stderr
+        )
+    return replace(settings, budget_bytes=size_bytes)
 
 
 def _question(
@@ -203,6 +190,8 @@ def _question(
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     present = ReceiverSettings().sizes if current is None else parse_present(current)
+    if current is not None and (doubt := doubt_about(*present)):
+        print(f"note: --current: {doubt}", file=sys.stderr)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0

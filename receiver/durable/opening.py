@@ -17,7 +17,7 @@ from receiver.message import ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
-from receiver.settings import ReceiverSettings, StoreSettings
+from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
 from receiver.store.codec import to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
@@ -71,6 +71,8 @@ def _by_settings(settings: ReceiverSettings | None) -> Wanted:
     if settings is None:
         default = two_tier(*ReceiverSettings().sizes)
         return Wanted(None, None, lambda: default)
+    if doubt := doubt_about(*settings.sizes):
+        _LOGGER.warning("%s", doubt)
     new = two_tier(*settings.sizes)
     return Wanted(new.kind, new.sizes, lambda: new)
 

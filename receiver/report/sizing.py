@@ -79,14 +79,17 @@ _LONGEST_NAME = 120
 _NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 
 
-def analysis_document(analysis: Analysis, *, allowed_missed: int | None = None) -> Document:
+def analysis_document(
+    analysis: Analysis, *, allowed_missed: int | None = None, present_is_named: bool = False
+) -> Document:
     """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so.
 
-    `allowed_missed` is what `--fail-on-missed` allows, where it is given.
+    `allowed_missed` is what `--fail-on-missed` allows, where it is given. `present_is_named`: somebody said what is set.
     """
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
     meaning = MEANINGS[recommendation.sized.kind]
-    compare = "Is something else set today? Name it: --current W,E." if advice.present_is_default(analysis) else ""
+    is_guessed = advice.present_is_default(analysis) and not present_is_named
+    compare = "Is something else set today? Name it: --current W,E." if is_guessed else ""
     answer = advice.answer(analysis, allowed_missed)
     doubts, findings = _findings(analysis)
     shown = [

@@ -86,6 +86,10 @@ def packed_parquet() -> bytes:
         (["a.csv.gz"], "hint: copy it again from where it came, or leave out .gz if it isn't compressed"),
         (["u16.csv"], "hint: write the log as UTF-8, such as by iconv"),
         (["ragged.csv"], "hint: mend the row; with --on-error skip"),
+        (["a.csv", "--map", "unique_message_id"], "hint: such as --map unique_message_id=OrderId"),
+        (["a.csv", "--map", "received_at=x", "--map", "received_at=y"], "hint: leave one out"),
+        (["a.csv", "--map", "OrderId=unique_message_id"], "hint: did you mean --map unique_message_id=OrderId?"),
+        (["a.csv", "--report"], "hint: receiver simulate --help"),
         (["program.py"], "hint: if it is no log of receipts, name those that are, such as 'logs/*.csv'; else"),
     ],
 )
@@ -99,6 +103,33 @@ def test_what_to_do_is_said(refused, arguments, remedy):
         u16_csv=LOG.encode("utf-16"),
         ragged_csv=f"{LOG}4,d\n",
     )
+
+
+@pytest.mark.parametrize(("options", "is_asked"), [((), True), (("--current", "2000,120"), False)])
+def test_who_names_what_is_set_is_not_asked_for_it(simulate, tmp_path, options, is_asked):
+    (tmp_path / "a.csv").write_text(LOG)
+    assert ("Name it: --current W,E." in " ".join(simulate("a.csv", *options).out.split())) == is_asked
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "note"),
+    [
+        ("--current", "120,2000", "W = 120 ids and E = 2,000 s, 33 min 20 s: are they swapped? W comes first"),
+        ("--current", "2000,120000", "E = 120,000 s, 1 d 9 h: was it meant in milliseconds? E is in seconds"),
+        ("--current", "2000,86400", ""),
+        ("--current", "0,3600", ""),
+        ("--budget", "2", "--budget 2 is 2 bytes; for megabytes write 2MB"),
+        ("--budget", "2kB", ""),
+        ("--budget", "500000000", ""),
+    ],
+)
+def test_what_is_valid_and_improbable_is_asked_about(simulate, tmp_path, option, value, note):
+    (tmp_path / "a.csv").write_text(LOG)
+    ran = simulate("a.csv", option, value, "--json")
+    assert ran.status == 0
+    assert json.loads(ran.out)
+    assert ran.err.startswith("note: ") == bool(note)
+    assert note in ran.err
 
 
 LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode()
