@@ -171,6 +171,10 @@ def bridge(
     """
     from receiver.bridge.opening import open_bridge
 
+    if source.startswith(("file:", "python:")):
+        raise SettingsError(
+            f"messages come from a broker, not from {source}", hint="FROM comes before TO, such as amqp://... file:..."
+        )
     _logging_to_stderr(verbose=verbose)
     metrics = None if metrics_port is None else Listening.of("--metrics-port", metrics_port, "127.0.0.1")
     health = None if health_port is None else Listening.of("--health-port", health_port, "0.0.0.0")  # noqa: S104 - Kubernetes asks from outside

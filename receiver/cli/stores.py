@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -40,6 +41,16 @@ def shown_address(url: str) -> str:
 def sanitised_address(url: str) -> str:
     """The address as `shown_address` has it, harmless on a terminal."""
     return sanitised(shown_address(url), _LONGEST_ADDRESS)
+
+
+def check_order(url: str, what: str) -> None:
+    """`SettingsError` where the store's address stands behind what is asked of it."""
+    from receiver.store.databases.database import masked
+
+    if "://" in what and "://" not in url:
+        raise SettingsError(
+            f"{url!r:.200} isn't a store's address", hint=f"the store comes first: {shlex.join([masked(what), url])}"
+        )
 
 
 def show(
@@ -257,6 +268,7 @@ def lookup(
     from receiver.report.json_object import dumped
     from receiver.report.store import known_id_line, known_ids_object
 
+    check_order(url, unique_message_id)
     with progress("Reading rows", None):
         known = look_up(url, unique_message_id, domain=domain)
     if as_json:
@@ -285,6 +297,7 @@ def forget(
     from receiver.durable.forgetting import forget as forget_id
     from receiver.durable.forgetting import look_up
 
+    check_order(url, unique_message_id)
     with progress("Reading rows", None):
         remembering = [each.domain for each in look_up(url, unique_message_id, domain=domain) if each.is_remembered]
     if not remembering:

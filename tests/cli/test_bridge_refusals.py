@@ -32,6 +32,7 @@ REFUSALS = {
     "an unknown mode": ((NOWHERE, "file:x", *STORE, "--mode", "TWICE"), "TWICE"),
     "an unknown target": ((NOWHERE, "ftp://x", *STORE), "isn't a target"),
     "no target": ((NOWHERE,), "TO"),
+    "a target before the source": (("file:x", NOWHERE, *STORE), "FROM comes before TO"),
     "a list with a broken host": (("amqp://a,b:x/q", "file:x", *STORE), "'b:x' is no HOST:PORT"),
     "a list with an empty host": (("amqp://a,,b/q", "file:x", *STORE), "'' is no HOST:PORT"),
     "a list with a host twice": (("amqp://a,A:5672/q", "file:x", *STORE), "names a:5672 twice"),

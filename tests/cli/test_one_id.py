@@ -85,3 +85,13 @@ def test_what_is_refused(command, name, store, tmp_path):
     assert "none.db" in complaint(command(name, f"sqlite:///{tmp_path}/none.db", "4711"))
     assert "is empty" in complaint(command(name, store, ""))
     assert "isn't a store's address" in complaint(command(name, "memory://", "4711"))
+
+
+@pytest.mark.parametrize("address", ["sqlite:///receiver.db", "postgresql://u:secret@h/d"])
+@pytest.mark.parametrize(
+    "command_line", [("lookup",), ("forget",), ("inbox", "drop"), ("inbox", "move", "3")], ids=" ".join
+)
+def test_an_address_that_stands_behind_what_is_asked_of_it(command, command_line, address):
+    said = complaint(command(*command_line, "order-4711", address))
+    assert "hint: the store comes first: " in said
+    assert "secret" not in said
