@@ -57,6 +57,7 @@ __all__ = [
     "StoreError",
     "StoreVersionError",
     "detects_nothing",
+    "needs_open",
     "unwritable",
 ]
 
@@ -99,6 +100,11 @@ def detects_nothing() -> SettingsError:
     return SettingsError(
         "a window of 0 with an expiry of 0 would detect nothing", hint="to detect nothing, use AT_LEAST_ONCE"
     )
+
+
+def needs_open(name: str, arguments: str) -> SettingsError:
+    """The error for who calls a class, instead of its method `open` with these arguments."""
+    return SettingsError(f"{name}(...) opens nothing", hint=f"call {name}.open(URL, {arguments})")
 
 
 class IdFormatError(ReceiverError, ValueError):

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import ColumnElement, Connection, case, delete, event, select
 
 from receiver.closing import Closing
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, needs_open
 from receiver.settings import StoreSettings
 from receiver.store.codec import text_of, to_bytes
 from receiver.store.connections import KeptConnection
@@ -50,8 +50,13 @@ def _name_bytes(name: str, value: object) -> bytes:
 class Maker(Closing):
     """The base of both makers: a connection to the store, closed with `close` or at the end of a `with` block."""
 
-    def __init__(self, url: str, settings: StoreSettings | None) -> None:
-        self._kept = KeptConnection(url, settings, type(self).__name__)
+    _OPENED_WITH = ""
+    """What `open` needs beside the address, as a hint."""
+
+    def __init__(self, kept: KeptConnection | None) -> None:
+        if not isinstance(kept, KeptConnection):
+            raise needs_open(type(self).__name__, self._OPENED_WITH)
+        self._kept = kept
 
     def close(self) -> None:
         """Close the connection to the store. Closing again does nothing. In a forked process it does nothing either."""
@@ -101,6 +106,8 @@ class DedupKeyMaker(Maker):
     process forked off must open its own.
     """
 
+    _OPENED_WITH = "sender=..."
+
     @classmethod
     def open(cls, url: str, *, sender: str, store_settings: StoreSettings | None = None) -> Self:
         """Open the keys of a sender in a store. Makes the tables if they are new.
@@ -114,13 +121,14 @@ class DedupKeyMaker(Maker):
             SettingsError: An argument is invalid.
             StoreError: The store can't be reached, is damaged, or belongs to a newer version.
         """
-        return cls(sender, url, store_settings)
+        stored = _name_bytes("sender", sender)
+        return cls(KeptConnection(url, store_settings, cls.__name__), stored)
 
-    def __init__(self, sender: str, url: str, settings: StoreSettings | None) -> None:
-        self._sender = _name_bytes("sender", sender)
+    def __init__(self, kept: KeptConnection | None = None, sender: bytes = b"", *_given: object) -> None:
+        super().__init__(kept)
+        self._sender = sender
         self._given: dict[bytes, str] = {}
         """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits."""
-        super().__init__(url, settings)
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
         """The key to send this message with: 32 characters. It stays the same until the send is confirmed.
@@ -207,6 +215,8 @@ class SequenceIdMaker(Maker):
     Threads may share it. A process forked off must open its own.
     """
 
+    _OPENED_WITH = "message_source_id=..."
+
     @classmethod
     def open(cls, url: str, *, message_source_id: str, store_settings: StoreSettings | None = None) -> Self:
         """Open the numbers of a source in a store. Makes the tables if they are new.
@@ -220,17 +230,18 @@ class SequenceIdMaker(Maker):
             SettingsError: An argument is invalid.
             StoreError: The store can't be reached, is damaged, or belongs to a newer version.
         """
-        return cls(message_source_id, url, store_settings)
+        _name_bytes("message_source_id", message_source_id)
+        return cls(KeptConnection(url, store_settings, cls.__name__), message_source_id)
 
-    def __init__(self, message_source_id: str, url: str, settings: StoreSettings | None) -> None:
-        self._stored_source = _name_bytes("message_source_id", message_source_id)
+    def __init__(self, kept: KeptConnection | None = None, message_source_id: str = "", *_given: object) -> None:
+        super().__init__(kept)
+        self._stored_source = to_bytes(message_source_id)
         self._source = message_source_id
         self._given = 0
         """The largest number that was given here and committed."""
         self._guard = threading.Lock()
         self._taken: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         """The largest number that was taken in the transaction under way on a caller's connection; 0 for none."""
-        super().__init__(url, settings)
 
     def next(self, *, connection: Connection | None = None) -> str:
         """The id of the next message.

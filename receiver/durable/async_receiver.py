@@ -21,10 +21,10 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, SerialBatch, to_the_end
 from receiver.durable.batch import Batch
-from receiver.durable.receiver import ConcurrentReceiver, Receiver, needs_open
+from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.durable.transaction import under_way
-from receiver.errors import ClosedError, StoreBusyError
+from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
 from receiver.store.databases import database_of
 
@@ -46,7 +46,7 @@ class AsyncReceiver:
 
     def __init__(self, tasks: SerialTasks | ConcurrentTasks | None = None, **_options: object) -> None:
         if not isinstance(tasks, _Tasks):
-            raise needs_open("AsyncReceiver")
+            raise needs_open("AsyncReceiver", OPENED_WITH)
         self._tasks = tasks
         self._receiver = tasks.receiver
 

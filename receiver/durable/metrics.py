@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from receiver.durable.status import Buckets, Status
-from receiver.errors import MissingExtraError
+from receiver.errors import MissingExtraError, SettingsError
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
@@ -116,7 +116,12 @@ def export(receiver: Receiver | AsyncReceiver, registry: CollectorRegistry = REG
     """Show a receiver's figures in a registry. A second call changes nothing, and closing the receiver needs none.
 
     Each metric has the label `domain`.
+
+    Raises:
+        SettingsError: It is no receiver.
     """
+    if not callable(getattr(receiver, "figures", None)):  # else each scrape would fail, of whatever is in the registry
+        raise SettingsError(f"export takes a receiver, not {receiver!r:.80}", hint="give what Receiver.open returned")
     collector_in(registry, _ReceiverCollector).add(receiver)
 
 

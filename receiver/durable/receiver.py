@@ -17,7 +17,7 @@ from receiver.durable.duplicates import OnDuplicate
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, needs_open
 from receiver.message import not_text
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from _typeshed import StrPath
 
 _LOGGER = logging.getLogger("receiver")
+OPENED_WITH = "connection_id=..., destination=..."
+"""What opening a receiver needs, as a hint."""
 
 
 class Receiver(Closing):
@@ -36,7 +38,7 @@ class Receiver(Closing):
 
     def __init__(self, session: DomainSession | None = None, **_options: object) -> None:
         if not isinstance(session, DomainSession):
-            raise needs_open("Receiver")
+            raise needs_open("Receiver", OPENED_WITH)
         self.is_closed = False
         self.session = session
 
@@ -223,13 +225,6 @@ class ConcurrentReceiver(Receiver):
             self._folder.close()
             self._engine.dispose()
         super().close()
-
-
-def needs_open(name: str) -> SettingsError:
-    """The error for who calls a class, instead of its method `open`."""
-    return SettingsError(
-        f"{name}(...) opens nothing", hint=f"call {name}.open(URL, connection_id=..., destination=...)"
-    )
 
 
 def _text(name: str, value: object) -> str:

@@ -55,11 +55,15 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     earlier versions are among the files. A journal is replaced by a finished file in the end, so a caller that
     remembers files leaves journals out. The folder of a compacted log stands for the files that its manifest names.
     """
+    if isinstance(paths, str | os.PathLike):  # whose letters would be taken for paths
+        raise SettingsError(
+            f"logs are named by a list of paths, not by {paths!r:.80}", hint=f"write [{str(paths)!r:.80}]"
+        )
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
     if paths.count("-") > 1:
         raise SettingsError("standard input can be read once only", hint="give - once")
-    return [file for path in paths for file in _expanded(path, growing=growing)]
+    return [file for path in paths for file in _expanded(os.fspath(path), growing=growing)]
 
 
 def queried(logs: Sequence[str], sql: str) -> LogFile:

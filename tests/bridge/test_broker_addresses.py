@@ -1,8 +1,10 @@
 """Addresses of brokers: read, shown without their password, and refused with a hint."""
 
+from pathlib import Path
+
 import pytest
 
-from receiver.bridge import opening
+from receiver.bridge import opening, sink_of, source_of
 from receiver.bridge.connectors import connectors_of
 from receiver.bridge.connectors.address import _PORTS, BrokerAddress
 from receiver.bridge.options import Mode
@@ -35,6 +37,13 @@ def test_what_is_read_is_shown_and_read_again(text):
     assert str(address) == READ[text]
     again = BrokerAddress.parse(str(address))
     assert again.with_password(address.password) == address
+
+
+@pytest.mark.parametrize("given", [None, 7, b"amqp://h/q", Path("orders")])
+@pytest.mark.parametrize("connect", [source_of, sink_of])
+def test_what_is_no_text(connect, given):
+    with pytest.raises(SettingsError, match=r"isn't a broker's address .*amqp://"):
+        connect(given)
 
 
 def test_the_parts():

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from receiver import Receipt
 from receiver.durable.metrics import export
 from receiver.durable.status import BOUNDS
+from receiver.errors import SettingsError
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
 from tests.stores import engine_of
 
@@ -223,3 +224,9 @@ def test_without_the_package_the_extra_is_named():
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "-m pip install 'prometheus-client>=" in ran.stdout
+
+
+def test_what_is_no_receiver_breaks_no_scrape(registry):
+    with pytest.raises(SettingsError, match="export takes a receiver"):
+        export("sqlite:///receiver.db", registry)
+    assert generate_latest(registry) == b""

@@ -188,6 +188,15 @@ def test_missing_files_and_folders_without_logs_are_told_at_once(tmp_path):
             read_logs([str(tmp_path / path)], ReadOptions())
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_paths_are_a_list_whose_items_may_be_of_either_kind(tmp_path, kind):
+    path = kind(tmp_path / "log.csv")
+    Path(path).write_bytes(csv_bytes(WRITTEN))
+    assert sum(map(len, read_logs([path], ReadOptions()))) == len(WRITTEN)
+    with pytest.raises(SettingsError, match="by a list of paths"):
+        read_logs(path, ReadOptions())
+
+
 def test_options_that_cannot_be_meant_are_told_at_once(tmp_path):
     path = tmp_path / "log.csv"
     path.write_bytes(csv_bytes(WRITTEN))

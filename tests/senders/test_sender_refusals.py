@@ -34,6 +34,13 @@ def test_names(missing_sqlite_url, tmp_path):
         assert keys.pending() == []
 
 
+@pytest.mark.parametrize("kind", [DedupKeyMaker, SequenceIdMaker])
+@pytest.mark.parametrize("arguments", [(), ("sqlite:///receiver.db",), ("sqlite:///receiver.db", "shop", None)])
+def test_the_class_opens_nothing(kind, arguments):
+    with pytest.raises(SettingsError, match=rf"call {kind.__name__}\.open\(URL, \w+=\.\.\.\)"):
+        kind(*arguments)
+
+
 def test_the_longest_names(store_url):
     """Fit the index of either database, whatever is in them."""
     hard_to_compress = "".join(chr(0x21 + (number * 7919) % 94) for number in range(1_000))

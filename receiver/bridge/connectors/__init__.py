@@ -238,7 +238,7 @@ def source_of(
         BrokerError: The broker can't be reached.
         MissingExtraError: The protocol's library isn't installed.
     """
-    address = BrokerAddress.parse(address) if isinstance(address, str) else address
+    address = address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address)
     if durable:
         check_durable(address)
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
@@ -288,7 +288,7 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
 
 def sink_of(address: BrokerAddress | str) -> Sink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
-    return way_to(BrokerAddress.parse(address) if isinstance(address, str) else address)()
+    return way_to(address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address))()
 
 
 def way_to(address: BrokerAddress) -> Way[Sink]:

@@ -303,6 +303,8 @@ def is_secure(text: str) -> bool:
 
 def _split(text: str) -> tuple[SplitResult, tuple[Node, ...]]:
     """The parts of an address with the first of its hosts, and all its hosts; `SettingsError` if it is no address."""
+    if not isinstance(text, str):
+        raise SettingsError(f"{text!r:.200} isn't a broker's address", hint=f"write {_FORMS}")
     found = _HOSTS.fullmatch(text)
     assert found is not None  # noqa: S101 - any text matches
     before, hosts, behind = found.groups()
