@@ -146,7 +146,16 @@ def _check_number(name: str, value: object, *, least: float, whole: bool = False
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
     if not number or not least <= value <= _MOST:  # type: ignore[operator]
         kind = "a whole number" if whole else "a number"
-        raise SettingsError(f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}")
+        raise SettingsError(
+            f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}", hint=_whose(name, value)
+        )
+
+
+def _whose(name: str, value: object) -> str | None:
+    """As a hint, which file has this setting so; None where it isn't the file that `RECEIVER_SETTINGS` names."""
+    own = os.environ.get("RECEIVER_SETTINGS")
+    is_own = own and any(settings.get(name, own) is value for settings in _sections().values())
+    return f"{own} has it so, which the variable RECEIVER_SETTINGS names" if is_own else None
 
 
 class IdReuse(StrEnum):
@@ -164,7 +173,9 @@ def checked_id_reuse(value: str | None) -> IdReuse:
     try:
         return IdReuse(value)
     except ValueError:
-        raise SettingsError(f"id_reuse must be one of {', '.join(IdReuse)}, not {value!r:.80}") from None
+        raise SettingsError(
+            f"id_reuse must be one of {', '.join(IdReuse)}, not {value!r:.80}", hint=_whose("id_reuse", value)
+        ) from None
 
 
 def expiry_us_of(secs: float) -> int:
@@ -237,7 +248,8 @@ class StoreSettings:
             raise SettingsError(f"lock_timeout_secs must be at most {_LONGEST_WAIT_SECS:,}")
         if self.sqlite_synchronous not in _SYNCHRONOUS:
             raise SettingsError(
-                f"sqlite_synchronous must be one of {', '.join(_SYNCHRONOUS)}, not {self.sqlite_synchronous!r:.80}"
+                f"sqlite_synchronous must be one of {', '.join(_SYNCHRONOUS)}, not {self.sqlite_synchronous!r:.80}",
+                hint=_whose("sqlite_synchronous", self.sqlite_synchronous),
             )
 
 

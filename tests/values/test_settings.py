@@ -166,6 +166,15 @@ def test_an_unknown_setting_is_refused_with_the_nearest(overlay, text, unknown, 
     ],
 )
 def test_values_of_a_settings_file_are_checked(overlay, text, make):
-    overlay(text)
-    with pytest.raises(SettingsError, match="must be "):
+    file = overlay(text)
+    with pytest.raises(SettingsError, match="must be ") as refusal:
         make()
+    if make is not CompareSettings:
+        assert refusal.value.hint == f"{file} has it so, which the variable RECEIVER_SETTINGS names"
+
+
+def test_a_value_of_the_programs_own_is_not_the_files(overlay):
+    overlay("bridge: {max_tries: 3}")
+    with pytest.raises(SettingsError) as refusal:
+        BridgeSettings(max_tries=0)
+    assert refusal.value.hint is None
