@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from receiver.errors import SettingsError, detects_nothing
-from receiver.quantities import count, duration, seconds
+from receiver.quantities import duration, seconds
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
@@ -23,8 +23,6 @@ _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
 _LIKELY_MILLIS = 10_000
 """An expiry of so many seconds is doubted if it is a whole number of thousands: hours and days aren't."""
-_LIKELY_COUNT = 1_000
-"""An expiry of so many seconds is doubted if the window has a tenth as many ids, or fewer."""
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _MOST = 10**12
 """The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""
@@ -184,14 +182,11 @@ def expiry_us_of(secs: float) -> int:
     return round(secs * 1_000_000)
 
 
-def doubt_about(window: int, expiry_us: int) -> str | None:
-    """What makes one ask whether W and E are meant so, though they are valid; None for most."""
-    expiry = f"E = {seconds(expiry_us)}, {duration(expiry_us)}"
-    if expiry_us >= _LIKELY_MILLIS * 1_000_000 and expiry_us % 1_000_000_000 == 0:
-        return f"{expiry}: was it meant in milliseconds? E is in seconds"
-    if expiry_us >= _LIKELY_COUNT * 1_000_000 and expiry_us >= 10 * window * 1_000_000 > 0:
-        return f"W = {count(window, 'id')} and {expiry}: are they swapped? W comes first"
-    return None
+def doubt_about(expiry_us: int) -> str | None:
+    """What makes one ask whether E is meant so, though it is valid; None for most."""
+    if expiry_us < _LIKELY_MILLIS * 1_000_000 or expiry_us % 1_000_000_000:
+        return None
+    return f"E = {seconds(expiry_us)} are {duration(expiry_us)}: was it meant in milliseconds? E is in seconds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

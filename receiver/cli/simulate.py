@@ -18,6 +18,7 @@ from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simula
 from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import console, print_json, progress, report_file
 from receiver.errors import SettingsError
+from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
 
 _MISSED_TOO_MANY = 1
+_LIKELY_WINDOW = 1_000
+"""Fewer ids, beside an expiry of more seconds, look swapped with it."""
 _LEAST_BUDGET_BYTES = 100_000
 """Fewer are hardly meant: they hold a few hundred ids."""
 
@@ -190,13 +193,22 @@ def _question(
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     present = ReceiverSettings().sizes if current is None else parse_present(current)
-    if current is not None and (doubt := doubt_about(*present)):
-        print(f"note: --current: {doubt}", file=sys.stderr)
+    if current is not None:
+        _note_doubt(*present)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list chosen from the log holds 0
         print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
     return question
+
+
+def _note_doubt(window: int, expiry_us: int) -> None:
+    """Ask whether W and E are meant so, where they are valid and hardly can be."""
+    doubt = doubt_about(expiry_us)
+    if doubt is None and 0 < window < _LIKELY_WINDOW <= expiry_us / 1_000_000:
+        doubt = f"W = {count(window, 'id')} and E = {seconds(expiry_us)}: are they swapped? W comes first"
+    if doubt is not None:
+        print(f"note: --current: {doubt}", file=sys.stderr)
 
 
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])

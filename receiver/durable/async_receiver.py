@@ -57,7 +57,8 @@ class AsyncReceiver:
         opening = opener.submit(_open, asyncio.get_running_loop(), url, options)
         opener.shutdown(wait=False)
         try:
-            return cls(await asyncio.wrap_future(opening))
+            tasks = await asyncio.wrap_future(opening)
+            return cls(tasks)
         except BaseException:
             opening.add_done_callback(_close_what_was_opened)  # where the task was cancelled
             raise

@@ -71,7 +71,7 @@ def _by_settings(settings: ReceiverSettings | None) -> Wanted:
     if settings is None:
         default = two_tier(*ReceiverSettings().sizes)
         return Wanted(None, None, lambda: default)
-    if doubt := doubt_about(*settings.sizes):
+    if doubt := doubt_about(settings.sizes[1]):
         _LOGGER.warning("%s", doubt)
     new = two_tier(*settings.sizes)
     return Wanted(new.kind, new.sizes, lambda: new)

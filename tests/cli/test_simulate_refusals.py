@@ -114,8 +114,8 @@ def test_who_names_what_is_set_is_not_asked_for_it(simulate, tmp_path, options, 
 @pytest.mark.parametrize(
     ("option", "value", "note"),
     [
-        ("--current", "120,2000", "W = 120 ids and E = 2,000 s, 33 min 20 s: are they swapped? W comes first"),
-        ("--current", "2000,120000", "E = 120,000 s, 1 d 9 h: was it meant in milliseconds? E is in seconds"),
+        ("--current", "120,2000", "W = 120 ids and E = 2,000 s: are they swapped? W comes first"),
+        ("--current", "2000,120000", "E = 120,000 s are 1 d 9 h: was it meant in milliseconds? E is in seconds"),
         ("--current", "2000,86400", ""),
         ("--current", "0,3600", ""),
         ("--budget", "2", "--budget 2 is 2 bytes; for megabytes write 2MB"),

@@ -63,7 +63,7 @@ def test_addresses(opening, address):
     """Among them one that keeps nothing, for to keep is what a maker is for."""
     with pytest.raises(SettingsError) as caught:
         opening(address)
-    assert "sqlite:///FILE" in caught.value.hint
+    assert "sqlite:///" in caught.value.hint
 
 
 def test_settings_of_another_kind(missing_sqlite_url, tmp_path):
