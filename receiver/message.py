@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
@@ -160,7 +159,7 @@ def not_text(name: str, value: object) -> SettingsError:
 
 def time_hint(value: object, *, in_ms: bool = False) -> str:
     """What to do about an argument that must be a time, and is none or of another unit."""
-    if isinstance(value, datetime):
+    if hasattr(value, "timestamp"):
         return f"of a datetime: round(TIME.timestamp() * {'1_000' if in_ms else '1_000_000'})"
     return f"is it of another unit? Now is time.time_ns() // {'1_000_000' if in_ms else '1_000'}"
 
