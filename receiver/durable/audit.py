@@ -25,6 +25,7 @@ from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes
 from receiver.store.databases import NONSENSE, store_url
+from receiver.store.databases.claims import is_sound, unpacked
 from receiver.store.inbox import NodeRow, waiting_by_row
 from receiver.store.invariants import shown_columns
 from receiver.store.positions import PositionRow
@@ -189,9 +190,9 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         are_parked = select(func.count()).select_from(tables.parked).where(tables.parked.c.target_id.in_(of_targets))
         figures.parked = store.connection.scalar(are_parked)
     with store.readable():
-        figures.unfolded_receipts, oldest_us = of_domain(
-            tables.arrivals, func.count(), func.min(tables.arrivals.c.received_at_us)
-        )
+        arrived = tables.arrivals.c
+        unfolded, oldest_us = of_domain(tables.arrivals, func.sum(arrived.receipts), func.min(arrived.received_at_us))
+        figures.unfolded_receipts = int(unfolded or 0)
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
     with store.readable():
         figures.positions = _positions(store, state)
@@ -248,7 +249,7 @@ def _read_rows(store: Snapshot, figures: StoredDomain) -> None:
 
 
 def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
-    """Check that what the rule remembers is claimed. More may be claimed, until it is folded in and released."""
+    """Check that what the rule remembers, and what waits to be folded in, is claimed. More may be claimed, until released."""
     ids = select(func.coalesce(tables.claims.c.long_id, tables.claims.c.unique_message_id))
     of_domain = store.connection.scalars(ids.where(tables.claims.c.domain_id == state.domain_id))
     claimed, name = set(map(bytes, of_domain)), DomainName.of(state)
@@ -259,6 +260,14 @@ def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
         for unique_message_id in policy.remembered():
             if to_bytes(unique_message_id) not in claimed:
                 store.note("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
+        for row in store.rows(tables.arrivals, tables.ArrivalRow._fields, "arrival", domain_id=state.domain_id):
+            arrived = tables.ArrivalRow(*tuple(row))
+            if not is_sound(arrived):
+                store.note("claims", name, f"the receipts with the number {arrived.arrival} make no sense")
+                continue
+            for receipt in unpacked(arrived.packed):
+                if receipt.unique_message_id and to_bytes(receipt.unique_message_id) not in claimed:
+                    store.note("claims", name, f"{receipt.unique_message_id!r:.80} is to be folded in, and not claimed")
 
 
 class _Rebuilt(NamedTuple):

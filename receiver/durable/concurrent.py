@@ -31,7 +31,6 @@ from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_r
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.log import ended, joinable, keep_whole, under_way
 from receiver.store.sql_rows import discard, driver_of
-from receiver.store.tables import ArrivalRow
 
 if TYPE_CHECKING:
     from receiver.durable.session import DomainSession
@@ -84,6 +83,7 @@ class ConcurrentBatch(Batch):
         self._is_open = True
         self._must_commit = False
         self._arrivals: list[int] = []
+        self._new: list[tuple[int, str]] = []
         return self
 
     def _begin_own(self) -> None:
@@ -135,7 +135,7 @@ class ConcurrentBatch(Batch):
             # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
                 self._roll_back_savepoints()
-                self._claims.take_back(self._arrivals)
+                self._claims.take_back(self._arrivals, self._new)
             return
         try:
             self._own.rollback()
@@ -222,55 +222,47 @@ class ConcurrentBatch(Batch):
         return self.receive_many([receipt])[0]
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:
-        rows = for_each(receipts, self._row)
+        checked = for_each(receipts, self._checked)
         self._session.check_process()
-        if not rows:
+        if not checked:
             return []
         if self._own.get_transaction() is not self._under_way[0]:  # the driver would begin one that nobody ends
             raise ended(self._own, self._dbapi)
         with translated(self._session.address), self._lost_if_interrupted():
-            claimed = self._claimed(rows)
+            claimed = self._claimed(checked)
         self._arrivals += [arrival for arrival, _ in claimed]
         decisions = []
-        for row, (_, is_repeated) in zip(rows, claimed, strict=True):
-            if row.unique_message_id is None:
+        for (id_, *_), (arrival, is_repeated) in zip(checked, claimed, strict=True):
+            if id_ is None:
                 decisions.append(UNCHECKED)
             elif is_repeated:
                 decisions.append(self._duplicate)
             else:
+                self._new.append((arrival, id_))
                 decisions.append(NEW)
         return decisions
 
-    def _claimed(self, rows: Sequence[ArrivalRow]) -> list[tuple[int, bool]]:
+    def _claimed(self, receipts: Sequence[Receipt]) -> list[tuple[int, bool]]:
         session = self._session
         for _ in range(_LOST_AT_MOST):
             try:
-                return self._claims.claim(rows, session.store_id, session.patience_secs)
+                return self._claims.claim(receipts, session.store_id, session.patience_secs)
             except Exception:
                 has_nothing = self._joined is None and not self._arrivals and not self._must_commit
                 if not (has_nothing and (self._own.invalidated or driver_of(self._own).closed)):
                     raise
                 discard(self._own)  # it was lost while it lay idle in the pool, and nothing with it
                 self._begin_own()
-        return self._claims.claim(rows, session.store_id, session.patience_secs)
+        return self._claims.claim(receipts, session.store_id, session.patience_secs)
 
-    def _row(self, receipt: Sequence[Any]) -> ArrivalRow:
+    def _checked(self, receipt: Sequence[Any]) -> Receipt:
         check_shape(receipt)
         id_, source, received_at_us, redelivered, jms_timestamp_ms, body_digest = Receipt(*receipt)
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
         self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         check_receipt("" if id_ is None else id_, source, received_at_us, first=True)
-        return ArrivalRow(
-            arrival=0,
-            received_at_us=received_at_us,
-            jms_timestamp_ms=jms_timestamp_ms,
-            unique_message_id=id_ or None,
-            message_source_id=source or None,
-            body_digest=body_digest,
-            redelivered=bool(redelivered),
-            is_repeated=False,
-        )
+        return Receipt(id_ or None, source or None, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
 
 
 class FoldedUpTo(NamedTuple):
@@ -309,17 +301,9 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
 
 def _take_in(batch: Batch, claims: Claims, at_most: int = _AT_ONCE) -> int:
     """Take waiting receipts through the rule, in a batch of the domain; how many that were."""
-    rows = claims.take(at_most)
-    for row in rows:
-        batch.decide(
-            row.unique_message_id,
-            row.message_source_id,
-            row.received_at_us,
-            row.redelivered,
-            row.jms_timestamp_ms,
-            row.body_digest,
-        )
-    return len(rows)
+    receipts = claims.take(at_most)
+    batch.receive_many(receipts)
+    return len(receipts)
 
 
 def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
@@ -426,7 +410,7 @@ class Folder:
             self._known = None
             raise
         self._known = known
-        return folded == _AT_ONCE or bool(known.policy.forgotten_ids)
+        return folded >= _AT_ONCE or bool(known.policy.forgotten_ids)
 
     def _is_due(self) -> bool:
         assert self._kept is not None  # noqa: S101 - it has the lock

@@ -12,7 +12,7 @@ from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
 from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
-from receiver.message import ReceiptRow, Tier
+from receiver.message import Receipt, ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.codec import to_bytes
@@ -125,7 +125,7 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
 def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
     """Release the claim of an id that was forgotten; `StoreBusyError` while it can't be, and then nothing is forgotten."""
     claims = _claims_in(log, state)
-    if claims.arrivals_of(unique_message_id) or claims.release([unique_message_id]):
+    if _waiting(claims, unique_message_id) or claims.release([unique_message_id]):
         raise StoreBusyError(
             f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
             hint="try again; while a receiver of the domain is open, it folds them in",
@@ -208,6 +208,11 @@ def _claims_in(log: DomainLog, state: DomainState) -> Claims:
     return database_of(log.connection).claims(log.connection, state.domain_id)
 
 
+def _waiting(claims: Claims, unique_message_id: str) -> list[Receipt]:
+    """The receipts of an id that wait to be folded in, as far as they are committed. All that wait are read."""
+    return [receipt for receipt in claims.that_wait() if receipt.unique_message_id == unique_message_id]
+
+
 def _remembers(policy: Policy, unique_message_id: str) -> bool:
     try:
         return unique_message_id in policy
@@ -223,7 +228,7 @@ def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     state = log.begin_reading()
     known = _of_rows(state, _cache_of(log, state).policy, log, unique_message_id)
-    waiting = _claims_in(log, state).arrivals_of(unique_message_id) if state.is_concurrent else []
+    waiting = _waiting(_claims_in(log, state), unique_message_id) if state.is_concurrent else []
     if not waiting:
         return known
     return known._replace(

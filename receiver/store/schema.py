@@ -254,7 +254,11 @@ def _losses_between(connection: Connection, before: str | None, after: str | Non
     _check_known(before, address)
     order = [None, *_versions()]
     back = _scripts()[order.index(after) : order.index(before)]
-    return [words for step in back[::-1] for words in _counted(connection, _declared(step, to_base=after is None))]
+    declared: dict[str, str] = {}
+    for step in back[::-1]:
+        for words, rows in _declared(step, to_base=after is None).items():
+            declared.setdefault(words, rows)  # the newer step knows how to count what both name
+    return list(_counted(connection, declared))
 
 
 def _declared(step: Script, *, to_base: bool) -> dict[str, str]:

@@ -46,7 +46,7 @@ PROBLEMS = {
     "positions": "a source's position, or its name, is empty or no text",
     "nodes": "a node of a cluster, or an address, is empty or no text",
     "messages": "waiting or parked messages make no sense, or one is both",
-    "claims": "an id that is remembered isn't claimed, or a domain that isn't concurrent has claims",
+    "claims": "an id that is remembered or to be folded in isn't claimed, or a domain that isn't concurrent has claims",
     "recorded": "what waits for a recording makes no sense",
     "rebuilt": "the receipts that are left contradict the domain's own row",
 }

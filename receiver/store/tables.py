@@ -103,20 +103,15 @@ class DomainState(NamedTuple):
 
 
 class ArrivalRow(NamedTuple):
-    """A receipt of a concurrent receiver that isn't folded into the domain's log yet."""
+    """Receipts of a concurrent receiver that aren't folded into the domain's log yet: those of one statement."""
 
     arrival: int
-    """Drawn once the receipt's id is had; receipts are folded in by these numbers."""
+    """Drawn once the ids of all of them are had; they are folded in by these numbers."""
+    receipts: int
     received_at_us: int
-    """As it was read."""
-    jms_timestamp_ms: int | None
-    unique_message_id: str | None
-    """None: the message wasn't checked."""
-    message_source_id: str | None
-    body_digest: str | None
-    redelivered: bool
-    is_repeated: bool
-    """Whether the id was claimed before."""
+    """When the first was received, as it was read."""
+    packed: bytes
+    """The receipts: `receiver.store.databases.claims` has the form."""
 
 
 class PackedRow(NamedTuple):
@@ -222,7 +217,7 @@ of all others."""
 arrivals = Table(
     "receiver_arrival",
     METADATA,
-    *record_columns(ArrivalRow),
+    *record_columns(ArrivalRow, receipts={"type_": Integer}),
     Column("domain_id", Integer, nullable=False),
     PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
 )
@@ -344,13 +339,12 @@ _STORAGE = {
 }
 _ALTERED = [(table, f"SET ({parameters})") for table, parameters in _STORAGE.items()]
 # To compress what is deleted in a moment, or is compressed already, would cost more than to write it.
-_ALTERED += [(table, "ALTER COLUMN packed SET STORAGE EXTERNAL") for table in (waiting, recorded)]
+_ALTERED += [(table, "ALTER COLUMN packed SET STORAGE EXTERNAL") for table in (waiting, recorded, arrivals)]
 for _table, _change in _ALTERED:
     _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
 receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_rows = Codec(DomainState, domains)
-arrival_rows = Codec(ArrivalRow, arrivals, few=["message_source_id"])
 message_rows: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
 recorded_rows = Codec(RecordedRow, recorded)

@@ -4,12 +4,13 @@ One thread does all of it, so what happens has an order. Nobody folds but by han
 another, it gives up after a moment, or waits in a thread of its own (`overtake`).
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, takewhile
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
@@ -64,6 +65,8 @@ class Came(NamedTuple):
     """A receipt as it was decided on."""
 
     number: int
+    statement: int
+    """Which it came by. Receipts of one statement are folded in together."""
     id_: str | None
     source: str | None
     received_at_us: int
@@ -102,6 +105,7 @@ class ClaimedDomain:
         """Committed, and not folded in yet."""
         self.under_way: list[UnderWay] = []
         self._numbers = count()
+        self._statements = count()
         self.receivers = [self._opened(settings=sizes(window, expiry_us)) for _ in range(receivers)]
         self.patient = self._opened(LONG_SECS)
         self._looking = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
@@ -125,8 +129,8 @@ class ClaimedDomain:
 
     def check(self) -> None:
         """What holds at any time."""
-        arrived = self._ids("SELECT unique_message_id FROM receiver_arrival WHERE domain_id = :domain ORDER BY arrival")
-        assert arrived == [came.id_ for came in self.waiting]
+        rows = self._ids("SELECT packed FROM receiver_arrival WHERE domain_id = :domain ORDER BY arrival")
+        assert [receipt[0] for row in rows for receipt in json.loads(row or "")] == [came.id_ for came in self.waiting]
         claimed = self.claimed()
         assert claimed >= self.model_remembers() | {came.id_ for came in self.waiting if came.id_}
         assert claimed <= self.came_before
@@ -206,11 +210,12 @@ class ClaimedDomain:
     ) -> None:
         """Hold verdicts against the ids that were claimed before."""
         known = {*claimed, *going.known()}
+        statement = next(self._statements)
         for (id_, source, received_at_us), decision in zip(received, decisions, strict=True):
             id_ = id_ or None  # noqa: PLW2901
             verdict = UNCHECKED if id_ is None else DUPLICATE if id_ in known else NEW
             assert decision.verdict is verdict, (id_, decision)
-            going.came.append(Came(next(self._numbers), id_, source, received_at_us, verdict))
+            going.came.append(Came(next(self._numbers), statement, id_, source, received_at_us, verdict))
             if id_ is not None:
                 known.add(id_)
                 going.touched.add(id_)
@@ -285,9 +290,11 @@ class ClaimedDomain:
         folded = receiver._folder.fold(at_most, undo=undo)
         if undo:
             return 0
-        came, self.waiting = self.waiting[:at_most], self.waiting[at_most:]
+        came = self.waiting[:at_most]
+        came += takewhile(lambda more: more.statement == came[-1].statement, self.waiting[at_most:])
+        self.waiting = self.waiting[len(came) :]
         assert folded == len(came)
-        for _, id_, source, received_at_us, verdict in came:
+        for _, _, id_, source, received_at_us, verdict in came:
             by_rule = self.model.receive(id_, source, received_at_us)
             assert verdict is DUPLICATE or by_rule != DUPLICATE, f"{id_!r} is missed"
         self._check_memory(receiver)
@@ -342,7 +349,7 @@ class ClaimedDomain:
             self.end(going, "roll back")
         with self._opened(LONG_SECS, concurrent=False) as exclusive:
             for came in self.waiting:
-                self.model.receive(*came[1:4])
+                self.model.receive(*came[2:5])
             self.waiting = []
             assert self.claimed() == set()
             with pytest.raises(StoreError), self.receivers[0].batch() as batch:

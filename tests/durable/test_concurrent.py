@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 from receiver import Receiver
 from receiver.durable.audit import audit, look
 from receiver.durable.forgetting import forget, look_up
-from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.stores import execute
 
@@ -173,3 +173,49 @@ def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):
         until(lambda: waiting(url) == 0)
     execute(url, "DELETE FROM receiver_claim WHERE unique_message_id = 'a'")
     assert [finding.kind for finding in audit(url).findings] == ["claims"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM receiver_claim WHERE unique_message_id = 'b'",
+        "UPDATE receiver_arrival SET receipts = 2",
+        "UPDATE receiver_arrival SET received_at_us = received_at_us + 1",
+        "UPDATE receiver_arrival SET packed = 'x'",
+        "UPDATE receiver_arrival SET packed = '[[\"a\"]]'",
+    ],
+)
+def test_what_waits_to_be_folded_in_is_checked(fresh_postgres_url, damage):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        orders._folder.close()
+        send(orders, "a", "b")
+        assert not audit(url).findings
+        execute(url, damage)
+        assert {finding.kind for finding in audit(url).findings} == {"claims"}
+        execute(url, "DELETE FROM receiver_arrival")
+
+
+def test_receipts_that_make_no_sense_are_an_error(fresh_postgres_url, caplog):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        orders._folder.close()
+        send(orders, "a")
+        execute(url, "UPDATE receiver_arrival SET packed = 'x'")
+        with pytest.raises(StoreCorruptError, match="make no sense"):
+            look_up(url, "a")
+    with concurrent(url):
+        until(lambda: "make no sense" in caplog.text)
+    assert waiting(url) == 1, "nothing is dropped"
+
+
+def test_more_receipts_at_once_than_a_row_can_number(fresh_postgres_url, monkeypatch):
+    monkeypatch.setattr("receiver.store.databases.claims._INDEX_BITS", 2)
+    with concurrent(fresh_postgres_url) as orders:
+        with orders.batch() as batch:
+            decisions = batch.receive_many([(id_, None, 0) for id_ in "abcdeabcde"])
+            numbers = list(batch.arrivals)
+        assert [decision.verdict for decision in decisions] == [NEW] * 5 + [DUPLICATE] * 5
+        assert numbers == sorted(set(numbers))
+        assert len(numbers) == 10
+        until(lambda: orders.status().rx == 10)

@@ -1,17 +1,22 @@
 """Consumers are replaced one by one: by others of the other kind, and by ones that know claims where the version before doesn't."""
 
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError
 
+from receiver.durable.audit import audit, look
 from receiver.errors import StoreError
-from receiver.store.schema import migrate
+from receiver.store.schema import losses, migrate
 from tests.before import package_of, python_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send
 from tests.postgres import fresh_database
-from tests.stores import rows_of
+from tests.stores import execute, rows_of
 
+ROOT = Path(__file__).resolve().parents[2]
 BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
 """It knows no claims."""
 CONSUMER = """
@@ -88,3 +93,53 @@ def test_consumers_are_replaced_one_by_one(fresh_postgres_url):
                 with pytest.raises(StoreError, match="open it again"):
                     send(orders, "c")
                 assert send(back, "b", "c") == [DUPLICATE, NEW]
+
+
+@pytest.fixture
+def receipts_before_0014(fresh_postgres_url):
+    """A store of version 0013 whose domain has receipts to be folded in, a row for each."""
+    url = fresh_postgres_url
+    with opened(url, concurrent=True) as orders:
+        domain_id = orders.domain_id
+    migrate(make_url(url), "0013")
+    for number, id_ in enumerate([b"a", b"\xed\xa0\x80", b"a", None], start=7):
+        execute(
+            url,
+            "INSERT INTO receiver_arrival (domain_id, arrival, received_at_us, unique_message_id, redelivered, is_repeated)"
+            " VALUES (:domain, :number, :number, :id, false, false)",
+            domain=domain_id,
+            number=number,
+            id=id_,
+        )
+    execute(
+        url,
+        "INSERT INTO receiver_claim (domain_id, unique_message_id, is_repeated, is_single)"
+        " SELECT DISTINCT domain_id, unique_message_id, true, false FROM receiver_arrival WHERE unique_message_id IS NOT NULL",
+    )
+    return url
+
+
+def test_receipts_that_wait_are_packed_by_an_upgrade(receipts_before_0014):
+    url = receipts_before_0014
+    migrate(make_url(url))
+    assert not audit(url).findings
+    assert look(url).domains[0].unfolded_receipts == 4
+    execute(url, "UPDATE receiver_arrival SET receipts = 17 WHERE arrival = 7")
+    with pytest.raises(StoreError, match="20 receipts to be folded in"):
+        migrate(make_url(url), "0013")
+    folded_in = [lost for lost in losses(make_url(url), "base") if "folded in" in lost]
+    assert folded_in == ["20 receipts to be folded in"]
+    execute(url, "UPDATE receiver_arrival SET receipts = 1 WHERE arrival = 7")
+    with opened(url, concurrent=True) as orders:
+        assert send(orders, "a", "\ud800", "b") == [DUPLICATE, DUPLICATE, NEW]
+    (domain,) = look(url).domains
+    assert (domain.state.receipts, domain.state.unchecked, domain.state.last_seq) == (7, 1, 6)
+
+
+def test_a_script_upgrades_no_store_where_receipts_wait(receipts_before_0014):
+    """Only the command can pack them."""
+    command = [sys.executable, "-m", "alembic", "-x", "url=postgresql://", "upgrade", "0013:0014", "--sql"]
+    script = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    with pytest.raises(DBAPIError, match="receipts wait to be folded in"):
+        execute(receipts_before_0014, *script.split(";\n\n"))
+    assert rows_of(receipts_before_0014, "receiver_arrival") == 4

@@ -1,8 +1,8 @@
 """Claims: how many transactions of one domain go on at once, on PostgreSQL.
 
 An id is claimed by the first receipt that has it, in that receipt's transaction. Whoever meets an id that an open
-transaction has touched waits for that transaction: afterwards the id is claimed, or free. Each receipt stands as an
-*arrival* beside its claim, numbered once its id is had, and folded into the domain's log later, in the order of the
+transaction has touched waits for that transaction: afterwards the id is claimed, or free. Receipts stand as *arrivals*
+beside their claims, numbered once their ids are had, and folded into the domain's log later, in the order of the
 numbers. A claim is released once the log's rule has forgotten its id.
 
 What makes it exact, statement by statement:
@@ -12,8 +12,8 @@ What makes it exact, statement by statement:
   row as it is once the lock is had, whatever the statement's snapshot was: so no claim is made in a domain that isn't
   concurrent any more.
 - Ids are claimed in the order of their bytes, so that two statements never wait for each other.
-- Numbers are drawn above a sort that has the whole result of claiming below it: after the last id is had, and in the order
-  of the batch. A number drawn earlier would put the loser of a race for an id before its winner.
+- A number is drawn above an aggregate of all that claiming gave: after the last id is had. Drawn earlier, it would put the
+  loser of a race for an id before its winner. All receipts of a statement stand in one row, in their order.
 - Whoever releases claims first locks those that nobody is at. Until its transaction ends nobody can touch these. A claim that
   a single receipt has is released at once: what was folded in is that receipt. For any other one it looks in another
   statement, which has a later snapshot, for arrivals of the id.
@@ -21,39 +21,28 @@ What makes it exact, statement by statement:
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from receiver.errors import StoreError
-from receiver.store.codec import text_of, to_bytes
-from receiver.store.databases.postgres import has_failed, lock_timeout_ms, types_of
+from receiver.errors import StoreCorruptError, StoreError
+from receiver.message import Receipt
+from receiver.store.codec import exactly, text_of, to_bytes
+from receiver.store.databases import NONSENSE
+from receiver.store.databases.postgres import has_failed, lock_timeout_ms
 from receiver.store.sql_rows import AwaitedDriver, driver_of
-from receiver.store.tables import (
-    CONCURRENT_POLICY,
-    ArrivalRow,
-    arrival_numbers,
-    arrival_rows,
-    arrivals,
-    claims,
-    domains,
-)
+from receiver.store.tables import CONCURRENT_POLICY, ArrivalRow, arrival_numbers, arrivals, claims, domains
 
-_GIVEN = [name for name in ArrivalRow._fields if name not in {"arrival", "is_repeated"}]
-# An array of bytes costs a driver ten times as much as text.
-_GIVEN_TYPES = ", ".join(f"{'%b' if type_ == 'bytea' else '%s'}::{type_}[]" for type_ in types_of(arrivals, _GIVEN))
-_GIVEN_NAMES = ", ".join(_GIVEN)
 _INCARNATION = domains.c.store_id.name
 _LONGEST_KEY_BYTES = 1_000
 """No index takes ids of any length: a longer one is claimed by its beginning and its digest."""
-
-
-def _key(id_: str) -> str:
-    """By what an id is claimed; `_key_of` is the same."""
-    longest = _LONGEST_KEY_BYTES
-    return f"CASE WHEN length({id_}) > {longest} THEN substring({id_} FROM 1 FOR {longest}) || sha256({id_}) ELSE {id_} END"
+_INDEX_BITS = 20
+"""The number of a receipt is that of its row, and in these bits its index there."""
+_ROWS_AT_ONCE = 1_000
 
 
 def _key_of(stored: bytes) -> bytes:
@@ -69,55 +58,31 @@ WITH waits AS MATERIALIZED (
     SELECT domain_id FROM {domains.name}
     WHERE domain_id = %s AND {_INCARNATION} = %s AND policy = '{CONCURRENT_POLICY}' AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
 )"""
-_TO_CLAIMS = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
-_CLAIMED_BEFORE = "ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false"
-_TO_ARRIVALS = f"INSERT INTO {arrivals.name} (domain_id, arrival, is_repeated, {_GIVEN_NAMES})"
-# Without any arrival it is one row of nothing: the caller's patience is put back all the same.
-_ANSWER = """SELECT arrival, is_repeated, (SELECT set_config('lock_timeout', before, true) FROM waits)
-FROM (SELECT) AS always LEFT JOIN arrived ON true ORDER BY arrival"""
-_CLAIM = f"""{_HERE}, came AS (
-    SELECT {", ".join(f"coalesce({name}, false) AS {name}" if name == "redelivered" else name for name in _GIVEN)},
-        {_key("unique_message_id")} AS key, nth
-    FROM unnest({_GIVEN_TYPES}) WITH ORDINALITY AS came({_GIVEN_NAMES}, nth)
-), claimed AS (
-    {_TO_CLAIMS}
-    SELECT (SELECT domain_id FROM here), key, long_id, false, is_single
-    FROM (
-        SELECT key, CASE WHEN key <> unique_message_id THEN unique_message_id END AS long_id, count(*) = 1 AS is_single
-        FROM came WHERE key IS NOT NULL GROUP BY key, unique_message_id ORDER BY key
-    ) AS ids
-    WHERE EXISTS (SELECT FROM here)
-    {_CLAIMED_BEFORE}
-    RETURNING unique_message_id AS key, is_repeated
+# `had` is one row whatever was claimed: so the caller's patience is put back even if nothing was.
+_CLAIM = f"""{_HERE}, claimed AS (
+    INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)
+    SELECT domain_id, key, long_id, false, coalesce(is_single, true)
+    FROM here, unnest(%b::bytea[], %b::bytea[], %s::bool[]) AS ids(key, long_id, is_single)
+    ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false
+    RETURNING unique_message_id, is_repeated
+), had AS MATERIALIZED (
+    SELECT array_agg(unique_message_id) FILTER (WHERE is_repeated) AS repeated FROM claimed
 ), arrived AS (
-    {_TO_ARRIVALS}
-    SELECT (SELECT domain_id FROM here), nextval('{arrival_numbers.name}'), key IS NOT NULL AND is_repeated, {_GIVEN_NAMES}
-    FROM (
-        SELECT came.*, claimed.is_repeated OR row_number() OVER (PARTITION BY key ORDER BY nth) > 1 AS is_repeated
-        FROM came LEFT JOIN claimed USING (key) ORDER BY nth
-    ) AS in_order
-    WHERE EXISTS (SELECT FROM here)
-    RETURNING arrival, is_repeated
+    INSERT INTO {arrivals.name} (domain_id, {", ".join(ArrivalRow._fields)})
+    SELECT domain_id, nextval('{arrival_numbers.name}'), %s, %s, %s FROM here, had RETURNING arrival
 )
-{_ANSWER}
+SELECT arrival, repeated, (SELECT set_config('lock_timeout', before, true) FROM waits) FROM had LEFT JOIN arrived ON true
 """
-"""Gives the number of each receipt, in the order of the batch, and whether its id had been claimed before."""
-_CLAIM_ONE = f"""{_HERE}, claimed AS (
-    {_TO_CLAIMS} SELECT domain_id, %s, %s, false, true FROM here {_CLAIMED_BEFORE} RETURNING domain_id, is_repeated
-), arrived AS (
-    {_TO_ARRIVALS} SELECT domain_id, nextval('{arrival_numbers.name}'), is_repeated, {", ".join(["%s"] * len(_GIVEN))} FROM claimed
-    RETURNING arrival, is_repeated
-)
-{_ANSWER}
+"""Gives the number of the receipts' row, and which ids had been claimed before."""
+_TAKE = f"""
+DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
+    SELECT arrival FROM (
+        SELECT arrival, sum(receipts) OVER (ORDER BY arrival) - receipts AS before
+        FROM (SELECT arrival, receipts FROM {arrivals.name} WHERE domain_id = %s ORDER BY arrival LIMIT %s) AS first
+    ) AS counted WHERE before < %s
+)) RETURNING arrival, packed
 """
-"""`_CLAIM` for a single receipt with an id, as most transactions have: at half of what claiming costs the server and the driver."""
-_TAKE_BACK = f"""
-WITH gone AS (
-    DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(%s::int8[]) RETURNING unique_message_id, is_repeated
-)
-DELETE FROM {claims.name} USING gone
-WHERE domain_id = %s AND {claims.name}.unique_message_id = {_key("gone.unique_message_id")} AND NOT gone.is_repeated
-"""
+"""No row is taken in part. Each has a receipt or more, so no more rows than receipts need be looked at."""
 _FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) FOR UPDATE SKIP LOCKED"
 _RELEASE_SINGLE = f"""
 WITH free AS MATERIALIZED ({_FREE}), released AS (
@@ -129,14 +94,7 @@ SELECT {_ID} FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY
     SELECT FROM released WHERE released.unique_message_id = {claims.name}.unique_message_id
 )
 """
-_WAITS = f"""EXISTS (
-    SELECT FROM {arrivals.name}
-    WHERE domain_id = %s AND {_key(f"{arrivals.name}.unique_message_id")} = {claims.name}.unique_message_id
-)"""
-_RELEASE = (
-    f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) AND NOT {_WAITS} RETURNING {_ID}"
-)
-_ARRIVAL = ", ".join(arrival_rows.columns)
+_RELEASE = f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) RETURNING {_ID}"
 _IDS_AT_ONCE = 10_000
 
 
@@ -159,50 +117,67 @@ class Claims:
         if not hasattr(self._driver, "info") or has_failed(self._driver):
             self._driver.execute("SELECT 1")
 
-    def claim(self, rows: Sequence[ArrivalRow], store_id: int, patience_secs: float) -> list[tuple[int, bool]]:
+    def claim(self, receipts: Sequence[Receipt], store_id: int, patience_secs: float) -> list[tuple[int, bool]]:
         """Claim the ids of receipts, and put these down as arrivals; for each in turn its number, and whether its id was
         claimed before.
 
-        An id that comes twice among them is claimed by the first. `StoreError` if the domain isn't concurrent any more.
+        An id that comes twice among them is claimed by the first. All have their time. `StoreError` if the domain isn't
+        concurrent any more.
         """
+        most = 1 << _INDEX_BITS
         where = (lock_timeout_ms(patience_secs), self._domain_id, store_id)
-        columns = dict(zip(ArrivalRow._fields, arrival_rows.stored_columns(rows), strict=True))
-        given = [columns[name] for name in _GIVEN]
-        if len(rows) == 1 and (id_ := columns["unique_message_id"][0]) is not None:
-            key = _key_of(id_)
-            values = [key, None if key == id_ else id_, *(column[0] for column in given)]
-            cursor = self._driver.execute(_CLAIM_ONE, (*where, *values))
-        else:
-            # A column that is empty in all of them, as most are, is left out: `unnest` fills it up.
-            values = [list(column) if any(column) or column is columns["received_at_us"] else None for column in given]
-            cursor = self._driver.execute(_CLAIM, (*where, *values))
-        claimed = [(arrival, is_repeated) for arrival, is_repeated, _ in cursor.fetchall() if arrival is not None]
-        if len(claimed) != len(rows):
+        parts = (receipts[first : first + most] for first in range(0, len(receipts), most))
+        return [claimed for part in parts for claimed in self._claim(part, where)]
+
+    def _claim(self, receipts: Sequence[Receipt], where: tuple[Any, ...]) -> Iterator[tuple[int, bool]]:
+        ids = [receipt.unique_message_id for receipt in receipts]
+        by_key = {_key_of(stored): stored for stored in map(to_bytes, {id_ for id_ in ids if id_ is not None})}
+        keys = sorted(by_key)
+        long_ids = [None if key == by_key[key] else by_key[key] for key in keys]
+        # What is so for most ids is left out: `unnest` fills it up.
+        times = Counter(ids) if len(keys) < len(ids) else {}
+        singles = [times[text_of(by_key[key])] == 1 for key in keys] if times else None
+        given = (keys, long_ids if any(long_ids) else None, singles)
+        row = self._driver.execute(_CLAIM, (*where, *given, *_packed(receipts))).fetchone()
+        arrival, repeated, _ = row
+        if arrival is None:
             raise StoreError(
                 "the domain isn't one of concurrent receivers any more, or was dropped, or the connection leads to another"
                 " database",
                 hint="open it again, and give batch() a connection to its database",
             )
-        return claimed
+        first = arrival << _INDEX_BITS
+        claimed_before = {text_of(by_key[bytes(key)]) for key in repeated or ()}
+        return zip(range(first, first + len(ids)), _repeated(ids, claimed_before), strict=True)
 
-    def take_back(self, numbers: Sequence[int]) -> None:
-        """Undo these arrivals of the transaction under way, and the claims that were new with them."""
-        self._driver.execute(_TAKE_BACK, (self._domain_id, list(numbers), self._domain_id))
+    def take_back(self, numbers: Iterable[int], new: Iterable[tuple[int, str]]) -> None:
+        """Undo arrivals of the transaction under way, and the claims that were new with them: `new` has number and id.
 
-    def take(self, at_most: int) -> list[ArrivalRow]:
-        """Take committed arrivals away, in order, to be folded in by the transaction under way."""
-        first = f"SELECT arrival FROM {arrivals.name} WHERE domain_id = %s ORDER BY arrival LIMIT %s"
-        taken = (
-            f"DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY({first})) RETURNING {_ARRIVAL}"
-        )
-        rows = self._driver.execute(taken, (self._domain_id, self._domain_id, at_most)).fetchall()
-        return sorted(arrival_rows.read_many(rows)) if rows else []
+        What is gone already, as with a savepoint, took its claims with it. Others may have claimed those ids since.
+        """
+        undo = f"DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(%s::int8[]) RETURNING arrival"
+        rows = sorted({number >> _INDEX_BITS for number in numbers})
+        undone = {row[0] for row in self._driver.execute(undo, (self._domain_id, rows)).fetchall()}
+        keys = list(_keys_of(id_ for number, id_ in new if number >> _INDEX_BITS in undone))
+        free = f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b)"
+        self._driver.execute(free, (self._domain_id, keys))
 
-    def arrivals_of(self, id_: str) -> list[ArrivalRow]:
-        """The receipts of an id that wait to be folded in, as far as they are committed."""
-        of_id = f"SELECT {_ARRIVAL} FROM {arrivals.name} WHERE domain_id = %s AND unique_message_id = %s"
-        rows = self._driver.execute(of_id, (self._domain_id, to_bytes(id_))).fetchall()
-        return sorted(arrival_rows.read_many(rows)) if rows else []
+    def take(self, at_most: int) -> list[Receipt]:
+        """Take committed receipts away, in order, to be folded in by the transaction under way.
+
+        They are a few more than `at_most` if more are there, for those of one statement are taken together.
+        """
+        rows = self._driver.execute(_TAKE, (self._domain_id, self._domain_id, at_most, at_most)).fetchall()
+        return [receipt for row in sorted(rows) for receipt in _receipts_of(*row)]
+
+    def that_wait(self) -> Iterator[Receipt]:
+        """The receipts that wait to be folded in, in order, as far as they are committed."""
+        page = f"SELECT arrival, packed FROM {arrivals.name} WHERE domain_id = %s AND arrival > %s ORDER BY arrival LIMIT %s"
+        last = 0
+        while rows := self._driver.execute(page, (self._domain_id, last, _ROWS_AT_ONCE)).fetchall():
+            for row in rows:
+                yield from _receipts_of(*row)
+            last = rows[-1][0]
 
     def release_single(self, ids: Iterable[str]) -> set[str]:
         """Release the claims of ids that are forgotten; those that are left, as others than the receipt that was folded in
@@ -211,7 +186,7 @@ class Claims:
         Ids without a claim are as good as released.
         """
         left: set[str] = set()
-        for part in _parts(ids):
+        for part in _parts(_keys_of(ids)):
             values = (self._domain_id, part, self._domain_id, self._domain_id, part)
             left.update(text_of(row[0]) for row in self._driver.execute(_RELEASE_SINGLE, values).fetchall())
         return left
@@ -221,19 +196,24 @@ class Claims:
 
         It reads all receipts that wait.
         """
-        left: set[str] = set()
-        for part in _parts(ids):
-            there = self._ids("AND unique_message_id = ANY(%b)", part)
-            free = [row[0] for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()]
-            released = self._driver.execute(_RELEASE, (self._domain_id, free, self._domain_id)).fetchall()
-            left.update(map(text_of, there.difference(row[0] for row in released)))
-        return left
+        parts = list(_parts(_keys_of(ids)))
+        there = set().union(*(self._ids("AND unique_message_id = ANY(%b)", part) for part in parts))
+        free = {
+            bytes(row[0]) for part in parts for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()
+        }
+        if free:  # read once these are locked: no receipt of theirs can come any more
+            free.difference_update(_keys_of(filter(None, (receipt.unique_message_id for receipt in self.that_wait()))))
+        for part in _parts(free):
+            released = self._driver.execute(_RELEASE, (self._domain_id, part)).fetchall()
+            there.difference_update(bytes(row[0]) for row in released)
+        return set(map(text_of, there))
 
     def folded_in(self) -> set[str]:
         """The claimed ids none of whose receipts wait, as far as they are committed."""
-        return set(map(text_of, self._ids(f"AND NOT {_WAITS}", self._domain_id)))
+        claimed = set(map(text_of, self._ids()))  # first: a claim is committed together with its arrival
+        return claimed.difference(receipt.unique_message_id for receipt in self.that_wait())
 
-    def _ids(self, and_where: str, *values: Any) -> set[bytes]:
+    def _ids(self, and_where: str = "", *values: Any) -> set[bytes]:
         rows = self._driver.execute(
             f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s {and_where}", (self._domain_id, *values)
         )
@@ -272,10 +252,52 @@ class Claims:
 
     def waiting(self) -> Waiting:
         """What waits to be folded in, as far as it is committed."""
-        counted = f"SELECT count(*), min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
+        counted = (
+            f"SELECT coalesce(sum(receipts), 0)::int8, min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
+        )
         return Waiting(*self._driver.execute(counted, (self._domain_id,)).fetchone())
 
 
-def _parts(ids: Iterable[str]) -> Iterator[list[bytes]]:
-    keys = [_key_of(to_bytes(id_)) for id_ in ids]
+def _keys_of(ids: Iterable[str]) -> Iterator[bytes]:
+    return map(_key_of, map(to_bytes, ids))
+
+
+def _parts(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    keys = list(keys)
     return (keys[first : first + _IDS_AT_ONCE] for first in range(0, len(keys), _IDS_AT_ONCE))
+
+
+def _repeated(ids: Iterable[str | None], claimed_before: Collection[str]) -> Iterator[bool]:
+    """For each id in turn whether it has been claimed, before or by one further to the front."""
+    seen: set[str | None] = {None, *claimed_before}
+    for id_ in ids:
+        yield id_ is not None and id_ in seen
+        seen.add(id_)
+
+
+def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
+    """The values of an `ArrivalRow` behind its number."""
+    return len(receipts), min(receipt.received_at_us or 0 for receipt in receipts), exactly(receipts)
+
+
+def is_sound(row: ArrivalRow) -> bool:
+    """Whether a row says what its receipts say."""
+    try:
+        return row[1:] == _packed(unpacked(row.packed))
+    except NONSENSE:
+        return False
+
+
+def unpacked(packed: bytes) -> list[Receipt]:
+    """The receipts of a row; where it makes no sense, one of `receiver.store.databases.NONSENSE` is raised."""
+    return [Receipt(*values) for values in json.loads(text_of(packed))]
+
+
+def _receipts_of(arrival: int, packed: bytes) -> list[Receipt]:
+    try:
+        return unpacked(packed)
+    except NONSENSE as error:
+        raise StoreCorruptError(
+            f"the receipts with the number {arrival} in {arrivals.name}, to be folded in, make no sense: {error}",
+            hint="`receiver check` says what is wrong; restore a copy",
+        ) from error

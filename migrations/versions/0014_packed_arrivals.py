@@ -1,0 +1,87 @@
+"""The receipts that one statement of a concurrent receiver brings stand in one row, packed."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import context, op
+
+from receiver.store.codec import exactly, text_of
+from receiver.store.schema import keep_all
+
+revision = "0014"
+down_revision = "0013"
+
+KEPT_BY_NEWER_ONLY = {"{} receipts to be folded in": "SELECT coalesce(sum(receipts), 0) FROM receiver_arrival"}
+_REFUSED_WHERE_RECEIPTS_WAIT = """
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM receiver_arrival) THEN
+        RAISE EXCEPTION 'receipts wait to be folded in: receiver migrate packs them, a script can''t';
+    END IF;
+END $$
+"""
+
+
+def upgrade() -> None:
+    packed = []
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("LOCK TABLE receiver_arrival IN ACCESS EXCLUSIVE MODE")  # open transactions end first
+        if context.is_offline_mode():
+            op.execute(_REFUSED_WHERE_RECEIPTS_WAIT)
+        else:
+            waiting = op.get_bind().execute(sa.text("SELECT * FROM receiver_arrival ORDER BY arrival"))
+            packed = [_packed(row) for row in waiting]
+    op.drop_table("receiver_arrival")
+    table = op.create_table(
+        "receiver_arrival",
+        sa.Column("arrival", sa.BigInteger, nullable=False),
+        sa.Column("receipts", sa.Integer, nullable=False),
+        sa.Column("received_at_us", sa.BigInteger, nullable=False),
+        sa.Column("packed", sa.LargeBinary, nullable=False),
+        sa.Column("domain_id", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
+    )
+    _store_as_before()
+    if op.get_context().dialect.name == "postgresql":
+        op.execute("ALTER TABLE receiver_arrival ALTER COLUMN packed SET STORAGE EXTERNAL")
+    op.bulk_insert(table, packed)
+
+
+def downgrade() -> None:
+    keep_all(KEPT_BY_NEWER_ONLY, revision, down_revision)
+    op.drop_table("receiver_arrival")
+    op.create_table(
+        "receiver_arrival",
+        sa.Column("arrival", sa.BigInteger, nullable=False),
+        sa.Column("received_at_us", sa.BigInteger, nullable=False),
+        sa.Column("jms_timestamp_ms", sa.BigInteger),
+        sa.Column("unique_message_id", sa.LargeBinary),
+        sa.Column("message_source_id", sa.LargeBinary),
+        sa.Column("body_digest", sa.LargeBinary),
+        sa.Column("redelivered", sa.Boolean, nullable=False),
+        sa.Column("is_repeated", sa.Boolean, nullable=False),
+        sa.Column("domain_id", sa.Integer, nullable=False),
+        sa.PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
+    )
+    _store_as_before()
+
+
+def _store_as_before() -> None:
+    if op.get_context().dialect.name == "postgresql":
+        storage = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
+        op.execute(f"ALTER TABLE receiver_arrival SET ({storage})")
+
+
+def _packed(row: sa.Row) -> dict[str, object]:
+    """As `receiver.store.databases.claims` packs a receipt that comes alone."""
+    id_, source, digest = (
+        None if value is None else text_of(bytes(value))
+        for value in (row.unique_message_id, row.message_source_id, row.body_digest)
+    )
+    receipt = (id_, source, row.received_at_us, row.redelivered, row.jms_timestamp_ms, digest)
+    return {
+        "arrival": row.arrival,
+        "receipts": 1,
+        "received_at_us": row.received_at_us,
+        "packed": exactly([receipt]),
+        "domain_id": row.domain_id,
+    }
