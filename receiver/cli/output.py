@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -112,11 +113,19 @@ def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]],
 
     with replacing(path) as file:
         yield lambda document: file.write(page_text(document(), _provenance()).encode())
+    if Path(path).suffix.lower() not in {".html", ".htm"} and not Path(path).is_char_device():
+        print(f"note: the report is HTML, whatever {path} ends with", file=sys.stderr)
 
 
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
-    """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file."""
-    read = {Path(log).resolve() for log in logs}
+    """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file.
+
+    A log that is read twice is worth a note.
+    """
+    read = Counter(Path(log).resolve() for log in logs)
+    for path, times in read.items():
+        if times > 1 and path.is_file():
+            print(f"note: {path} is read {times} times, so each of its receipts counts as a duplicate", file=sys.stderr)
     outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
     for path in outputs:
         if path in read and path.is_file():

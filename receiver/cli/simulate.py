@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from receiver.simulate.analysis import Question
 
 _MISSED_TOO_MANY = 1
+_GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
+"""A list that looks like one number, such as 2,000: nobody writes a value of a list with zeros in front."""
 _LIKELY_WINDOW = 1_000
 """Fewer ids, beside an expiry of more seconds, look swapped with it."""
 _LEAST_BUDGET_BYTES = 100_000
@@ -190,8 +193,13 @@ def _question(
 ) -> Question:
     from receiver.simulate.analysis import Question, parse_expiries_us, parse_present, parse_windows
 
+    for option, text in (("--window", window), ("--expiry", expiry)):
+        if text is not None and _GROUPED.fullmatch(text):
+            print(f"note: {option} {text} is a list: write {text.replace(',', '')} for one number", file=sys.stderr)
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
+    if expiries_us and len(expiries_us) == 1 and (doubt := doubt_about(expiries_us[0])):
+        print(f"note: --expiry: {doubt}", file=sys.stderr)
     present = ReceiverSettings().sizes if current is None else parse_present(current)
     if current is not None:
         _note_doubt(*present)

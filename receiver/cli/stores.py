@@ -276,6 +276,8 @@ def lookup(
     else:
         for each in known:
             print(known_id_line(each))
+        if not known:
+            print(f"{sanitised_address(url)}: there is no domain yet")
     return 0 if any(each.is_remembered for each in known) else _NOT_REMEMBERED
 
 

@@ -22,6 +22,7 @@ from receiver.store.databases.database import masked
 
 _ROWS = 10_000
 """Rows that are held at a time."""
+_QUERY_HINT = "such as SELECT at AS received_at, id AS unique_message_id FROM received ORDER BY at"
 
 
 class Query(NamedTuple):
@@ -48,7 +49,9 @@ def read_query(query: Query, options: ReadOptions) -> Iterator[LogBatch]:
                 yield from _batches(query.name, streaming.exec_driver_sql(query.sql), options)
             except SQLAlchemyError as error:
                 reason = getattr(error, "orig", None) or error
-                raise LogFormatError(query.name, f"the query fails: {' '.join(str(reason).split())}") from error
+                raise LogFormatError(
+                    query.name, f"the query fails: {' '.join(str(reason).split())}", hint=_QUERY_HINT
+                ) from error
     except DBAPIError as error:
         raise store_error(error, query.address) from error
     finally:
@@ -57,7 +60,7 @@ def read_query(query: Query, options: ReadOptions) -> Iterator[LogBatch]:
 
 def _batches(name: str, result: CursorResult[Any], options: ReadOptions) -> Iterator[LogBatch]:
     if not result.returns_rows:
-        raise LogFormatError(name, "the query gives no rows", hint="write a SELECT")
+        raise LogFormatError(name, "the query gives no rows", hint=_QUERY_HINT)
     fields = fields_of(list(result.keys()), options, name)
     batches = BatchMaker(name, options)
     row = 1

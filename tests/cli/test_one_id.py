@@ -46,6 +46,12 @@ def test_where_an_id_is_remembered(lookup, store):
     assert (ran.status, ran.err) == (1, "")
 
 
+def test_a_store_without_a_domain(command, lookup, sqlite_url):
+    command("migrate", sqlite_url)
+    ran = lookup(sqlite_url, "4711")
+    assert (ran.status, ran.out) == (1, f"{sqlite_url}: there is no domain yet\n")
+
+
 def test_the_same_for_programs(lookup, store):
     ran = lookup(store, "4711", "--json", "--domain", "orders")
     assert json.loads(ran.out)["domains"] == [

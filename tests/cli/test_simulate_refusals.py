@@ -105,6 +105,11 @@ def test_what_to_do_is_said(refused, arguments, remedy):
     )
 
 
+def test_a_log_that_is_named_twice_is_a_note(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    assert "a.csv is read 2 times, so each of its receipts counts" in simulate("a.csv", "./a.csv", "--json").err
+
+
 @pytest.mark.parametrize(("options", "is_asked"), [((), True), (("--current", "2000,120"), False)])
 def test_who_names_what_is_set_is_not_asked_for_it(simulate, tmp_path, options, is_asked):
     (tmp_path / "a.csv").write_text(LOG)
@@ -117,6 +122,12 @@ def test_who_names_what_is_set_is_not_asked_for_it(simulate, tmp_path, options, 
         ("--current", "120,2000", "W = 120 ids and E = 2,000 s: are they swapped? W comes first"),
         ("--current", "2000,120000", "E = 120,000 s are 1 d 9 h: was it meant in milliseconds? E is in seconds"),
         ("--current", "2000,86400", ""),
+        ("--window", "2,000", "--window 2,000 is a list: write 2000 for one number"),
+        ("--expiry", "1,000,000", "--expiry 1,000,000 is a list: write 1000000 for one number"),
+        ("--window", "2,100", ""),
+        ("--expiry", "120000", "--expiry: E = 120,000 s are 1 d 9 h: was it meant in milliseconds?"),
+        ("--report", "report.pdf", "the report is HTML, whatever report.pdf ends with"),
+        ("--report", "report.HTM", ""),
         ("--current", "0,3600", ""),
         ("--budget", "2", "--budget 2 is 2 bytes; for megabytes write 2MB"),
         ("--budget", "2kB", ""),
