@@ -7,8 +7,7 @@
 | `world.py` | plays a story: the broker, its senders, when a fault strikes; keeps a journal |
 | `broker.py` | the broker that a program is given, for threads or an event loop |
 | `crash_points.py` | one run of a program: where it may crash, by SQLAlchemy's events; its connections, cut where it does |
-| `running.py` | a run in this process, in an event loop, or in a process that is killed |
-| `playing.py` | a story with a program: run after run, and what is wrong at the end |
+| `running.py` | a story with a program: run after run, in this process, an event loop or a process that is killed; what is wrong at the end |
 | `words.py` | a journal in plain words |
 | `rule.py` | `traces`, `TwoTierModel`: the two-tier rule for those who write it again, and worked cases of it as data |
 """

@@ -18,8 +18,7 @@ from hypothesis.errors import Flaky, NoSuchExample
 
 from receiver.errors import SettingsError
 from receiver.testing.crash_points import watched
-from receiver.testing.playing import Outcome, play
-from receiver.testing.running import Program
+from receiver.testing.running import Outcome, Program, play
 from receiver.testing.story import (
     MOST_CRASHES,
     ONE_MESSAGE,

@@ -1,4 +1,7 @@
-"""One run of the program under test: in this process, in an event loop, or in a process of its own that can be killed."""
+"""Plays a story with a program: one run after another, until the broker is empty; then what is wrong, if anything is.
+
+A run is in this process, in an event loop, or in a process of its own that can be killed.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, get_context
@@ -23,10 +27,12 @@ from sqlalchemy.util import greenlet_spawn
 from receiver.errors import SettingsError
 from receiver.testing.broker import AsyncFlakyBroker, FlakyBroker
 from receiver.testing.crash_points import ProgramCrash, Run, line_of, this_task
-from receiver.testing.world import Strike, Struck, World
+from receiver.testing.story import Story
+from receiver.testing.world import Came, Ended, Event, Strike, Struck, World
 
 IDLE_SECS = 30
 """For how long a program may make no call. A thread other than the main one isn't watched."""
+_OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
 
 
 @dataclass(frozen=True)
@@ -58,12 +64,92 @@ class End(NamedTuple):
     """Where it caught its own crash, and went on."""
 
 
-def run(program: Program, world: World, story: str) -> End:
-    """Run the program once, until it returns, fails or crashes."""
-    return _run_in_own_process(program, world, story) if program.is_killed else _run_here(program, world, story)
+class Outcome(NamedTuple):
+    """What became of a story."""
+
+    journal: list[Event]
+    labels: dict[str, tuple[int, str]]
+    points: list[bool]
+    setup_points: int
+    problem: str | None
+    """What is wrong, in words; None if nothing is."""
+    cause: BaseException | None
+    """The program's own error that it comes from."""
 
 
-def called(function: Callable[..., Any], arguments: list[object], story: str) -> Any:
+def play(story: Story, program: Program, name: str, *, looks_often: bool = False) -> Outcome:
+    """Play a story under a fresh name. If it looks often, the journal has the effects that stand after each run."""
+    world = World(story, program.messages, program.body)
+    problem, cause = _played(world, program, name, looks_often=looks_often)
+    return Outcome(world.journal, world.labels, world.points, world.setup_points or 0, problem, cause)
+
+
+def _played(world: World, program: Program, name: str, *, looks_often: bool) -> tuple[str | None, BaseException | None]:
+    if stands := _effects_so_far(program, name):
+        return f"effects() had {min(stands)!r:.80} before the story began: {_OWN_PLACE}", None
+    while True:
+        begun, progress = len(world.journal), world.progress
+        end = (_run_in_own_process if program.is_killed else _run_here)(program, world, name)
+        strikes = [event.strike.kind for event in world.journal[begun:] if isinstance(event, Struck)]
+        is_done = not strikes and end.error is None and world.is_empty
+        world.note(Ended(end.error, _effects_so_far(program, name) if looks_often and not is_done else None))
+        if end.outlived:
+            return f"the program caught its own crash at {end.outlived}: `except Exception` is enough", None
+        if "limit" in strikes:
+            return "consume doesn't end: let it return once receive() gives nothing", None
+        if end.error and not strikes:
+            return f"the program failed without a fault from outside: {end.error}", end.cause
+        if is_done:
+            return _wrong_effects(world, program, _effects(program, name)), None
+        if not strikes and world.progress == progress:
+            has_taken = any(isinstance(event, Came) for event in world.journal)
+            what = "acknowledges nothing of what it takes" if has_taken else "takes no message, though there are some"
+            return f"consume {what}", None
+        world.begin_run()
+
+
+def _wrong_effects(world: World, program: Program, stands: Counter[str]) -> str | None:
+    def named(id_: str) -> str:
+        number, sender = world.labels[id_]
+        return f"the effect of message {number} of sender {sender}"
+
+    if strange := sorted(stands.keys() - world.labels.keys()):
+        return f"effects() has {strange[0]!r:.80}, which nobody sent in this story"
+    if missing := [id_ for id_ in world.labels if id_ not in stands]:
+        return f"{named(missing[0])} is missing"
+    if repeated := [id_ for id_ in world.labels if stands[id_] > 1 and program.is_once]:
+        times = {2: "twice"}.get(stands[repeated[0]], f"{stands[repeated[0]]} times")
+        return f"{named(repeated[0])} stands {times}"
+    return None
+
+
+def _effects(program: Program, name: str) -> Counter[str]:
+    given = _called(program.effects, [], name)
+    if inspect.isawaitable(given):
+        given = asyncio.run(_awaited(given))
+    ids = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+    if not isinstance(ids, list) or not all(isinstance(id_, str) for id_ in ids):
+        raise SettingsError(
+            f"effects() must give the unique_message_id of each effect that stands, as text, not {ids!r:.80}"
+        )
+    return Counter(ids)
+
+
+def _effects_so_far(program: Program, name: str) -> Counter[str] | None:
+    """None if they can't be read: a program that makes its tables may have crashed before it had any."""
+    try:
+        return _effects(program, name)
+    except SettingsError:
+        raise
+    except Exception:  # noqa: BLE001 - if it means anything, it comes again at the end of the story
+        return None
+
+
+async def _awaited(what: Awaitable[Any]) -> Any:
+    return await what
+
+
+def _called(function: Callable[..., Any], arguments: list[object], story: str) -> Any:
     """Call a function with the story's name as well, if it takes that."""
     try:
         parameters = inspect.signature(function).parameters
@@ -148,7 +234,7 @@ def _consume(program: Program, current: Run, story: str) -> object:
     if program.is_async:
         return asyncio.run(_consume_in_loop(program, current, story))
     with _alarm(current):
-        given = called(program.consume, [FlakyBroker(current)], story)
+        given = _called(program.consume, [FlakyBroker(current)], story)
     if inspect.iscoroutine(given):
         given.close()
         raise SettingsError("consume gives a coroutine", hint="write it as `async def consume(broker)`")
@@ -165,7 +251,7 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
 
     if not program.is_killed:
         current.on_crash = end_main_too
-    main = asyncio.ensure_future(called(program.consume, [AsyncFlakyBroker(current)], story))
+    main = asyncio.ensure_future(_called(program.consume, [AsyncFlakyBroker(current)], story))
     calls = -1
     while not (main.done() or current.crash):
         if current.calls == calls:
