@@ -23,10 +23,9 @@ from receiver.bridge.modes.inbox_flow import Dispatcher, InboxFlow
 from receiver.bridge.options import BridgeOptions, IdRule, MissingIds, Mode, Tls
 from receiver.bridge.received import Intake, Passed
 from receiver.bridge.targets import Target
-from receiver.bridge.targets.broker_target import BrokerTarget, SinkTarget
+from receiver.bridge.targets.broker_target import BrokerTarget, SinkTarget, TurnTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named, imported
-from receiver.bridge.targets.turn_target import TurnTarget
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.policies.interface import Use

@@ -15,10 +15,9 @@ from receiver.bridge.connectors import Message, Source
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets import Target
-from receiver.bridge.targets.broker_target import BrokerTarget
+from receiver.bridge.targets.broker_target import BrokerTarget, TurnTarget
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget
-from receiver.bridge.targets.turn_target import TurnTarget
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.codec import to_bytes
 from receiver.store.inbox import Inbox

@@ -8,8 +8,8 @@ import pytest
 
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule
-from receiver.bridge.targets import turn_target
-from receiver.bridge.targets.turn_target import TurnTarget
+from receiver.bridge.targets import broker_target
+from receiver.bridge.targets.broker_target import TurnTarget
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.settings import BridgeSettings, ReceiverSettings
 from receiver.store.inbox import Inbox
@@ -149,15 +149,15 @@ def test_a_part_that_waits_for_its_turn_is_no_part_of_another(route):
 def test_a_commit_to_the_store_that_failed_is_made_up_for_by_the_same_process(route, monkeypatch):
     """The bridge goes on, and looks at what the topic says before it sends anything."""
     send(route, *TEN)
-    bridge, confirm, broken = route.open(), turn_target.Lease.save_turn, []
+    bridge, confirm, broken = route.open(), broker_target.Lease.save_turn, []
 
     def breaking(lease, note):
         confirm(lease, note)
-        if note != turn_target._FIRST_NOTE and not broken:
+        if note != broker_target._FIRST_NOTE and not broken:
             broken.append(note)
             raise BrokerError("the store is gone, say")
 
-    monkeypatch.setattr(turn_target.Lease, "save_turn", breaking)
+    monkeypatch.setattr(broker_target.Lease, "save_turn", breaking)
     bridge.run(stop_when_idle_secs=0)
     assert broken
     assert (route.effects(), route.waiting()) == (TEN, 0)
@@ -205,12 +205,12 @@ def test_whoever_has_lost_its_lease_sends_nothing(route):
 
 def test_the_lease_is_looked_at_again_once_others_can_send_no_more(route, monkeypatch):
     order = []
-    begin, look_again = MemoryTurns.begin, turn_target.Lease.look_again
-    numbers = turn_target.Lease.sequence_numbers
+    begin, look_again = MemoryTurns.begin, broker_target.Lease.look_again
+    numbers = broker_target.Lease.sequence_numbers
     monkeypatch.setattr(MemoryTurns, "begin", lambda self, name: order.append("begin") or begin(self, name))
-    monkeypatch.setattr(turn_target.Lease, "look_again", lambda self: order.append("look") or look_again(self))
+    monkeypatch.setattr(broker_target.Lease, "look_again", lambda self: order.append("look") or look_again(self))
     monkeypatch.setattr(
-        turn_target.Lease, "sequence_numbers", lambda self, *a, **k: order.append("read") or numbers(self, *a, **k)
+        broker_target.Lease, "sequence_numbers", lambda self, *a, **k: order.append("read") or numbers(self, *a, **k)
     )
     send(route, *TEN)
     route.run()
@@ -432,7 +432,7 @@ def test_a_turn_that_failed_is_tried_with_fewer(route):
 
 def test_a_note_that_would_be_too_long_makes_a_turn_shorter(route, monkeypatch):
     """Each second number is a duplicate's, so each message is a run of its own."""
-    monkeypatch.setattr(turn_target, "_LONGEST_NOTE", 100)
+    monkeypatch.setattr(broker_target, "_LONGEST_NOTE", 100)
     turns = Choosy(route)
     for id_ in TEN:
         send(route, id_, id_)

@@ -3,8 +3,7 @@
 | file | what is in it |
 |---|---|
 | `file_target.py` | lines of JSON in a file or on standard output |
-| `broker_target.py` | another broker |
-| `turn_target.py` | another broker, by transactions |
+| `broker_target.py` | another broker, message by message or in turns |
 | `python_target.py` | a function of the application's |
 """
 
