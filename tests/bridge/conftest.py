@@ -8,8 +8,7 @@ import pytest
 from examples.demo.artemis import Broker, new_broker
 from examples.demo.processes import HOST
 from receiver.bridge import bridge as bridge_module
-from receiver.bridge.connectors import address as address_module
-from receiver.bridge.connectors import amqp_link, sink_of, source_of, stomp_session
+from receiver.bridge.connectors import sink_of, sockets, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.targets import python_target
@@ -97,8 +96,7 @@ def broker(request):
 
 def answer_within(monkeypatch, secs):
     """Have connectors wait no longer than that for what they ask."""
-    for module in (address_module, amqp_link, stomp_session):
-        monkeypatch.setattr(module, "ANSWER_SECS", secs)
+    monkeypatch.setattr(sockets, "ANSWER_SECS", secs)
 
 
 @pytest.fixture

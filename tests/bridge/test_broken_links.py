@@ -164,7 +164,7 @@ class TestHeartbeats:
     @pytest.fixture(autouse=True)
     def hurried(self, monkeypatch):
         monkeypatch.setattr(stomp_session, "_HEARTBEAT_MS", BEAT_MS)
-        monkeypatch.setattr(stomp_session, "CLOSE_SECS", 0.2)
+        monkeypatch.setattr(stomp_session.sockets, "CLOSE_SECS", 0.2)
 
     def test_both_sides_are_heard_while_nothing_is_said(self):
         with (

@@ -10,8 +10,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from receiver.bridge import BridgeOptions, open_bridge
-from receiver.bridge.connectors import address as address_module
-from receiver.bridge.connectors import kafka_client, sink_of, source_of
+from receiver.bridge.connectors import kafka_client, sink_of, sockets, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
 from receiver.errors import BrokerError, SettingsError
 
@@ -96,14 +95,14 @@ def answer(server: socket.socket, said: bytes | None) -> None:
 def test_a_port_that_speaks_otherwise(  # noqa: PLR0917 - a table of cases
     monkeypatch, port_saying, scheme, said, problem, remedy
 ):
-    monkeypatch.setattr(address_module, "_HANDSHAKE_SECS", 0.3)
+    monkeypatch.setattr(sockets, "_HANDSHAKE_SECS", 0.3)
     with pytest.raises(BrokerError, match=re.escape(problem)) as caught:
         sink_of(f"{scheme}://127.0.0.1:{port_saying(said)}/orders")
     assert remedy in caught.value.hint
 
 
 def test_a_port_that_kafka_gets_no_answer_from(monkeypatch, port_saying):
-    for module in (kafka_client, address_module):
+    for module in (kafka_client, sockets):
         monkeypatch.setattr(module, "ANSWER_SECS", 0.5)
     with pytest.raises(BrokerError, match="127") as caught:
         sink_of(f"kafka://127.0.0.1:{port_saying(HTTP)}/orders")

@@ -27,7 +27,7 @@ from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
     sections_of,
     value_of,
 )
-from receiver.bridge.connectors.products import StompDialect  # noqa: E402
+from receiver.bridge.connectors.products import Product  # noqa: E402
 from receiver.bridge.connectors.stomp_message import Frame, FrameReader  # noqa: E402
 from receiver.bridge.targets import Outcome  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
@@ -224,7 +224,8 @@ def test_stomp_goes_on_as_it_came(properties, headers, body):
     sent = Message(body=body, properties=properties, headers=headers)
     frame = Frame("MESSAGE", stomp.encoded_headers(sent), body)
     pieces = iter([frame.encoded()])
-    came = stomp.decoded(FrameReader(lambda: next(pieces, b""), pytest.fail, max_body_bytes=99).read(), StompDialect())
+    frame = FrameReader(lambda: next(pieces, b""), pytest.fail, max_body_bytes=99).read()
+    came = stomp.decoded(frame, Product(name="any"))
     own = stomp.PROTOCOLS_OWN
     assert (came.body, came.headers) == (body, headers)
     assert came.properties == {name: value for name, value in properties.items() if name not in own}
@@ -278,13 +279,14 @@ def test_a_message_that_cannot_be_read_is_parked_and_stops_nothing(route, monkey
 
 
 def test_a_frame_that_cannot_be_read_is_given_whole():
-    refused, head = [], b"MESSAGE\nmessage-id:7\nack:9\nid:\\t\ncontent-length:3\n\n"
+    head = b"MESSAGE\nmessage-id:7\nack:9\nid:\\t\ncontent-length:3\n\n"
     pieces = iter([head + b"a\0b\0" + Frame("MESSAGE", {"id": "1"}).encoded()])
-    reader = FrameReader(lambda: next(pieces, b""), refused.append, max_body_bytes=99)
-    assert reader.read().headers == {"id": "1"}
-    came = stomp.unread(refused[0])
+    reader = FrameReader(lambda: next(pieces, b""), pytest.fail, max_body_bytes=99)
+    frame = reader.read()
+    came = stomp.decoded(frame, Product(name="any"))
     assert (came.body, came.body_kind, came.message_id) == (head + b"a\0b", UNREAD, "7")
-    assert refused[0].frame.headers["ack"] == "9"
+    assert frame.headers["ack"] == "9"
+    assert reader.read().headers == {"id": "1"}
     assert "escape" in came.refused
 
 

@@ -104,7 +104,7 @@ def _stomp(data: bytes) -> None:
     while (frame := reader.read()) is not None:
         for product in KNOWN:
             if product.stomp is not None:
-                stomp_message.decoded(frame, product.stomp)
+                stomp_message.decoded(frame, product)
 
 
 def _amqp(data: bytes) -> None:

@@ -5,7 +5,8 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 
 | file | what is in it |
 |---|---|
-| `address.py` | the address of a queue or topic, and the connection to its broker |
+| `address.py` | the address of a queue or topic |
+| `sockets.py` | the connection to a broker, through TLS or not, and why there is none |
 | `nodes.py` | which node of a cluster is connected to |
 | `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
 | `kafka_sink.py` | the sinks for Kafka |

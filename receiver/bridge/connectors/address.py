@@ -1,25 +1,23 @@
-"""The address of a queue or topic, such as `stomp://bridge@host:61613/queue/orders`, and the way to its broker: a
-connection, through TLS where the address says so, and in words why there is none."""
+"""The address of a queue or topic, such as `stomp://bridge@host:61613/queue/orders`."""
 
 from __future__ import annotations
 
 import re
 import socket
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
-from typing import NamedTuple, NoReturn, Self
+from typing import NamedTuple, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from receiver.bridge.options import Tls
-from receiver.errors import BrokerError, BrokerRefusedError, SettingsError, StoreCorruptError
+from receiver.errors import SettingsError, StoreCorruptError
 
-_PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
+PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
 _KAFKA, _STREAM = "kafka", "stream"
 _FORMS = ", ".join(
-    [f"{scheme}://USER@HOST:{_PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
+    [f"{scheme}://USER@HOST:{PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
     + [
         ".../topic/NAME?subscription=SUB",
         "amqp://USER@HOST:5672/stream/NAME",
@@ -43,25 +41,6 @@ STREAM_POSITION = "next"
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 """What is before the hosts, these, and what is behind."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
-
-ANSWER_SECS = 30.0
-"""How long a broker may neither answer nor take what is sent before it counts as lost."""
-CLOSE_SECS = 5.0
-"""How long it may take to end a connection."""
-_HANDSHAKE_SECS = 10.0
-"""How long a handshake of TLS may take. A port without TLS often waits for more, rather than answer."""
-PIECE_BYTES = 64 << 10
-_SPOKEN = {"stomp": "STOMP 1.2", "amqp": "AMQP 1.0", "kafka": "Kafka"}
-_OTHER, _TLS = "AMQP 0-9-1", "TLS"
-_BEGINNINGS = {
-    b"HTTP/": "HTTP",
-    b"AMQP\0\0\x09\x01": _OTHER,
-    b"AMQP": _SPOKEN["amqp"],
-    b"ERROR": "STOMP",
-    b"\x15\x03": _TLS,  # an alert
-}
-"""How what a port says begins, by what it speaks."""
-WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Node(NamedTuple):
@@ -293,7 +272,7 @@ def offset_of(position: str) -> tuple[int, str]:
 
 def is_broker(text: str) -> bool:
     """Whether this is meant to be the address of a broker."""
-    return text.partition(":")[0] in _PORTS
+    return text.partition(":")[0] in PORTS
 
 
 def is_secure(text: str) -> bool:
@@ -320,9 +299,9 @@ def _split(text: str) -> tuple[SplitResult, tuple[Node, ...]]:
             raise no_address from None
         if "@" in parts.path:  # it may be the rest of a password
             raise SettingsError(f"{masked(text)!r:.200} has an @ behind the host", hint="write %40 for @, %2F for /")
-        if parts.scheme not in _PORTS or not name or " " in name or parts.fragment:
+        if parts.scheme not in PORTS or not name or " " in name or parts.fragment:
             raise no_address
-        node = Node(name, _PORTS[parts.scheme] if port is None else port)
+        node = Node(name, PORTS[parts.scheme] if port is None else port)
         if node in nodes:
             raise SettingsError(f"{masked(text)!r:.200} names {node} twice", hint="name each host once")
         split.append(parts)
@@ -368,109 +347,3 @@ def masked(text: object) -> str:
     before, at, after = str(text).rpartition("@")
     protocol, slashes, _ = before.partition("://")
     return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after
-
-
-def connected(address: BrokerAddress) -> socket.socket:
-    """A socket that doesn't wait; with TLS, the broker has proved by its certificate that it is the host of this name.
-
-    `SettingsError` if files of certificates and keys can't be used, `BrokerError` if there is no such broker.
-    """
-    context = _context(address.files) if address.tls else None
-    waits_secs = ANSWER_SECS
-    try:
-        link = socket.create_connection((address.host, address.port), waits_secs)
-        try:
-            # Frames are small, and answers are waited for: without this each might take 40 ms.
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                waits_secs = min(_HANDSHAKE_SECS, ANSWER_SECS)
-                link.settimeout(waits_secs)
-                link = context.wrap_socket(link, server_hostname=address.host)
-        except BaseException:
-            link.close()
-            raise
-    except TimeoutError as error:
-        raise mute(address, waits_secs) from error
-    except (OSError, UnicodeError) as error:
-        raise failure(address, error) from error
-    link.settimeout(0)
-    return link
-
-
-def mute(address: BrokerAddress, secs: float | None = None) -> BrokerError:
-    """The error for a broker that doesn't answer within so many seconds, by default `ANSWER_SECS`."""
-    return BrokerError(
-        f"{address}: no answer in {ANSWER_SECS if secs is None else secs:g} s",
-        hint=port_hint(address.protocol, tls=address.tls),
-    )
-
-
-def port_hint(protocol: str, *, tls: bool = False) -> str:
-    """What to check where a port doesn't answer as expected."""
-    how, otherwise = ("through", "") if tls else ("without", "s")
-    return f"check that it runs, and that this port speaks {_SPOKEN[protocol]} {how} TLS; else write {protocol}{otherwise}://"
-
-
-def foreign(protocol: str, said: bytes) -> BrokerError:
-    """The error for a port whose first bytes aren't of the protocol. None at all: it has ended the connection."""
-    if not said:
-        return BrokerError("it ends the connection without a word", hint=port_hint(protocol))
-    expected = _SPOKEN[protocol]
-    speaks = next((name for begin, name in _BEGINNINGS.items() if said.startswith(begin)), None)
-    problem = (
-        f"this port speaks {speaks}, not {expected}"
-        if speaks
-        else f"it doesn't speak {expected} but says {said[:10]!r}"
-    )
-    if speaks == _TLS:
-        hint = f"write {protocol}s://, or name the port without TLS"
-    elif speaks == _OTHER and protocol == "amqp":
-        hint = "RabbitMQ before 4.0 speaks it once you run rabbitmq-plugins enable rabbitmq_amqp1_0; others have another port for it"
-    else:
-        hint = f"name its port for {expected}, by default {_PORTS[protocol]}"
-    return BrokerError(problem, hint=hint)
-
-
-def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
-    """The error for what a socket to a broker raised, before or after it was connected."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return BrokerRefusedError(
-            f"{address} can't be trusted: {error.verify_message}",
-            hint="name its authority's certificate (--tls-ca), and write the host as in the broker's certificate",
-        )
-    if isinstance(error, ssl.SSLError):
-        why = (error.reason or str(error)).replace("_", " ").lower()
-        if " alert " in why:
-            return BrokerRefusedError(
-                f"{address} refuses the connection: {why}",
-                hint="it may want a client certificate: --tls-cert and --tls-key",
-            )
-        hint = f"check that this port speaks TLS; without it, write {address.protocol}://"
-        return BrokerError(f"{address} {what}: {why}", hint=hint)
-    why = getattr(error, "strerror", None) or str(error) or "no answer"
-    return BrokerError(f"{address} {what}: {why}", hint="check that it runs, and that the address is right")
-
-
-def _context(files: Tls) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=files.ca_file)
-    except OSError as error:
-        raise _unreadable(f"certificates of authorities from {files.ca_file}", error) from error
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if files.cert_file is not None:
-        try:
-            context.load_cert_chain(files.cert_file, files.key_file, password=_refuse_to_ask)
-        except (OSError, ValueError) as error:
-            key = "" if files.key_file is None else f" and {files.key_file}"
-            raise _unreadable(f"a certificate and its key from {files.cert_file}{key}", error) from error
-    return context
-
-
-def _unreadable(what: str, error: Exception) -> SettingsError:
-    why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return SettingsError(f"can't read {what}: {why}", hint="name files in PEM, the key's too unless it is in the same")
-
-
-def _refuse_to_ask() -> NoReturn:
-    """Called for the password of a key; otherwise OpenSSL would ask at the terminal, and wait."""
-    raise ValueError("the key is locked by a password")

@@ -16,17 +16,8 @@ from contextlib import suppress
 from copy import copy
 from typing import Any
 
-from receiver.bridge.connectors.address import (
-    ANSWER_SECS,
-    CLOSE_SECS,
-    PIECE_BYTES,
-    WOULD_WAIT,
-    BrokerAddress,
-    connected,
-    failure,
-    foreign,
-    mute,
-)
+from receiver.bridge.connectors import sockets
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product, amqp_hostnames, product_by_amqp
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
@@ -92,13 +83,13 @@ class AmqpLink(Closing):
         self._closes_at: float | None = None
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
-        self._socket = connected(address)
+        self._socket = sockets.connected(address)
         self._wakened, self._waker = socket.socketpair()
         for end in (self._wakened, self._waker):
             end.settimeout(0)
         transport = self._transport = proton.Transport()
-        transport.max_frame_size = PIECE_BYTES
-        transport.idle_timeout = ANSWER_SECS
+        transport.max_frame_size = sockets.PIECE_BYTES
+        transport.idle_timeout = sockets.ANSWER_SECS
         self._sasl = transport.sasl()
         self._sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
         self._sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
@@ -161,7 +152,7 @@ class AmqpLink(Closing):
     def close(self) -> None:
         with self._changed:
             if self._closes_at is None:
-                self._closes_at = time.monotonic() + CLOSE_SECS
+                self._closes_at = time.monotonic() + sockets.CLOSE_SECS
                 self._fail("the connection is closed")
                 self._wake()
         self._thread.join()
@@ -209,13 +200,13 @@ class AmqpLink(Closing):
                     selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._changed:
-                    self._fail_lost(failure(self._address, error, "is lost"))
+                    self._fail_lost(sockets.failure(self._address, error, "is lost"))
 
     def _work(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
         with self._changed:
             with suppress(BlockingIOError):
-                self._wakened.recv(PIECE_BYTES)
+                self._wakened.recv(sockets.PIECE_BYTES)
             self._read()
             try:
                 self._proceed()
@@ -257,8 +248,8 @@ class AmqpLink(Closing):
     def _read(self) -> None:
         while (room := self._transport.capacity()) > 0:
             try:
-                data = self._socket.recv(min(room, PIECE_BYTES))
-            except WOULD_WAIT:
+                data = self._socket.recv(min(room, sockets.PIECE_BYTES))
+            except sockets.WOULD_WAIT:
                 return
             if not data:
                 self._transport.close_tail()
@@ -269,8 +260,8 @@ class AmqpLink(Closing):
     def _write(self) -> None:
         while (waiting := self._transport.pending()) > 0:
             try:
-                written = self._socket.send(self._transport.peek(min(waiting, PIECE_BYTES)) or b"")
-            except WOULD_WAIT:
+                written = self._socket.send(self._transport.peek(min(waiting, sockets.PIECE_BYTES)) or b"")
+            except sockets.WOULD_WAIT:
                 return
             self._transport.pop(written)
 
@@ -284,7 +275,7 @@ class AmqpLink(Closing):
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """By what the broker says as it ends a link or session, or the `whole` connection."""
         if not self._heard.startswith(_HEADERS):
-            error = foreign("amqp", self._heard)
+            error = sockets.foreign("amqp", self._heard)
             self._fail(error.message, hint=error.hint or "")
         elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
@@ -321,8 +312,8 @@ class AmqpLink(Closing):
         now, waiting = time.monotonic(), 0 if self._session is None else self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
-        if now - self._moved_at > ANSWER_SECS:
-            self._fail_with(mute(self._address))
+        if now - self._moved_at > sockets.ANSWER_SECS:
+            self._fail_with(sockets.mute(self._address))
 
     def _count_done(self) -> None:
         self._done += 1

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import quote
 
 from receiver.bridge.connectors import Delivery
-from receiver.bridge.connectors.address import ANSWER_SECS, STREAM_POSITION, BrokerAddress, offset_of
+from receiver.bridge.connectors.address import STREAM_POSITION, BrokerAddress, offset_of
 from receiver.bridge.connectors.amqp import AmqpSource
 from receiver.bridge.connectors.amqp_link import AmqpLink, proton
 from receiver.bridge.connectors.amqp_sections import (
@@ -31,6 +31,7 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
+from receiver.bridge.connectors.sockets import ANSWER_SECS
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
 from receiver.store.positions import Advance, Positions

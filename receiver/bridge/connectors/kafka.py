@@ -16,9 +16,10 @@ from itertools import takewhile
 from typing import Any
 
 from receiver.bridge.connectors import Delivery, check_durable, kafka_client, too_large
-from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, offset_of
+from receiver.bridge.connectors.address import BrokerAddress, offset_of
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, TopicPartition
 from receiver.bridge.connectors.kafka_message import decoded
+from receiver.bridge.connectors.sockets import ANSWER_SECS
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessagesLostError, ReceiverError, SettingsError
 from receiver.store.positions import Advance, Positions

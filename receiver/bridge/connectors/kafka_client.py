@@ -7,8 +7,9 @@ import time
 from concurrent.futures import wait
 from typing import Any, NamedTuple
 
-from receiver.bridge.connectors.address import ANSWER_SECS, BrokerAddress, connected, port_hint
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import first_of
+from receiver.bridge.connectors.sockets import ANSWER_SECS, connected, port_hint
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
 
 try:

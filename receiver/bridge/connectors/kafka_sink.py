@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 from receiver.bridge.connectors import kafka_client
-from receiver.bridge.connectors.address import ANSWER_SECS, CLOSE_SECS, BrokerAddress
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from receiver.bridge.connectors.kafka_message import encoded
+from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.store.messages import Message

@@ -239,19 +239,15 @@ KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
 
 def product_by_amqp(properties: Mapping[str, object]) -> Product:
     """Which product a broker is by the properties of its `open`; one of the protocol's defaults if it is none of `KNOWN`."""
-    name = str(properties.get("product") or "")
-    for product in KNOWN:
-        if product.amqp.calls_itself is not None and name.startswith(product.amqp.calls_itself):
-            return product
-    return _unknown(" ".join(filter(None, (name, str(properties.get("version") or "")))) or _NAMELESS, "AMQP 1.0")
+    name, version = (str(properties.get(key) or "") for key in ("product", "version"))
+    known = (each for each in KNOWN if each.amqp.calls_itself and name.startswith(each.amqp.calls_itself))
+    return next(known, None) or _unknown(f"{name} {version}".strip() or _NAMELESS, "AMQP 1.0")
 
 
 def product_by_stomp(server: str) -> Product:
     """Which product a broker is by the header `server` of CONNECTED, which is empty where there is none."""
-    for product in KNOWN:
-        if product.stomp.calls_itself is not None and server.startswith(product.stomp.calls_itself):
-            return product
-    return _unknown(server or _NAMELESS, "STOMP 1.2")
+    known = (each for each in KNOWN if each.stomp.calls_itself and server.startswith(each.stomp.calls_itself))
+    return next(known, None) or _unknown(server or _NAMELESS, "STOMP 1.2")
 
 
 @cache  # so that each is warned of once

@@ -14,7 +14,7 @@ from copy import copy
 from receiver.bridge.connectors import Delivery
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product
-from receiver.bridge.connectors.stomp_message import Frame, UnreadableError, decoded, encoded_headers, unread
+from receiver.bridge.connectors.stomp_message import Frame, decoded, encoded_headers
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
@@ -53,16 +53,11 @@ class StompSource(Closing):
                 came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
             except queue.Empty:
                 break
-            if isinstance(came, UnreadableError):
-                taken.append(Delivery(unread(came), came.frame.headers.get("ack", "")))
-            elif isinstance(came, MessageRefusedError):
+            if isinstance(came, MessageRefusedError):
                 self._refused = came
-            elif came is not None and (is_foreign := self.product.stomp.is_foreign) and is_foreign(came.headers):
-                why = f"message {came.headers.get('message-id', '')} came in by AMQP, and {self.product.name} can't give it by STOMP"
-                self._refused = self._session.named(MessageRefusedError(why, hint="take it by AMQP"))
             elif came is not None:
                 try:
-                    taken.append(Delivery(decoded(came, self.product.stomp), came.headers.get("ack", "")))
+                    taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
                 except MessageRefusedError as error:
                     self._refused = self._session.named(error)
         if self._refused is not None and not taken:

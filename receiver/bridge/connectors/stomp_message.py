@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, too_large
-from receiver.bridge.connectors.address import foreign
-from receiver.bridge.connectors.products import StompDialect
+from receiver.bridge.connectors.products import Product, StompDialect
+from receiver.bridge.connectors.sockets import foreign
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message, Property
 
@@ -44,9 +44,17 @@ _UNESCAPED = {"\\\\": "\\", "\\c": ":", "\\n": "\n", "\\r": "\r"}
 _ESCAPE = re.compile(r"\\.?", re.DOTALL)
 
 
-def decoded(frame: Frame, dialect: StompDialect) -> Message:
+def decoded(frame: Frame, product: Product) -> Message:
     """What came by STOMP from such a product; `MessageRefusedError` where the broker has a body that it didn't send."""
-    headers = frame.headers
+    headers, dialect = frame.headers, product.stomp
+    if frame.refused is not None:
+        id_ = headers.get("message-id")
+        return Message(body=frame.body, body_kind=UNREAD, message_id=id_, refused=frame.refused)
+    if dialect.is_foreign is not None and dialect.is_foreign(headers):
+        raise MessageRefusedError(
+            f"message {headers.get('message-id', '')} came in by AMQP, and {product.name} can't give it by STOMP",
+            hint="take it by AMQP",
+        )
     if _FROM_AMQP in headers or _ENCODING in headers:
         _check_body(headers)
     sent = headers.get("timestamp", "")
@@ -59,12 +67,6 @@ def decoded(frame: Frame, dialect: StompDialect) -> Message:
         redelivered=headers.get("redelivered") == "true",
         jms_timestamp_ms=int(sent) * dialect.timestamp_unit_ms if sent.isdecimal() else None,
     )
-
-
-def unread(error: UnreadableError) -> Message:
-    """All of a message that can't be read."""
-    frame = error.frame
-    return Message(body=frame.body, body_kind=UNREAD, message_id=frame.headers.get("message-id"), refused=error.message)
 
 
 def _check_body(headers: Mapping[str, str]) -> None:
@@ -105,18 +107,17 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
     check_body(message, "STOMP")
     properties = message.properties.items()
     # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
-    own = PROTOCOLS_OWN | dialect.own_headers if dialect.own_headers else PROTOCOLS_OWN
+    own = PROTOCOLS_OWN | dialect.own_headers
     headers = {name: _text(value) for name, value in properties if value is not None and name not in own}
     if "" in headers:  # ActiveMQ Classic reads no header behind it
         raise MessageUnfitError("a message can't be sent by STOMP: a property without a name", hint="send it by AMQP")
     said = message.headers
-    if said:
-        headers |= {
-            name: said[jms_name] for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()) if jms_name in said
-        }
+    for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()):
+        if jms_name in said:
+            headers[name] = said[jms_name]
     for text in (*headers, *headers.values()):
         _check_text(text)
-    headers["persistent"] = "false" if said and said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
+    headers["persistent"] = "false" if said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
         raise MessageUnfitError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
     # Text can't be sent with a zero byte in it: a frame ends there.
@@ -144,6 +145,9 @@ class Frame(NamedTuple):
     headers: Mapping[str, str] = {}
     """By name, without escapes; of a name that comes twice the first counts."""
     body: bytes = b""
+    refused: str | None = None
+    """Why a message can't be read: its headers are no STOMP. Then all of it is the body, with headers as far as they can be
+    read."""
 
     def encoded(self) -> bytes:
         """The bytes to send. A broker that got a raw colon would drop it silently, and merge two ids, so it is escaped;
@@ -156,20 +160,11 @@ class Frame(NamedTuple):
         return b"".join((head.encode("utf-8", "replace"), self.body, b"\0"))
 
 
-class UnreadableError(MessageRefusedError):
-    """A message has headers that are no STOMP, but a known end."""
-
-    def __init__(self, message: str, *, hint: str, frame: Frame) -> None:
-        super().__init__(message, hint=hint)
-        self.frame = frame
-        """All of it as its body, with headers as far as they can be read."""
-
-
 class FrameReader:
     """Reads whole frames by `more`, which waits for the next bytes and gives none once the connection has ended.
 
     Why a message can't be taken is given to `refuse` as soon as its head is there; its body is read and thrown away, for
-    answers stand behind it; an `UnreadableError` has all of the message. What is no frame is a `BrokerError`.
+    answers stand behind it. What is no frame is a `BrokerError`.
     """
 
     def __init__(
@@ -197,18 +192,15 @@ class FrameReader:
         if body_bytes > self._max_body_bytes:
             self._refuse(too_large(_name(head), f"{body_bytes:,}", self._max_body_bytes))
         elif b"\0" in head:
-            self._refuse(_unreadable(head, "the zero byte"))
+            self._refuse(MessageRefusedError(_unreadable(head, "the zero byte"), hint="take it by AMQP"))
         else:
             try:
                 command, headers = _read_head(head, is_strict=head.startswith(b"MESSAGE"))
             except ValueError as error:
-                refused = _unreadable(head, str(error))
                 command, headers = _read_head(head, is_strict=False)
-                whole = Frame(command, headers, head + self._cut(len(head), end))
-                self._refuse(UnreadableError(refused.message, hint=refused.hint or "", frame=whole))
-                return None
-            else:
-                return Frame(command, headers, self._cut(len(head), end))
+                body = head + self._cut(len(head), end)
+                return Frame(command, headers, body, refused=_unreadable(head, str(error)))
+            return Frame(command, headers, self._cut(len(head), end))
         self._skip(end + 1)
         return None
 
@@ -292,10 +284,8 @@ def _unescaped(text: str, *, is_strict: bool) -> str:
         return text
 
 
-def _unreadable(head: bytes, what: str) -> MessageRefusedError:
-    return MessageRefusedError(
-        f"{_name(head)}: {what} in a header of it can't be read by STOMP", hint="take it by AMQP"
-    )
+def _unreadable(head: bytes, what: str) -> str:
+    return f"{_name(head)}: {what} in a header of it can't be read by STOMP"
 
 
 def _name(head: bytes) -> str:

@@ -15,19 +15,10 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
-from receiver.bridge.connectors.address import (
-    ANSWER_SECS,
-    CLOSE_SECS,
-    PIECE_BYTES,
-    WOULD_WAIT,
-    BrokerAddress,
-    connected,
-    failure,
-    foreign,
-    mute,
-)
+from receiver.bridge.connectors import sockets
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product, product_by_stomp
-from receiver.bridge.connectors.stomp_message import Frame, FrameReader, UnreadableError
+from receiver.bridge.connectors.stomp_message import Frame, FrameReader
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
 _E = TypeVar("_E", bound=BrokerError)
@@ -66,7 +57,7 @@ class StompSession:
         self.was_cut = False
         """Whether the broker ended the connection, or who stands between, before either side had said why."""
         self._closing = threading.Event()
-        self._patience_secs = ANSWER_SECS
+        self._patience_secs = sockets.ANSWER_SECS
         """How long the broker may neither answer nor take what is sent."""
         self._silence_secs: float | None = None
         """How long it may say nothing at all; None before that is agreed on, and where it promises no heartbeats."""
@@ -75,7 +66,7 @@ class StompSession:
         self._sending = threading.Lock()
         self._touching = threading.Lock()  # TLS isn't safe for two threads
         self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
-        self._socket = connected(address)
+        self._socket = sockets.connected(address)
         self._threads: list[threading.Thread] = []
         self._start(self._read)
         try:
@@ -109,7 +100,7 @@ class StompSession:
     def close(self, *last: Frame) -> None:
         """End the connection, after these frames and their receipts."""
         self._closing.set()
-        self._patience_secs = min(self._patience_secs, CLOSE_SECS)
+        self._patience_secs = min(self._patience_secs, sockets.CLOSE_SECS)
         with suppress(BrokerError):
             for frame in (*last, Frame("DISCONNECT")):
                 self.ask(frame)
@@ -131,10 +122,10 @@ class StompSession:
         except BrokerError as broken:
             error, is_cut = self.named(broken), False
         except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
-            error, is_cut = failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
+            error, is_cut = sockets.failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN
-            error = self._lost("the connection has ended") if has_met else self.named(foreign("stomp", b""))
+            error = self._lost("the connection has ended") if has_met else self.named(sockets.foreign("stomp", b""))
             is_cut = True
         self._break(error, is_cut=is_cut)
 
@@ -189,7 +180,7 @@ class StompSession:
             moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
             quiet_secs = time.monotonic() - moved_at
             if quiet_secs >= self._patience_secs:
-                self._break(mute(self.address))
+                self._break(sockets.mute(self.address))
             self.check()
             with suppress(queue.Empty):
                 answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")
@@ -204,19 +195,19 @@ class StompSession:
             finally:
                 self._sending.release()
         except (OSError, ValueError) as error:
-            self._break(failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
+            self._break(sockets.failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
         self.check()
 
     def _write_all(self, left: memoryview) -> None:
         while left:
-            written = self._tried(self._socket.send, left[:PIECE_BYTES])
+            written = self._tried(self._socket.send, left[: sockets.PIECE_BYTES])
             if written is not None:
                 left = left[written:]
             elif not self._waits(selectors.EVENT_WRITE, self._patience_secs):
                 raise self._takes_nothing()
 
     def _more(self) -> bytes:
-        while (data := self._tried(self._socket.recv, PIECE_BYTES)) is None:
+        while (data := self._tried(self._socket.recv, sockets.PIECE_BYTES)) is None:
             if not self._waits(selectors.EVENT_READ, self._silence_secs):
                 raise TimeoutError(f"it sent nothing for {self._silence_secs:g} s, not even a heartbeat")
         if data.strip(b"\r\n"):
@@ -228,7 +219,7 @@ class StompSession:
         with self._touching:
             try:
                 return do(what)
-            except WOULD_WAIT:
+            except sockets.WOULD_WAIT:
                 return None
 
     def _waits(self, event: int, secs: float | None) -> bool:
@@ -242,7 +233,7 @@ class StompSession:
         return type(error)(f"{self.address}: {error.message}", hint=error.hint)
 
     def _refuse(self, error: MessageRefusedError) -> None:
-        self.messages.put(error if isinstance(error, UnreadableError) else self.named(error))
+        self.messages.put(self.named(error))
 
     def _takes_nothing(self) -> TimeoutError:
         return TimeoutError(f"it accepted nothing for {self._patience_secs:g} s")

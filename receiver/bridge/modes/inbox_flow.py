@@ -21,7 +21,6 @@ from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import StoreBusyError
-from receiver.message import NEW
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
@@ -237,7 +236,7 @@ class KeepingFlow(Flow):
         for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True)):
             if index in refused:
                 inbox.park(batch.connection, message._replace(sequence=first + index), refused[index])
-            elif decision is NEW or decision.deliver:  # the former in a third of the time
+            elif decision.deliver:
                 messages[first + index] = message
             else:
                 dropped[first + index] = message
@@ -317,10 +316,8 @@ class InboxFlow(KeepingFlow):
 
     def _with_ids(self, batch: Batch, messages: dict[int, Received]) -> dict[int, Received]:
         """The messages; where all are to have an id, those without one have a new one."""
-        if self._numbers is None:
-            return messages
         without = [number for number, message in messages.items() if message.unique_message_id is None]
-        if not without:
+        if self._numbers is None or not without:
             return messages
         ids = self._numbers.next_many(len(without), connection=batch.connection)
         source = self.receiver.domain
