@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from receiver.errors import SettingsError
 from receiver.testing.crash_points import Run
@@ -56,23 +55,20 @@ class AsyncFlakyBroker:
 
     async def receive(self, most: int = 1) -> list[Message]:
         """See `FlakyBroker.receive`."""
-        messages: list[Message] = await self._called(self._broker.receive, most)
-        return messages
+        await asyncio.sleep(0)
+        return self._broker.receive(most)
 
     async def acknowledge(self, messages: Iterable[Message]) -> None:
         """See `FlakyBroker.acknowledge`."""
-        await self._called(self._broker.acknowledge, messages)
+        await asyncio.sleep(0)
+        self._broker.acknowledge(messages)
 
     async def recover(self) -> None:
         """See `FlakyBroker.recover`."""
-        await self._called(self._broker.recover)
+        await asyncio.sleep(0)
+        self._broker.recover()
 
     @property
     def now_ms(self) -> int:
         """See `FlakyBroker.now_ms`."""
         return self._broker.now_ms
-
-    @staticmethod
-    async def _called(call: Callable[..., Any], *arguments: Any) -> Any:
-        await asyncio.sleep(0)
-        return call(*arguments)
