@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from receiver.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from receiver.spark.frames import judge, size_windows
 
@@ -23,7 +25,9 @@ __all__ = ["judge", "size_windows"]
 def __getattr__(name: str) -> Any:
     # The frames need PySpark; `receiver.spark.session` is there to say so to whoever hasn't got it.
     if name in __all__:
-        from receiver.spark import frames
-
+        try:
+            from receiver.spark import frames
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("spark", f"receiver.spark.{name}") from error
         return getattr(frames, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

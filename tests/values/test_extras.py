@@ -69,6 +69,21 @@ def test_pip_takes_the_hint(extra):
     assert "reliable" not in " ".join(libraries)
 
 
+@pytest.mark.parametrize(
+    ("missing", "use", "extra"),
+    [
+        ("pyspark", "from receiver.spark import size_windows", "spark"),
+        ("numba", "from receiver.spark import judge", "spark"),
+        ("hypothesis", "import receiver.testing", "testing"),
+        ("prometheus_client", "import receiver.durable.metrics", "metrics"),
+    ],
+)
+def test_who_imports_what_needs_an_extra_is_told_of_it(missing, use, extra):
+    program = f"import sys; sys.modules[{missing!r}] = None; {use}"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert f"needs the extra '{extra}', which isn't installed" in ran.stderr.splitlines()[-1]
+
+
 def test_every_extra_that_is_named_is_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "receiver").rglob("*.py"))
