@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -86,7 +87,17 @@ class AsyncBatch(ABC):
         thread, unless the receiver is concurrent: then, and in a transaction of yours, it is called in the loop, where
         SQLAlchemy awaits what it asks the database. Leave committing and rolling back to the batch.
         """
+        _check_plain(function)
         return await self._asked(function, self._batch.connection, *arguments, **named)
+
+
+def _check_plain(function: object) -> None:
+    """`SettingsError` unless it is a function without `async`, whose coroutine nobody would await."""
+    if not callable(function) or inspect.iscoroutinefunction(function):
+        raise SettingsError(
+            f"run_sync takes a function without async, not {function!r:.80}",
+            hint="write def f(connection): connection.execute(...); or join a connection of yours: batch(connection)",
+        )
 
 
 async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
@@ -185,6 +196,7 @@ class SerialBatch(AsyncBatch):
     async def run_sync(
         self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T:
+        _check_plain(function)
         if self._joined is not None:
             return await self._joined.run_sync(function, *arguments, **named)
         return await self._tasks.in_thread(lambda: function(self._batch.connection, *arguments, **named))

@@ -121,6 +121,23 @@ def test_a_batch_in_an_event_loop_that_has_not_begun():
     async_opened.run(main())
 
 
+def test_what_run_sync_cannot_run(sqlite_url):
+    """A coroutine that nobody awaits would leave its effect out, and the id would be recorded all the same."""
+
+    async def effect(_connection):
+        raise AssertionError
+
+    async def main():
+        async with await async_opened.opened(sqlite_url) as orders, orders.batch() as batch:
+            for wrong in (effect, effect(None), 5):
+                with pytest.raises(SettingsError, match="run_sync takes a function without async"):
+                    await batch.run_sync(wrong)
+                if asyncio.iscoroutine(wrong):
+                    wrong.close()
+
+    async_opened.run(main())
+
+
 def test_a_receiver_that_is_closed():
     orders = opened(MEMORY)
     orders.close()
