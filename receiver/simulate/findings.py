@@ -49,65 +49,64 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({percent(part, whole)})"
 
 
-def _same_ids(known: Known) -> Finding | None:
+def _ids_alike(known: Known) -> str:
     ids, duplicates = known.facts.firsts, known.facts.log.duplicates
-    checked = ids + duplicates
-    if checked < _ENOUGH_TO_DOUBT or duplicates < ids:
-        return None
-    if duplicates >= _REPEATS_PER_ID * ids:
-        return Finding(
-            "ids-alike",
-            f"The ids are nearly all alike: {count(ids, 'id')} for {checked:,} checked receipts. Is unique_message_id read from "
-            "the right field? It must differ from message to message (--map unique_message_id=FIELD).",
-        )
-    return Finding(
-        "ids-repeated",
-        f"Most receipts repeat an id: {_share(duplicates, checked)} of those checked. Is unique_message_id read from "
-        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt?",
+    if ids + duplicates < _ENOUGH_TO_DOUBT or duplicates < _REPEATS_PER_ID * ids:
+        return ""
+    return (
+        f"The ids are nearly all alike: {count(ids, 'id')} for {ids + duplicates:,} checked receipts. Is unique_message_id read from "
+        "the right field? It must differ from message to message (--map unique_message_id=FIELD)."
     )
 
 
-def _same_second(known: Known) -> Finding | None:
+def _ids_repeated(known: Known) -> str:
+    ids, duplicates = known.facts.firsts, known.facts.log.duplicates
+    if ids + duplicates < _ENOUGH_TO_DOUBT or not ids <= duplicates < _REPEATS_PER_ID * ids:
+        return ""
+    return (
+        f"Most receipts repeat an id: {_share(duplicates, ids + duplicates)} of those checked. Is unique_message_id read from "
+        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt?"
+    )
+
+
+def _same_second(known: Known) -> str:
     log = known.facts.log
     checked = known.facts.firsts + log.duplicates
     if checked < _ENOUGH_TO_DOUBT or log.span_us >= _US:
-        return None
-    return Finding(
-        "one-second",
+        return ""
+    return (
         f"All {log.receipts:,} receipts have times within one second ({duration(log.span_us)}), so the log says nothing about E. Is "
-        "received_at read from the right field (--map received_at=FIELD), and in the right unit (--time-unit)?",
+        "received_at read from the right field (--map received_at=FIELD), and in the right unit (--time-unit)?"
     )
 
 
-def _without_duplicates(known: Known) -> Finding | None:
+def _without_duplicates(known: Known) -> str:
     if known.facts.log.duplicates:
-        return None
-    return Finding(
-        "no-duplicates",
+        return ""
+    return (
         f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}. If the log is a table with a unique "
         "key on the id, the duplicates never got into it. Take a log that has every receipt, from a time with a failover, a "
-        "crash or a redelivery.",
+        "crash or a redelivery."
     )
 
 
-def _crosses_connections(known: Known) -> Finding | None:
+def _crosses_connections(known: Known) -> str:
     cross_domain = known.facts.cross_domain
     if not cross_domain:
-        return None
+        return ""
     (before, after), most = max(cross_domain.items(), key=lambda item: (item[1], item[0]))
     most_often = ""
     if before != after:  # else it was by receivers of one connection
         most_often = f" (most often first over '{before}', then over '{after}': {most:,})"
-    return Finding(
-        "crosses-connections",
+    return (
         f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.total():,}. The "
         f"domain key '{known.key}' can't see them, so they are not among the {known.facts.log.duplicates:,} "
         f"duplicates counted here{most_often}. If these connections "
-        "compete for one queue, share one domain: --domain destination.",
+        "compete for one queue, share one domain: --domain destination."
     )
 
 
-def _missing_parts(known: Known) -> Finding | None:
+def _missing_parts(known: Known) -> str:
     lacking = {part: known.facts.lacking[part] for part in domain_key(known.key).needs}
     said = [
         f"Receipts without {part}: {_share(receipts, known.facts.log.receipts)}. The domain key "
@@ -116,196 +115,183 @@ def _missing_parts(known: Known) -> Finding | None:
         if receipts
     ]
     if not said:
-        return None
-    way_out = (
+        return ""
+    said.append(
         "If there were several (a correlator's log names no connection), replay the receipts of each by themselves."
     )
-    return Finding("missing-parts", " ".join([*said, way_out]))
+    return " ".join(said)
 
 
-def _id_reuse(known: Known) -> Finding | None:
+def _id_reuse(known: Known) -> str:
     facts = known.facts
     if not facts.has_digest or not facts.reused:
-        return None
-    return Finding(
-        "id-reuse",
+        return ""
+    return (
         f"Duplicates with another body digest than the receipt they repeat: {_share(facts.reused, facts.log.duplicates)}. "
-        "The sender uses one id for different messages, and dropping these would lose messages.",
+        "The sender uses one id for different messages, and dropping these would lose messages."
     )
 
 
-def _redelivered_flag(known: Known) -> Finding | None:
+def _redelivered_flag(known: Known) -> str:
     facts = known.facts
     if not facts.has_redelivered or not facts.log.duplicates:
-        return None
+        return ""
     if not facts.unmarked_duplicates and not facts.marked_firsts:
-        return None
-    return Finding(
-        "redelivered-flag",
+        return ""
+    return (
         "JMSRedelivered is no substitute for ids here: it is missing on "
         f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on {facts.marked_firsts:,} first "
-        "receipts.",
+        "receipts."
     )
 
 
-def _demanding_sources(known: Known) -> Finding | None:
+def _demanding_sources(known: Known) -> str:
     needs = known.facts.source_window_needs
     if not needs.total:
-        return None
+        return ""
     median = needs.at((needs.total - 1) // 2)
     bound = _FAR_ABOVE * max(median, _FAR_ABOVE)  # tens of ids cost nothing worth a word
     far = int(needs.counts[needs.values > bound].sum())
     if not far:
-        return None
+        return ""
     worst = known.facts.sources[0]
-    return Finding(
-        "demanding-sources",
+    return (
         f"Sources with duplicates that need a window over {bound:,}: {far:,} of {needs.total:,}, while the median one needs "
         f"{median:,}. The worst is '{worst.source or '(anonymous)'}' in '{worst.domain}' with {worst.window_need:,}. All sources get the same "
-        "window, so these decide how large it has to be: find out why they resend from so far back.",
+        "window, so these decide how large it has to be: find out why they resend from so far back."
     )
 
 
-def _shared_window(known: Known) -> Finding | None:
+def _shared_window(known: Known) -> str:
     anonymous = [each for each in known.facts.sources if not each.source and each.window_need > _FAR_ABOVE**2]
     if not anonymous:
-        return None
+        return ""
     worst = anonymous[0]
     named = [each.window_need for each in known.facts.sources if each.source]
     alone = f" Of the sources that have one, none needs more than {max(named):,} by itself." if named else ""
-    return Finding(
-        "shared-window",
+    return (
         f"Without messageSourceId, all senders of a domain share one window, and each pushes out the ids of the others: in "
         f"'{worst.domain}' together they need W = {worst.window_need:,}, for {count(worst.receipts, 'receipt')}.{alone} If these "
         "come from n senders alike, each would need about the nth part alone. Have each set messageSourceId, or name the "
-        "property that says who sent a message.",
+        "property that says who sent a message."
     )
 
 
-def _ended_sources(known: Known) -> Finding | None:
+def _ended_sources(known: Known) -> str:
     facts, setting = known.facts, known.recommendation.setting
     ended = facts.ended_sources
     most_kept = int((ended.counts * np.minimum(ended.values, setting.window)).sum())
     kept = min(most_kept, setting.peak_ids)  # repeats are counted too, and an id may be in several queues
     if not kept or 100 * kept < _LEAST_ENDED_PERCENT * setting.peak_ids:
-        return None
-    return Finding(
-        "ended-sources",
+        return ""
+    return (
         f"Sources that sent no id in the second half of the log: {ended.total:,} of {facts.checked_sources:,}. Of the ids "
         f"remembered at the peak with W = {setting.window:,}, such sources keep up to {_share(kept, setting.peak_ids)}. A "
-        "durable receiver retires them: see retire_sources_after_days and max_sources.",
+        "durable receiver retires them: see retire_sources_after_days and max_sources."
     )
 
 
-def _short_log(known: Known) -> Finding | None:
+def _short_log(known: Known) -> str:
     span_us, need_us = known.facts.log.span_us, known.facts.most_expiry_need_us
     if span_us >= max(STRONG_SPANS * need_us, _HOUR_US):
-        return None
+        return ""
     longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
     only = "only " if span_us < _HOUR_US else ""
-    return Finding(
-        "short-log",
+    return (
         f"The log spans {only}{duration(span_us)}{longest}. It can't show repeats that come later than that. Replay days that "
-        f"hold an outage{_before_lowering(known)}.",
+        f"hold an outage{_before_lowering(known)}."
     )
 
 
-def _few_bursts(known: Known) -> Finding | None:
+def _few_bursts(known: Known) -> str:
     bursts = known.evidence.bursts
     if not 0 < bursts < STRONG_BURSTS:
-        return None
+        return ""
     # Of n + 1 bursts that are alike, the last is the largest as often as any other.
     largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
-    return Finding(
-        "few-bursts",
+    return (
         f"The duplicates came in {count(bursts, 'burst')}. If bursts are alike, the next one exceeds {largest} with a chance "
-        f"of 1 in {bursts + 1}; the margin is there for that. Replay more days, or take a larger --margin.",
+        f"of 1 in {bursts + 1}; the margin is there for that. Replay more days, or take a larger --margin."
     )
 
 
-def _halves_disagree(known: Known) -> Finding | None:
+def _halves_disagree(known: Known) -> str:
     both = next(sized for sized in known.kinds if sized.kind is Kind.BOTH)
     if both.unseen is None or not both.unseen.missed:
-        return None
+        return ""
     first, second = known.facts.halves
-    return Finding(
-        "halves-disagree",
+    return (
         f"Sized on one half of the log, 'both' misses {_share(both.unseen.missed, both.unseen.duplicates)} in the other. "
         f"The first half needs W = {first.window:,}, the second W = {second.window:,}. "
-        f"The next day may differ as much: replay more days{_before_lowering(known)}.",
+        f"The next day may differ as much: replay more days{_before_lowering(known)}."
     )
 
 
-def _short_window(known: Known) -> Finding | None:
+def _short_window(known: Known) -> str:
     facts, setting = known.facts, known.recommendation.setting
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
     # Too short: at the peak rate the window is full sooner than the longest redelivery takes. Cross-multiplied, to be exact.
     if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
-        return None
+        return ""
     way_out = f"So W alone may miss a redelivery at the peak. E covers it: keep E at {duration(delivery_us)} or more."
     if setting.expiry_us < delivery_us:
         way_out = "E is less than that too, so a redelivery at the peak may be missed: a larger --budget allows for it."
-    return Finding(
-        "short-window",
+    return (
         f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
-        f"longest redelivery took {duration(delivery_us)}. {way_out}",
+        f"longest redelivery took {duration(delivery_us)}. {way_out}"
     )
 
 
-def _other_sources(known: Known) -> Finding | None:
+def _other_sources(known: Known) -> str:
     others = known.facts.from_other_sources
     if not others:
-        return None
-    return Finding(
-        "other-sources",
+        return ""
+    return (
         f"Duplicates whose id came last from another source: {_share(others, known.facts.log.duplicates)}. A sender took over "
         "and sent again. Their ids are caught in the queue of the source before, so don't retire it before that can happen: "
-        "see retire_sources_after_days.",
+        "see retire_sources_after_days."
     )
 
 
-def _clock_backwards(known: Known) -> Finding | None:
+def _clock_backwards(known: Known) -> str:
     clamped = known.facts.log.clock_clamped
     if not clamped:
-        return None
-    return Finding(
-        "clock-backwards",
+        return ""
+    return (
         f"Time ran backwards: receipts with a time before the latest one of their domain: {clamped:,}, by up to "
-        f"{duration(known.facts.largest_step_back_us)}. Each counts as received at that latest time.",
+        f"{duration(known.facts.largest_step_back_us)}. Each counts as received at that latest time."
     )
 
 
-def _rule_of_thumb(known: Known) -> Finding | None:
+def _rule_of_thumb(known: Known) -> str:
     took_us = round(known.facts.log.max_delivery_secs * _US)
     if not took_us:
-        return None
+        return ""
     need_us = known.facts.most_expiry_need_us
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
     advised = known.recommendation
     _, for_repeats_us = with_margin(0, known.evidence.expiry_need_us, advised.margin)
     is_why = advised.expiry_move is Move.RAISE and advised.setting.expiry_us > for_repeats_us
-    return Finding(
-        "rule-of-thumb",
+    return (
         f"The rule of thumb, an expiry of two to three times the redelivery time, gives {duration(2 * took_us)} to "
         f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}). It {verdict} this log: without a window the "
-        f"longest repeat needs {duration(need_us)}.{' The rule is why E is raised.' if is_why else ''}",
+        f"longest repeat needs {duration(need_us)}.{' The rule is why E is raised.' if is_why else ''}"
     )
 
 
-def _without_ids(known: Known) -> Finding | None:
+def _without_ids(known: Known) -> str:
     log = known.facts.log
     if not log.unchecked:
-        return None
-    return Finding(
-        "unchecked",
-        f"Receipts without uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check.",
+        return ""
+    return (
+        f"Receipts without uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check."
     )
 
 
-def _status_lines(known: Known) -> Finding | None:
+def _status_lines(known: Known) -> str:
     lines = known.facts.status_lines
     if not lines:
-        return None
+        return ""
     shown = ", ".join(
         f"{name}={lines[-1].values[name]:g}"
         for name in ("rRedel", "rMaxDeliverySecs", "rDupsDet", "rDupIds")
@@ -315,37 +301,36 @@ def _status_lines(known: Known) -> Finding | None:
     said = [f"at last {shown}"] if shown else ["no duplicates"]
     if remembered:
         said.append(f"at most {max(remembered):,.0f} ids remembered")
-    return Finding(
-        "status-lines",
-        f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said)}.",
-    )
+    return f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said)}."
 
 
 DOUBTS = frozenset({"ids-alike", "ids-repeated", "one-second", "no-duplicates"})
 """The findings that ask whether this is the log that was meant. Reports show them beside the decision."""
-_FINDERS: tuple[Callable[[Known], Finding | None], ...] = (
-    _same_ids,
-    _same_second,
-    _without_duplicates,
-    _crosses_connections,
-    _missing_parts,
-    _id_reuse,
-    _redelivered_flag,
-    _demanding_sources,
-    _shared_window,
-    _ended_sources,
-    _short_log,
-    _few_bursts,
-    _halves_disagree,
-    _short_window,
-    _other_sources,
-    _clock_backwards,
-    _rule_of_thumb,
-    _without_ids,
-    _status_lines,
-)
+_FINDERS: dict[str, Callable[[Known], str]] = {
+    "ids-alike": _ids_alike,
+    "ids-repeated": _ids_repeated,
+    "one-second": _same_second,
+    "no-duplicates": _without_duplicates,
+    "crosses-connections": _crosses_connections,
+    "missing-parts": _missing_parts,
+    "id-reuse": _id_reuse,
+    "redelivered-flag": _redelivered_flag,
+    "demanding-sources": _demanding_sources,
+    "shared-window": _shared_window,
+    "ended-sources": _ended_sources,
+    "short-log": _short_log,
+    "few-bursts": _few_bursts,
+    "halves-disagree": _halves_disagree,
+    "short-window": _short_window,
+    "other-sources": _other_sources,
+    "clock-backwards": _clock_backwards,
+    "rule-of-thumb": _rule_of_thumb,
+    "unchecked": _without_ids,
+    "status-lines": _status_lines,
+}
+"""What is said under each fixed word; empty where it isn't so. Most important first."""
 
 
 def findings_of(known: Known) -> tuple[Finding, ...]:
-    """What is true of the log, most important first."""
-    return tuple(finding for find in _FINDERS if (finding := find(known)) is not None)
+    said = ((id_, find(known)) for id_, find in _FINDERS.items())
+    return tuple(Finding(id_, text) for id_, text in said if text)
