@@ -7,9 +7,9 @@ optional column is another field of `LogBatch`, and the code that uses it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple, get_origin, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -81,11 +81,6 @@ class Column:
         return pa.dictionary(pa.int32(), self.kind.arrow) if is_dictionary else self.kind.arrow
 
 
-def _declared(*facts: Any, **named_facts: Any) -> dict[str, Column]:
-    """The metadata of a column's field in a `LogBatch`."""
-    return {"column": Column(*facts, **named_facts)}
-
-
 @dataclass(frozen=True, slots=True)
 class StatusLine:
     """One `JMS Status:` line of a correlator log."""
@@ -112,56 +107,52 @@ class LogBatch:
     were checked to be UTF-8.
     """
 
-    received_at_us: npt.NDArray[np.int64] = field(
-        metadata=_declared(
-            ValueKind.TIME, "required: ISO 8601, or seconds, milliseconds or microseconds", is_required=True
-        )
-    )
+    received_at_us: Annotated[
+        npt.NDArray[np.int64],
+        Column(ValueKind.TIME, "required: ISO 8601, or seconds, milliseconds or microseconds", is_required=True),
+    ]
     """As read, neither clamped nor sorted; never negative."""
-    unique_message_id: pa.Array = field(
-        metadata=_declared(ValueKind.TEXT, "required, may be empty; exact text", "uniqueMessageId", is_required=True)
-    )
-    message_source_id: pa.Array | None = field(
-        default=None,
-        metadata=_declared(ValueKind.TEXT, "the upstream sender", "messageSourceId", has_few_values=True),
-    )
-    connection_id: pa.Array | None = field(
-        default=None,
-        metadata=_declared(
+    unique_message_id: Annotated[
+        pa.Array, Column(ValueKind.TEXT, "required, may be empty; exact text", "uniqueMessageId", is_required=True)
+    ]
+    message_source_id: Annotated[
+        pa.Array | None, Column(ValueKind.TEXT, "the upstream sender", "messageSourceId", has_few_values=True)
+    ] = None
+    connection_id: Annotated[
+        pa.Array | None,
+        Column(
             ValueKind.TEXT,
             "needed by `--domain default`, `connection`, `receiver`",
             "connectionId",
             has_few_values=True,
         ),
-    )
-    destination: pa.Array | None = field(
-        default=None,
-        metadata=_declared(
+    ] = None
+    destination: Annotated[
+        pa.Array | None,
+        Column(
             ValueKind.TEXT,
             "`queue://orders`, `topic://prices`; a bare name is a queue; needed by `--domain default`, `destination`",
             "JMSDestination",
             has_few_values=True,
         ),
-    )
-    receiver_id: pa.Array | None = field(
-        default=None,
-        metadata=_declared(ValueKind.TEXT, "needed by `--domain receiver`", "receiverId", has_few_values=True),
-    )
-    jms_redelivered: npt.NDArray[np.bool_] | None = field(
-        default=None,
-        metadata=_declared(
+    ] = None
+    receiver_id: Annotated[
+        pa.Array | None, Column(ValueKind.TEXT, "needed by `--domain receiver`", "receiverId", has_few_values=True)
+    ] = None
+    jms_redelivered: Annotated[
+        npt.NDArray[np.bool_] | None,
+        Column(
             ValueKind.FLAG, "whether the broker says that it has sent it before", "JMSRedelivered", has_few_values=True
         ),
-    )
-    jms_timestamp_ms: npt.NDArray[np.int64] | None = field(
-        default=None,
-        metadata=_declared(ValueKind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
-    )
+    ] = None
+    jms_timestamp_ms: Annotated[
+        npt.NDArray[np.int64] | None,
+        Column(ValueKind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
+    ] = None
     """0 where missing."""
-    body_digest: pa.Array | None = field(
-        default=None,
-        metadata=_declared(ValueKind.TEXT, "shows whether a repeated id came with the same body"),
-    )
+    body_digest: Annotated[
+        pa.Array | None, Column(ValueKind.TEXT, "shows whether a repeated id came with the same body")
+    ] = None
     skipped: int = 0
     """Unreadable rows left out since the batch before (`--on-error skip`)."""
     status_lines: list[StatusLine] = field(default_factory=list)
@@ -173,7 +164,9 @@ class LogBatch:
 
 
 _DECLARED = [
-    replace(each.metadata["column"], attribute=each.name) for each in fields(LogBatch) if "column" in each.metadata
+    replace(hint.__metadata__[0], attribute=name)
+    for name, hint in get_type_hints(LogBatch, include_extras=True).items()
+    if get_origin(hint) is Annotated
 ]
 COLUMNS: Mapping[str, Column] = {column.name: column for column in _DECLARED}
 """All columns by name, in their usual order."""
