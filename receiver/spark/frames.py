@@ -46,7 +46,7 @@ from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.failures import translated
 from receiver.spark.flow import SparkFlow
 from receiver.spark.session import tuned
-from receiver.spark.sources import Ordered, Read, file_and_row, named, ordered, read_frame
+from receiver.spark.sources import Read, file_and_row, named, read_frame
 from receiver.steps.log import ChunkedLog, chunked_log
 from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.read import Reading
@@ -149,8 +149,7 @@ def size_windows(
         ReceiverSettings().sizes if current is None else _present(current),
     )
     with translated(quiet=True), tuned(_session_of(frame)):
-        options = _options(column_map)
-        log = _log(ordered(frame, options, order_by), options, question)
+        log = _log(frame, _options(column_map), question, order_by)
         analysis = analyse(log, question)
         log.forget()
     return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
@@ -226,7 +225,7 @@ def judge(
         file_row = [] if order_by is not None else file_and_row(frame) or []
         base = frame.select("*", *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        log = _log(ordered(base, options, order_by, row_id=_ROW_ID), options, question, keeps_rows=True)
+        log = _log(base, options, question, order_by, row_id=_ROW_ID)
         duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
         log.forget()
     together = base.join(duplicates, _ROW_ID, "left")
@@ -237,11 +236,14 @@ def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
     return checked_options(ReadOptions(column_map=dict(column_map or {})))
 
 
-def _log(receipts: Ordered, options: ReadOptions, question: Question, *, keeps_rows: bool = False) -> ChunkedLog:
-    key, context = domain_key(question.key), receipts.frame.sparkSession.sparkContext
-    max_missed = question.settings.max_missed
-    read = read_frame(receipts, Reading(options, secrets.token_bytes(16)), key)
-    return chunked_log(*read, key, cores=context.defaultParallelism, keeps_rows=keeps_rows, max_missed=max_missed)
+def _log(
+    frame: DataFrame, options: ReadOptions, question: Question, order_by: str | None, row_id: str | None = None
+) -> ChunkedLog:
+    """The receipts of a frame as a log, which keeps rows where they have an id of their own."""
+    key, cores = domain_key(question.key), frame.sparkSession.sparkContext.defaultParallelism
+    read = read_frame(frame, Reading(options, secrets.token_bytes(16)), key, order_by=order_by, row_id=row_id)
+    max_missed, keeps_rows = question.settings.max_missed, row_id is not None
+    return chunked_log(*read, key, cores=cores, keeps_rows=keeps_rows, max_missed=max_missed)
 
 
 def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
@@ -305,7 +307,7 @@ def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatc
 
 
 @contextmanager
-def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
+def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], object]]:
     """What writes rows to a path: Parquet into a new folder there, or at a URL, by the tasks; else one file.
 
     Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.writer` does.
@@ -314,11 +316,7 @@ def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], None]]:
         yield lambda rows: rows.write.option("compression", "zstd").parquet(path)
     elif path.endswith("/") or Path(path).is_dir():
         with appearing(path) as folder:
-
-            def write_parts(rows: DataFrame) -> None:
-                _write_parts(rows, folder)
-
-            yield write_parts
+            yield lambda rows: _write_parts(rows, folder)
     else:
         with open_table(path, VERDICT_SCHEMA) as table, _parts_beside(Path(path)) as folder:
 

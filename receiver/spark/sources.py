@@ -119,12 +119,10 @@ def read_elsewhere(
         if not all(name.endswith(".parquet") for name in names):
             if order_by is not None:
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
-            return _read_contents(contents, how, key, on_progress)
+            work = partial(_read_content, how)
+            return _numbered(*_read(contents.select("path", "content"), work, on_progress), key)
         frame = spark.read.option("mergeSchema", "true").parquet(*logs)
-    receipts = ordered(frame, options, order_by)
-    if receipts.note:
-        note(receipts.note)
-    return read_frame(receipts, how, key, on_progress=on_progress)
+    return read_frame(frame, how, key, order_by=order_by, note=note, on_progress=on_progress)
 
 
 def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
@@ -142,13 +140,16 @@ def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
     return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
 
 
-def _read_contents(contents: DataFrame, how: Reading, key: DomainKey, on_progress: OnProgress | None) -> Read:
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task_output(partial(_read_content, how), batches, Piece, UnitReport)
+def _read(
+    frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[Row]], on_progress: OnProgress | None
+) -> tuple[SparkFlow, list[UnitReport]]:
+    """What tasks make of the frame's batches: pieces, kept, and the reports of their units."""
 
-    frame = contents.select("path", "content").mapInArrow(task, ddl_of(Piece, UnitReport))
-    pieces, reports = SparkFlow(frame, (Piece, UnitReport), on_progress).kept(_WHAT, UnitReport)
-    return _numbered(pieces, reports, key)
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task_output(work, batches, Piece, UnitReport)
+
+    flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
+    return flow.kept(_WHAT, UnitReport)
 
 
 def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
@@ -173,22 +174,34 @@ def _unit_of_task(number: int, way_on: str) -> int:
     return _partition() * _UNITS_PER_TASK + number
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """The receipts of a frame under a log's names, and what their order goes by."""
-
-    frame: DataFrame
-    by_file: bool
-    """Each file of the frame is a log of its own, and `_FILE` and `_ROW` say where a receipt stands; else the rows of all
-    partitions stand in order.
+def read_frame(
+    frame: DataFrame,
+    how: Reading,
+    key: DomainKey,
+    *,
+    order_by: str | None = None,
+    row_id: str | None = None,
+    note: Callable[[str], None] = lambda _text: None,
+    on_progress: OnProgress | None = None,
+) -> Read:
+    """Read a frame's receipts in the order that is asked for: by a column, else by file and row where the frame has them, else by
+    time. Ties go by content. `LogFormatError` for columns that aren't a log's; `row_id` names one to keep.
     """
-    note: str | None
-    """What the user should know of the order."""
+    receipts, by_file = _ordered(frame, how.options, order_by, row_id, note)
+    work = partial(_read_task, how, by_file=by_file)
+    pieces, reports = _read(receipts, work, on_progress)
+    if by_file and not _in_order(reports):
+        # The rows of a file don't come one after the other, as after a shuffle.
+        pieces.forget()
+        pieces, reports = _read(receipts.orderBy(_FILE, _ROW), work, on_progress)
+    return _numbered(pieces, reports, key)
 
 
-def ordered(frame: DataFrame, options: ReadOptions, order_by: str | None, row_id: str | None = None) -> Ordered:
-    """The receipts of a frame in the order that is asked for: by a column, else by file and row where the frame has them,
-    else by time. Ties go by content. `LogFormatError` for columns that aren't a log's; `row_id` names one to keep.
+def _ordered(
+    frame: DataFrame, options: ReadOptions, order_by: str | None, row_id: str | None, note: Callable[[str], None]
+) -> tuple[DataFrame, bool]:
+    """The receipts under a log's names. Where the second is true, each file of the frame is a log of its own, and `_FILE` and
+    `_ROW` say where a receipt stands; else the rows of all partitions stand in order.
     """
     fields = fields_of(frame.columns, options, _FRAME)
     columns = [named(frame.columns[index]).alias(column) for column, index in fields.items()]
@@ -203,15 +216,15 @@ def ordered(frame: DataFrame, options: ReadOptions, order_by: str | None, row_id
             )
         by = frame.select(*columns, *kept, named(order_by).alias(_ORDER), named(order_by).isNull().alias(_MISSING))
         try:
-            return Ordered(by.orderBy(_ORDER, *content).drop(_ORDER), by_file=False, note=None)
+            return by.orderBy(_ORDER, *content).drop(_ORDER), False
         except AnalysisException as error:
             raise SettingsError(
                 f"the column {order_by!r} has no order", hint="order by a number, a time or a text"
             ) from error
     if (file_row := file_and_row(frame)) is not None:
-        return Ordered(frame.select(*columns, *kept, *file_row), by_file=True, note=None)
-    note = "the source has no order of rows: receipts go by their time, those of one time by their content"
-    return Ordered(_with_times(receipts, options).orderBy(_ORDER, *content).drop(_ORDER), by_file=False, note=note)
+        return frame.select(*columns, *kept, *file_row), True
+    note("the source has no order of rows: receipts go by their time, those of one time by their content")
+    return _with_times(receipts, options).orderBy(_ORDER, *content).drop(_ORDER), False
 
 
 def named(name: str) -> Column:
@@ -270,16 +283,6 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
-def read_frame(receipts: Ordered, how: Reading, key: DomainKey, *, on_progress: OnProgress | None = None) -> Read:
-    """Read a frame's receipts."""
-    pieces, reports = _read(receipts, how, on_progress)
-    if receipts.by_file and not _in_order(reports):
-        # The rows of a file don't come one after the other, as after a shuffle.
-        pieces.forget()
-        pieces, reports = _read(replace(receipts, frame=receipts.frame.orderBy(_FILE, _ROW)), how, on_progress)
-    return _numbered(pieces, reports, key)
-
-
 def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
     """What was read, in units that are known only after reading."""
     if not reports:
@@ -292,21 +295,10 @@ def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> R
     numbers = {report.unit: number for number, report in enumerate(reports)}
     for report in reports:
         report.unit = numbers[report.unit]
-    return Read(replace(pieces.only(Piece), arriving=_renumbered(numbers)), units, reports_of(reports, units, key))
-
-
-def _renumbered(numbers: dict[int, int]) -> Callable[[Row], Row]:
-    return lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
-
-
-def _read(receipts: Ordered, how: Reading, on_progress: OnProgress | None) -> tuple[SparkFlow, list[UnitReport]]:
-    work = partial(_read_task, how, by_file=receipts.by_file)
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return task_output(work, gathered(batches), Piece, UnitReport)
-
-    flow = SparkFlow(receipts.frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
-    return flow.kept(_WHAT, UnitReport)
+    renumbered = replace(
+        pieces.only(Piece), arriving=lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
+    )
+    return Read(renumbered, units, reports_of(reports, units, key))
 
 
 def _in_order(reports: Sequence[UnitReport]) -> bool:
@@ -317,6 +309,7 @@ def _in_order(reports: Sequence[UnitReport]) -> bool:
 
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """Each run of rows of one file, or the whole partition, is a unit."""
+    batches = gathered(batches)
     for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
         unit, at = _unit_of_task(number, _AN_ORDER), _At()
         checked = _checked(rows, how, file or f"{_FRAME}, partition {_partition()}", at)
