@@ -24,7 +24,7 @@ from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.whole import WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
     import pyarrow as pa
@@ -130,7 +130,10 @@ def compare_policies(
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
-        crossed_domains=_crossed_domains(receipts, contest.domains),
+        # New in their domain, beyond the first of each id in the log. One of the texts is the missing id.
+        crossed_domains=sum(len(each.log_rows) - each.rows.duplicates for each in contest.domains)
+        - receipts.ids.count
+        + 1,
         left_out=tuple(contest.left_out),
         recommendation=contest.recommendation,
     )
@@ -182,12 +185,6 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
 def _contender(text: str, stated: Policy, receipts: Receipts, *, is_fitted: bool = False) -> _Contender:
     compiled_policy = compiled_policy_of(stated, receipts)
     return _Contender(text, stated, compiled_policy, bytes_per_id(stated, CompareSettings()), is_fitted)
-
-
-def _crossed_domains(receipts: Receipts, domains: Iterable[Domain]) -> int:
-    """Receipts new in their domain beyond the first of each id in the log."""
-    new = sum(len(domain.log_rows) - domain.rows.duplicates for domain in domains)
-    return new - (receipts.ids.count - 1)  # one of the texts is the missing id
 
 
 def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:

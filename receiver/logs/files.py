@@ -26,8 +26,6 @@ _PARTITION = re.compile("[^=]+=.*", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One file to be read."""
-
     path: Path | None
     """None for standard input, and for a URL."""
     name: str

@@ -44,8 +44,6 @@ IndexedReceipt = tuple[int, Receipt]
 
 
 class Packed(NamedTuple):
-    """A batch as bytes."""
-
     receipts: int
     size_bytes: int
     """Before compression."""
@@ -178,7 +176,6 @@ def _split(joined: Iterable[bytes]) -> pa.Array:
 
 
 def columns_of(receipts: Sequence[Receipt]) -> Columns:
-    """Receipts in columns."""
     fields = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
     return {_COLUMN_OF_FIELD[name]: list(values) for name, values in zip(Receipt._fields, fields, strict=True)}
 

@@ -67,10 +67,6 @@ class SegmentNames:
         """The hidden files whose names go on with this; oldest first."""
         return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + more))
 
-    def begun_at(self, began: datetime) -> str:
-        """The name of a file that this process begins at a time in UTC."""
-        return f"{self.stem}-{began:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.ending}"
-
     def _matching(self, pattern: str) -> list[Path]:
         known = re.compile(pattern, re.ASCII)
         return [self.folder / name for name in sorted(os.listdir(self.folder)) if known.fullmatch(name)]  # noqa: PTH208
@@ -104,7 +100,7 @@ class RecordingFolder:
         """A name for another file, later than those before even where the clock was set back."""
         while True:
             self._newest = max(datetime.now(UTC), self._newest + _TICK)
-            name = self.names.begun_at(self._newest)
+            name = f"{self.names.stem}-{self._newest:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.names.ending}"
             if not (self.names.folder / name).exists():
                 return name
 

@@ -23,8 +23,6 @@ BOM = b"\xef\xbb\xbf"
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One opened log."""
-
     name: str
     """As errors name it: the path, or `-` for standard input."""
     pieces: Iterator[bytes]

@@ -43,8 +43,6 @@ _CUT = Context(prec=40, rounding=ROUND_FLOOR)
 
 
 class Times(NamedTuple):
-    """A column of times."""
-
     us: npt.NDArray[np.int64]
     """-1 where the time can't be read."""
     units: npt.NDArray[np.uint8]

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -74,7 +74,7 @@ def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator
     """
     table, compressed = _format_of(path)
     with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:
-        sink = stack.enter_context(compressed(file)) if compressed else file
+        sink = stack.enter_context(compressed(file))
         yield lambda schema: TableWriter(stack.enter_context(table(sink, schema)))
 
 
@@ -128,26 +128,22 @@ def _parquet(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
         yield writer.write_batch
 
 
-def _gzip(file: IO[bytes]) -> AbstractContextManager[Any]:
-    # Neither name nor time in the header: equal tables are equal bytes.
-    return gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0)
-
-
-def _zstd(file: IO[bytes]) -> AbstractContextManager[Any]:
-    return zstandard.ZstdCompressor().stream_writer(file, closefd=False)
-
-
 _TABLES = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
-_COMPRESSIONS = {"": None, ".gz": _gzip, ".zst": _zstd}
-_FORMATS = {
+_COMPRESSIONS: dict[str, _Compression] = {
+    "": nullcontext,
+    # Neither name nor time in the header: equal tables are equal bytes.
+    ".gz": lambda file: gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0),
+    ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
+}
+_FORMATS: dict[str, tuple[_Table, _Compression]] = {
     table_ending + ending: (table, compression)
     for ending, compression in _COMPRESSIONS.items()
     for table_ending, table in _TABLES.items()
-} | {".parquet": (_parquet, None)}
+} | {".parquet": (_parquet, nullcontext)}
 """Parquet compresses its own pages."""
 
 
-def _format_of(path: StrPath) -> tuple[_Table, _Compression | None]:
+def _format_of(path: StrPath) -> tuple[_Table, _Compression]:
     name = os.fspath(path).lower()
     for ending, known in _FORMATS.items():
         if name.endswith(ending):

@@ -33,7 +33,6 @@ _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 
 
 def comparison_document(comparison: Comparison) -> Document:
-    """The report of a comparison."""
     log, key, policies = comparison.log, comparison.key, comparison.policies
     answer, *findings = standing_out(comparison)
     best = [policies[index].policy for index in sorted(best_of(comparison))[:_FEW_POLICIES]]
@@ -167,9 +166,9 @@ def named_policy(policy: str) -> str:
     return words.sanitised(policy, _LONGEST_NAME)
 
 
-def with_number(index: int, figures: PolicyFigures, most: int = _LONGEST_LABEL) -> str:
+def with_number(index: int, figures: PolicyFigures) -> str:
     """A policy's text after its number, which distinguishes equal texts."""
-    return f"{index + 1}. {words.sanitised(figures.policy, most)}"
+    return f"{index + 1}. {words.sanitised(figures.policy, _LONGEST_LABEL)}"
 
 
 def best_of(comparison: Comparison) -> frozenset[int]:

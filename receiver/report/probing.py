@@ -34,7 +34,7 @@ def probe_object(probe: Probe) -> dict[str, Any]:
     return {
         "address": probe.address,
         "messages": probe.messages,
-        "redeliveries": [_redelivery_object(each) for each in probe.redeliveries],
+        "redeliveries": [_record(each) for each in probe.redeliveries],
         "selectors": probe.selectors,
         "selectors_why": probe.selectors_why or None,
         "drops_known_ids": probe.drops_known_ids,
@@ -43,7 +43,7 @@ def probe_object(probe: Probe) -> dict[str, Any]:
     }
 
 
-def _redelivery_object(redelivery: Redelivery) -> dict[str, Any]:
+def _record(redelivery: Redelivery) -> dict[str, Any]:
     figures = asdict(redelivery)
     times = {name: figures.pop(f"{name}_us") for name in ("first", "last", "expiry_need")}
     return figures | {f"{name}_secs": None if us is None else us / 1e6 for name, us in times.items()}

@@ -44,7 +44,10 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
         if domain.need is not None:
             line(console, f"  needs {_needs(domain.state, domain.need)}")
         if domain.secs_to_memory_limit is not None:
-            line(console, f"  {_memory_limit(domain.secs_to_memory_limit)}")
+            secs = domain.secs_to_memory_limit
+            when = f"in {duration(round(secs * _US_PER_SEC))}" if secs else "now"
+            ids = count(memory_limit_ids(), "id")
+            line(console, f"  at the rate of the last hour, its ids fill the memory for {ids} {when}")
         for row in _sorted_positions(domain):
             line(console, f"  {_shown_position(row)}")
         for node in domain.nodes:
@@ -111,11 +114,6 @@ def _shown_domain(domain: DomainName) -> str:
     return f"{named_domain(domain.name)} (key {sanitised(domain.key)})"
 
 
-def _memory_limit(secs: float) -> str:
-    when = f"in {duration(round(secs * 1_000_000))}" if secs else "now"
-    return f"at the rate of the last hour, its ids fill the memory for {count(memory_limit_ids(), 'id')} {when}"
-
-
 def _rows(domain: StoredDomain) -> str:
     rows = count(domain.rows, "row")
     if domain.remembered_ids is None:
@@ -140,10 +138,6 @@ class _Column(NamedTuple):
 
 def _counter(name: str, title: str) -> _Column:
     return _Column(name, lambda d: getattr(d.state, name), title)
-
-
-def _latest_receipt(domain: StoredDomain) -> str:
-    return second(domain.state.latest_us) if domain.state.last_seq else "-"
 
 
 def _sources(domain: StoredDomain) -> str:
@@ -172,7 +166,7 @@ _COLUMNS = (
         "latest_received_at",
         lambda d: moment_or_none(d.state.latest_us) if d.state.last_seq else None,
         "latest receipt, UTC",
-        _latest_receipt,
+        lambda d: second(d.state.latest_us) if d.state.last_seq else "-",
     ),
     _Column("", lambda d: d.remembered_ids, "ids remembered"),  # JSON has it beside the rows
     _Column("sources", lambda d: d.sources, "sources", _sources),

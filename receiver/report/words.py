@@ -112,17 +112,13 @@ def of_duplicates(missed: int, duplicates: int) -> str:
 def reading(log: LogFigures) -> str:
     """What was read, in one sentence."""
     share = f" ({percent(log.duplicates, log.receipts)} of all)" if log.duplicates else ""
+    span, first, last = "", log.first_received_at_us, log.last_received_at_us
+    if first is not None and last is not None:
+        span = f", received within {duration(last - first)}: {second(first)} to {second(last)} UTC"
     return (
         f"{count(log.receipts, 'receipt')}, {count(log.duplicates, 'duplicate')}{share}, "
-        f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{_span(log)}."
+        f"from {count(log.sources, 'source')} in {count(log.domains, 'domain')}{span}."
     )
-
-
-def _span(log: LogFigures) -> str:
-    first, last = log.first_received_at_us, log.last_received_at_us
-    if first is None or last is None:
-        return ""
-    return f", received within {duration(last - first)}: {second(first)} to {second(last)} UTC"
 
 
 def remarks(log: LogFigures, key: str) -> list[str]:

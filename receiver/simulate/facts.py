@@ -163,14 +163,14 @@ def facts_of(
     for domain, needed in elsewhere:
         elsewhere_of[domain].append(needed)
     for number, own in groupby(shares, lambda share: domain_of[share.chunk]):
-        needs = _part_needs(list(own), measures)
+        needs, of_sources = _part_needs(list(own), measures), Elsewhere(sources=seen.domains[number].sources)
         domains.append(
             replace(
                 seen.domains[number],
                 duplicates=needs.windows.total,
                 window_need=needs.window,
                 expiry_need_us=needs.expiry_us,
-                elsewhere=_elsewhere(elsewhere_of[number], seen.domains[number]) if needs.windows.total else None,
+                elsewhere=Elsewhere.largest([*elsewhere_of[number], of_sources]) if needs.windows.total else None,
             )
         )
     whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
@@ -207,10 +207,6 @@ def facts_of(
         # Lines of one time are ordered by their values: then it doesn't matter in which order files were read.
         status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),
     )
-
-
-def _elsewhere(parts: Iterable[Elsewhere], domain: DomainFigures) -> Elsewhere | None:
-    return Elsewhere.largest([*parts, Elsewhere(sources=domain.sources)])
 
 
 class _BySource(NamedTuple):

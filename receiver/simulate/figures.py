@@ -216,8 +216,6 @@ class Grade(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the advice rests on."""
-
     grade: Grade
     bursts: int
     """Groups of duplicates of one domain that came close together: each stands for one disturbance."""

@@ -17,17 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.domains import Channel, DomainKey
+from receiver.simulate import numbering
 from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered
-from receiver.simulate.numbering import (
-    Channels,
-    Names,
-    TextNumbers,
-    Texts,
-    check_columns,
-    digest_hashes,
-    longest_delivery_us,
-    plain_text,
-)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,7 +38,7 @@ class Receipts:
     """The number of the id's text; the empty text, which means unchecked, is number 0."""
     source_number: Int32s
     channel_number: Int32s
-    ids: TextNumbers
+    ids: numbering.TextNumbers
     sources: list[str]
     channels: list[Channel]
     domains: list[str]
@@ -68,7 +59,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     before the first is read, where the files say how many they hold.
     """
     check_numbered(batches.known_receipts, "receipts")
-    ids, sources, channels = TextNumbers(), Texts(), Channels()
+    ids, sources, channels = numbering.TextNumbers(), numbering.Texts(), numbering.Channels()
     ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
     columns: defaultdict[str, list[npt.NDArray[Any]]] = defaultdict(list)
     rows, skipped, max_delivery_us = 0, 0, 0
@@ -81,21 +72,21 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
                 continue
             rows += len(batch)
             check_numbered(rows, "receipts")
-            max_delivery_us = max(max_delivery_us, longest_delivery_us(batch))
+            max_delivery_us = max(max_delivery_us, numbering.longest_delivery_us(batch))
             flags, digests = batch.jms_redelivered, batch.body_digest
             columns["received_at_us"].append(batch.received_at_us)
-            columns["id_number"].append(ids.number(plain_text(batch.unique_message_id)))
+            columns["id_number"].append(ids.number(numbering.plain_text(batch.unique_message_id)))
             columns["source_number"].append(sources.column(batch.message_source_id, len(batch)))
             columns["channel_number"].append(channels.column(batch))
             # What a batch lacks is broadcast, which takes no memory.
             columns["redelivered"].append(np.broadcast_to(np.False_, len(batch)) if flags is None else flags)
             none = np.broadcast_to(np.uint64(0), len(batch))
-            columns["digest_hash"].append(none if digests is None else digest_hashes(digests))
-    check_columns(batches.columns_present, key)
+            columns["digest_hash"].append(none if digests is None else numbering.digest_hashes(digests))
+    numbering.check_columns(batches.columns_present, key)
     for column, name in (("jms_redelivered", "redelivered"), ("body_digest", "digest_hash")):
         if column not in batches.columns_present:
             columns.pop(name, None)
-    domains: Names[str] = Names()
+    domains: numbering.Names[str] = numbering.Names()
     of_channel = np.array([domains.number(key.name(channel)) for channel in channels.names], np.int32)
     return Receipts(
         # Taken out one by one: a column's parts are not kept beside it.

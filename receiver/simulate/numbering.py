@@ -249,7 +249,6 @@ class Channels(Names[Channel]):
         self._parts = [Texts() for _ in Channel._fields]
 
     def column(self, batch: LogBatch) -> Int32s:
-        """The number of each receipt's channel."""
         columns = [getattr(batch, part) for part in Channel._fields]
         parts = [texts.column(column, len(batch)) for texts, column in zip(self._parts, columns, strict=True)]
         sizes = [len(texts.names) for texts in self._parts]

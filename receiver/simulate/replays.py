@@ -86,8 +86,6 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplayShare:
-    """What the replay of one section comes to."""
-
     domain: int
     caught: Int64s
     """[cell]"""
@@ -201,8 +199,6 @@ def _or_none(least: np.int64) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What the whole log came to."""
-
     settings: tuple[SettingFigures, ...]
     """Every pair of the grid but 0 with 0; sums over the domains."""
     domains: tuple[DomainFigures, ...]

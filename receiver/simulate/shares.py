@@ -76,8 +76,6 @@ class Counted(NamedTuple):
 # `steps` makes columns of shares, by how their types are written here.
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What is counted of one section."""
-
     chunk: int
     """The chunk's number, or the domain's where domains are held whole. Chunks are numbered domain by domain, in order."""
     clock_clamped: int

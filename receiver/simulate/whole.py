@@ -30,8 +30,6 @@ _Value = TypeVar("_Value", np.int32, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """One domain of a log."""
-
     name: str
     receipts: int
     """Unchecked ones included."""

@@ -73,7 +73,6 @@ class CutPlan:
         return np.searchsorted(self.chunk_domain, self.chunk_domain).astype(np.int32)
 
     def of_domain(self, domain: int) -> range:
-        """The chunks of a domain."""
         first, last = np.searchsorted(self.chunk_domain, [domain, domain + 1])
         return range(int(first), int(last))
 

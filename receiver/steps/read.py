@@ -42,8 +42,6 @@ SAMPLE_ROWS = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How units are read."""
-
     options: ReadOptions
     """Checked ones."""
     digest_key: bytes
@@ -285,7 +283,6 @@ def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
 
 
 def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainFigures]:
-    """The domains, ordered by name."""
     name_of = names_of(reports, key)
     sources: dict[str, set[str]] = {name: set() for name in sorted(set(name_of.values()))}
     receipts: Counter[str] = Counter()

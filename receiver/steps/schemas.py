@@ -157,7 +157,6 @@ def parts_of(channels: Iterable[Channel]) -> list[str]:
 
 
 def channel_of(piece: Piece) -> Int32s:
-    """The number of each receipt's channel."""
     return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
 
