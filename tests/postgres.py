@@ -16,6 +16,8 @@ import pytest
 from sqlalchemy import URL, NullPool, create_engine, make_url, text
 
 GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
+OTHER_PROGRAMS = "RECEIVER_TEST_POSTGRES_BIN"
+"""The folder with the programs of another version than the wheel's."""
 STARTS_SECS = ENDS_SECS = 120
 """For which the wheel itself has ten seconds: too few where others need the processors, too."""
 
@@ -36,9 +38,11 @@ def wheel_server() -> Iterator[Any]:
     def patiently(*arguments: Any, timeout: float | None = None, **more: Any) -> Any:
         return run(*arguments, timeout=timeout and STARTS_SECS, **more)
 
+    programs = os.environ.get(OTHER_PROGRAMS)
     # A short path: a socket in it has one too, and 100 characters are the most.
     with (
         patch.object(module, "pgexec", patiently),
+        patch.dict(module.POSTGRES_VERSIONS, {module.TARGET_POSTGRES_VERSION: Path(programs)} if programs else {}),
         tempfile.TemporaryDirectory(prefix="receiver-pg-") as folder,
         wheel.get_server(Path(folder) / "data") as server,
     ):
