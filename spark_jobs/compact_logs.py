@@ -33,7 +33,7 @@ def compact_logs(
     column_map: options.ColumnMap = None,
     time_unit: options.TimeUnit = None,
     time_zone: options.TimeZone = "UTC",
-    on_error: options.WhenUnreadable = options.OnError.STOP,
+    on_error: options.WhenUnreadable = "stop",
     rows_per_file: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows of a file at most; a task holds about so many in memory.")
     ] = 1_000_000,

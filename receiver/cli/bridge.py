@@ -254,25 +254,25 @@ def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
 @contextmanager
 def _logging_status(bridge: Bridge, status_secs: float) -> Iterator[None]:
     """Log the status line every `status_secs` seconds (0: never) and at the end."""
+    if status_secs == 0:
+        yield
+        return
     ended = threading.Event()
-    if status_secs > 0:
-        thread = threading.Thread(target=_log_status, args=(bridge, status_secs, ended), name="Status", daemon=True)
-        thread.start()
+
+    def log() -> None:
+        is_last = False
+        while not is_last:
+            is_last = ended.wait(status_secs)
+            if bridge.has_started:
+                _LOGGER.info("%s", bridge.status_line())
+
+    thread = threading.Thread(target=log, name="Status", daemon=True)
+    thread.start()
     try:
         yield
     finally:
         ended.set()
-        if status_secs > 0:
-            thread.join()
-
-
-def _log_status(bridge: Bridge, status_secs: float, ended: threading.Event) -> None:
-    while True:
-        is_last = ended.wait(status_secs)
-        if bridge.has_started:
-            _LOGGER.info("%s", bridge.status_line())
-        if is_last:
-            return
+        thread.join()
 
 
 @examples(

@@ -72,7 +72,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     column_map: options.ColumnMap = None,
     time_unit: options.TimeUnit = None,
     time_zone: options.TimeZone = "UTC",
-    on_error: options.WhenUnreadable = options.OnError.STOP,
+    on_error: options.WhenUnreadable = "stop",
 ) -> None:
     """Replay a log of receipts through several systems' rules.
 

@@ -97,6 +97,7 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
 
         # Once it is known that there is a Spark.
         from receiver.simulate.analysis import analyse
+        from receiver.spark.flow import costs
         from receiver.spark.frames import verdict_rows, verdicts_file
         from receiver.steps.log import chunked_log
 
@@ -111,7 +112,8 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         if write_verdicts is not None and (single := single_setting(question)):
             write_verdicts(verdict_rows(read, log, *single))
         if cluster.verbose:
-            _print_costs(spark)
+            for line in costs(spark.sparkContext):
+                print(line, file=sys.stderr)
     return analysis
 
 
@@ -163,13 +165,6 @@ def _read(
         on_progress=on_progress,
         note=lambda text: print(f"note: {text}", file=sys.stderr),
     )
-
-
-def _print_costs(spark: SparkSession) -> None:
-    from receiver.spark.flow import costs
-
-    for line in costs(spark.sparkContext):
-        print(line, file=sys.stderr)
 
 
 @contextmanager

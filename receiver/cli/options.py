@@ -17,7 +17,7 @@ from functools import wraps
 from inspect import Parameter, Signature, getsource, signature
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -184,17 +184,6 @@ def _first_paragraph(kind: type, name: str) -> str:
     raise AssertionError(f"{kind.__name__}.{name} has no docstring")
 
 
-class _TimeUnit(StrEnum):
-    S = "s"
-    MS = "ms"
-    US = "us"
-
-
-class OnError(StrEnum):
-    STOP = "stop"
-    SKIP = "skip"
-
-
 Logs = Annotated[
     list[str],
     typer.Argument(
@@ -220,9 +209,9 @@ ColumnMap = Annotated[
     list[str] | None,
     typer.Option("--map", metavar="COLUMN=FIELD", help="Read the column COLUMN from the field FIELD. May be repeated."),
 ]
-TimeUnit = Annotated[
-    _TimeUnit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")
-]
+_Unit = Literal["s", "ms", "us"]
+_OnError = Literal["stop", "skip"]
+TimeUnit = Annotated[_Unit | None, typer.Option(help="Unit of times that are numbers. [default: by their magnitude]")]
 TimeZone = Annotated[str, typer.Option(metavar="ZONE", help="Zone of times that name no zone.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Report = Annotated[
@@ -244,11 +233,11 @@ OrderBy = Annotated[
     str | None, typer.Option(metavar="COLUMN", help="The column that orders a table's rows. Spark only.")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show what Spark and Java print, and what each step cost.")]
-WhenUnreadable = Annotated[OnError, typer.Option(help="What to do with a row that can't be read.")]
+WhenUnreadable = Annotated[_OnError, typer.Option(help="What to do with a row that can't be read.")]
 
 
 def read_options(
-    column_map: list[str] | None, time_unit: _TimeUnit | None, time_zone: str, on_error: OnError
+    column_map: list[str] | None, time_unit: _Unit | None, time_zone: str, on_error: _OnError
 ) -> ReadOptions:
     """How to read, as these arguments say; `SettingsError` for a `--map` that isn't of its form."""
     from receiver.logs import ReadOptions
@@ -263,12 +252,7 @@ def read_options(
         if column in field_of:
             raise SettingsError(f"--map gives {column} twice", hint="leave one out: a column is read from one field")
         field_of[column] = field
-    return ReadOptions(
-        time_unit=None if time_unit is None else time_unit.value,
-        time_zone=time_zone,
-        on_error=on_error.value,
-        column_map=field_of,
-    )
+    return ReadOptions(time_unit=time_unit, time_zone=time_zone, on_error=on_error, column_map=field_of)
 
 
 def refuse_tables(logs: Sequence[str], table_remedy: str) -> None:

@@ -7,10 +7,9 @@ import re
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -33,11 +32,6 @@ _LIKELY_WINDOW = 1_000
 """Fewer ids, beside an expiry of more seconds, look swapped with it."""
 _LEAST_BUDGET_BYTES = 100_000
 """Fewer are hardly meant: they hold a few hundred ids."""
-
-
-class _Engine(StrEnum):
-    LOCAL = "local"
-    SPARK = "spark"
 
 
 @examples(
@@ -109,8 +103,8 @@ def simulate(
     column_map: options.ColumnMap = None,
     time_unit: options.TimeUnit = None,
     time_zone: options.TimeZone = "UTC",
-    on_error: options.WhenUnreadable = options.OnError.STOP,
-    engine: Annotated[_Engine, typer.Option(help="Where to run the replay.")] = _Engine.LOCAL,
+    on_error: options.WhenUnreadable = "stop",
+    engine: Annotated[Literal["local", "spark"], typer.Option(help="Where to run the replay.")] = "local",
     master: options.Master = None,
     order_by: options.OrderBy = None,
     verbose: options.Verbose = False,
@@ -123,11 +117,12 @@ def simulate(
     The command shows what each W and E would have missed and what it costs. It says whether to keep, raise or lower what
     is set today, and why.
     """
-    if engine is _Engine.SPARK and query is not None:
+    local = engine == "local"
+    if not local and query is not None:
         raise SettingsError(
             "--query is for the local engine", hint="let Spark read the database, and give the frame to size_windows"
         )
-    if engine is _Engine.LOCAL:
+    if local:
         for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
             if value:
                 raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
@@ -152,7 +147,6 @@ def simulate(
     )
     from receiver.report.sizing import analysis_document
 
-    local = engine is _Engine.LOCAL
     with report_file(report) as write_report:
         analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
         is_named = current is not None
