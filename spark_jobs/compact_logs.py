@@ -46,13 +46,12 @@ def compact_logs(
     With --append, receipts are added to a compacted log, which must have none that come later in their domain. With
     --on-error skip, OUT/_bad_rows.jsonl says which rows were left out, and why.
     """
-    from receiver.logs import checked_options
     from receiver.logs.compacted import folder_at, manifest_of, new_folder
     from receiver.logs.files import find_files
     from receiver.spark.session import session
 
     key = domain_key(domain)
-    how = checked_options(options.read_options(column_map, time_unit, time_zone, on_error))
+    how = options.read_options(column_map, time_unit, time_zone, on_error)
     files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
     folder = folder_at(out)
     before = manifest_of(folder) if append and folder.is_dir() else None

@@ -142,11 +142,10 @@ def _read(
     files: list[LogFile] | None,
     on_progress: OnProgress,
 ) -> Read:
-    from receiver.logs import checked_options
     from receiver.logs.files import find_files, is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
 
-    options, key = checked_options(request.options), domain_key(request.question.key)
+    options, key = request.options, domain_key(request.question.key)
     with_ids = request.verdicts is not None
     if files is None and cluster.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)

@@ -20,7 +20,7 @@
 
 from receiver.logs.batches import LogBatches, no_receipt, read_logs
 from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, optional_columns
-from receiver.logs.options import ReadOptions, checked_options
+from receiver.logs.options import ReadOptions
 from receiver.logs.source import LogSource
 
 __all__ = [
@@ -30,7 +30,6 @@ __all__ = [
     "LogSource",
     "ReadOptions",
     "StatusLine",
-    "checked_options",
     "no_receipt",
     "optional_columns",
     "read_logs",

@@ -23,7 +23,7 @@ from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch, optional_columns
 from receiver.logs.files import LogFile, find_files, queried
 from receiver.logs.opening import read_file
-from receiver.logs.options import ReadOptions, checked_options
+from receiver.logs.options import ReadOptions
 from receiver.logs.parquet import group_sizes
 
 _NAMES_SHOWN = 3
@@ -36,12 +36,11 @@ def read_logs(paths: Sequence[str], options: ReadOptions, query: str | None = No
     """The receipts of files, folders, globs and `-`, in order, as batches; or those that a query of a database gives, whose
     address is the only path.
 
-    What can be checked without reading is checked at once: `LogFormatError` for a missing file or a folder without
-    logs, `SettingsError` for invalid options. Reading raises `LogFormatError` at a row that can't be read, or at the
+    `LogFormatError` at once for a missing file or a folder without logs; while reading, at a row that can't be read, or at the
     end if there was no receipt at all.
     """
     files = find_files(paths) if query is None else [queried(paths, query)]
-    return LogBatches(files, checked_options(options))
+    return LogBatches(files, options)
 
 
 class LogBatches(Iterator[LogBatch]):

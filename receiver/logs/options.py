@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
@@ -32,7 +32,7 @@ OnError = Literal["stop", "skip"]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read, whatever the format."""
+    """How to read, whatever the format; `SettingsError` for what can't be meant. Mapped columns have their canonical names."""
 
     time_unit: Literal["s", "ms", "us"] | None = None
     """The unit of times that are numbers; None takes it from each value's magnitude."""
@@ -40,24 +40,22 @@ class ReadOptions:
     """The zone of times that have none, by its IANA name."""
     on_error: OnError = "stop"
     column_map: dict[str, str] = field(default_factory=dict)
-    """Canonical column name -> the field to read it from (`--map`)."""
+    """Column, by any name that it has -> the field to read it from (`--map`)."""
     on_skipped: Callable[[str, int, str], None] | None = None
     """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
 
-
-def checked_options(options: ReadOptions) -> ReadOptions:
-    """Options as readers expect them, every mapped column under its canonical name; `SettingsError` for invalid ones."""
-    if options.time_unit is not None and options.time_unit not in UNITS:
-        raise SettingsError(f"unknown time unit {options.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
-    if options.on_error not in get_args(OnError):
-        raise SettingsError(f"unknown treatment of unreadable rows: {options.on_error!r}", hint="stop or skip")
-    try:
-        ZoneInfo(options.time_zone)
-    except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
-        raise SettingsError(
-            f"unknown time zone {options.time_zone!r}", hint="an IANA name such as Europe/Paris"
-        ) from error
-    return replace(options, column_map=_canonical(options.column_map))
+    def __post_init__(self) -> None:
+        if self.time_unit is not None and self.time_unit not in UNITS:
+            raise SettingsError(f"unknown time unit {self.time_unit!r}", hint=f"one of {', '.join(UNITS)}")
+        if self.on_error not in get_args(OnError):
+            raise SettingsError(f"unknown treatment of unreadable rows: {self.on_error!r}", hint="stop or skip")
+        try:
+            ZoneInfo(self.time_zone)
+        except (KeyError, ValueError, OSError) as error:  # ZoneInfoNotFoundError is a KeyError
+            raise SettingsError(
+                f"unknown time zone {self.time_zone!r}", hint="an IANA name such as Europe/Paris"
+            ) from error
+        object.__setattr__(self, "column_map", _canonical(self.column_map))
 
 
 def _canonical_names() -> dict[str, str]:

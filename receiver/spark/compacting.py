@@ -110,7 +110,7 @@ def compact(
     """Write the receipts of a log, in order, to a folder that every task sees. No file has more than `rows_per_file` rows.
 
     The folder is empty, or the compacted log whose manifest is `before`, which grows; its receipts must come before all new
-    ones of their domain. `options` are checked ones. Raises `LogFormatError`, `OutputError`, and `SettingsError` for what
+    ones of their domain. Raises `LogFormatError`, `OutputError`, and `SettingsError` for what
     can't be meant, standard input among it.
     """
     _check(files, key, before, rows_per_file)

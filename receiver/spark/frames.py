@@ -34,7 +34,7 @@ from pyspark.sql import functions as sql
 
 from receiver.domains import domain_key
 from receiver.errors import MissingExtraError, OutputError, SettingsError
-from receiver.logs import ReadOptions, checked_options
+from receiver.logs import ReadOptions
 from receiver.logs.options import fields_of
 from receiver.logs.writer import UNFINISHED, appearing, naming, open_table, replacing
 from receiver.message import Tier, Verdict
@@ -233,7 +233,7 @@ def judge(
 
 
 def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
-    return checked_options(ReadOptions(column_map=dict(column_map or {})))
+    return ReadOptions(column_map=dict(column_map or {}))
 
 
 def _log(

@@ -75,7 +75,7 @@ def read_files(
     with_ids: bool = False,
     on_progress: OnProgress | None = None,
 ) -> Read:
-    """Read files that every task can open. `options` are checked ones."""
+    """Read files that every task can open."""
     units = units_of(files, rows_per_unit=_UNIT_ROWS)
     tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)

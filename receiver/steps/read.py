@@ -43,7 +43,6 @@ SAMPLE_ROWS = 8_192
 @dataclass(frozen=True, slots=True)
 class Reading:
     options: ReadOptions
-    """Checked ones."""
     digest_key: bytes
     with_ids: bool = False
     """Whether the texts of ids are kept too."""

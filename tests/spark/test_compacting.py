@@ -16,7 +16,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError, OutputError, SettingsError
-from receiver.logs import ReadOptions, checked_options, read_logs
+from receiver.logs import ReadOptions, read_logs
 from receiver.logs.compacted import Manifest, manifest_of
 from receiver.logs.files import find_files
 from receiver.spark.compacting import compact
@@ -44,8 +44,8 @@ def compacted(
 ) -> Manifest:
     spark = SparkSession.getActiveSession()
     assert spark is not None
-    logs, checked = find_files([str(path) for path in paths]), checked_options(options)
-    return compact(spark, logs, checked, domain_key(key), folder, before=before, rows_per_file=rows_per_file)
+    logs = find_files([str(path) for path in paths])
+    return compact(spark, logs, options, domain_key(key), folder, before=before, rows_per_file=rows_per_file)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from receiver.domains import domain_key
 from receiver.errors import OutputError, SettingsError
-from receiver.logs import ReadOptions, checked_options, read_logs
+from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
@@ -25,7 +25,7 @@ PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string
 
 @pytest.fixture(scope="module")
 def rows(spark):
-    read = read_files(spark, find_files(SAMPLE), checked_options(ReadOptions()), KEY, with_ids=True)
+    read = read_files(spark, find_files(SAMPLE), ReadOptions(), KEY, with_ids=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "_ROWS_PER_PART", 100_000)
         yield verdict_rows(read, chunked_log(*read, KEY, cores=2, keeps_rows=True), *SETTING)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from receiver.domains import domain_key
-from receiver.logs import ReadOptions, checked_options
+from receiver.logs import ReadOptions
 from receiver.logs.files import find_files
 from receiver.steps.arrow_rows import Row as Made
 from receiver.steps.chunks import assemble as assemble_chunks
@@ -97,7 +97,7 @@ def small_pieces(rows: int):
 
 def read_units(paths: Sequence[str], cutting: Cutting, options: ReadOptions = US) -> tuple[list[Unit], PlainFlow]:
     units = units_of(find_files(paths), rows_per_unit=cutting.rows_per_unit)
-    how = Reading(checked_options(options), DIGEST_KEY, with_ids=True, sample_rows=cutting.sample_rows)
+    how = Reading(options, DIGEST_KEY, with_ids=True, sample_rows=cutting.sample_rows)
     with small_pieces(cutting.piece_rows):
         flow = PlainFlow([Made(unit.number, unit) for unit in units], seed=cutting.seed or 0)
         return units, flow.map(reading(how), Piece, UnitReport)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from receiver.domains import Channel, domain_key
 from receiver.errors import LogFormatError
-from receiver.logs import ReadOptions, checked_options, read_logs
+from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
 from receiver.steps.read import reports_of, status_lines_of, units_of
@@ -179,7 +179,7 @@ def test_skipped_rows_are_counted_and_are_no_receipts(tmp_path):
 
 def test_mapped_fields_and_missing_columns(tmp_path):
     log = write_groups(tmp_path / "log.parquet", received_at=[1, 2, 3], order=["a", "b", "c"])
-    options = checked_options(ReadOptions(column_map={"uniqueMessageId": "order"}))
+    options = ReadOptions(column_map={"uniqueMessageId": "order"})
     _, flow = read_units([str(log)], Cutting(), options)
     for piece in pieces_of(flow):
         assert piece.sources == [""]
