@@ -132,7 +132,9 @@ def check_present(present: Collection[str], names: Sequence[str], options: ReadO
             f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
             for column in lacking
         )
-        raise LogFormatError(source, f"no column {wanted}; there is: {shown}", hint=_hint(lacking, names, options))
+        raise LogFormatError(
+            source, f"no column {wanted}; there is: {shown}", hint=_hint(lacking, names, options, source)
+        )
 
 
 def map_options(fields_by_column: Mapping[str, str]) -> str:
@@ -140,14 +142,14 @@ def map_options(fields_by_column: Mapping[str, str]) -> str:
     return " ".join(f"--map {column}={name}" for column, name in fields_by_column.items())
 
 
-def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions) -> str:
+def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, source: str) -> str:
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
     if near:
         begin = f"did you mean {' and '.join(map(repr, near.values()))}?"
-    elif any(name[:1].isdigit() for name in names):
+    elif any(name[:1].isdigit() for name in names) and "://" not in source:  # no query has a header
         return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     elif len(lacking) > 1:
         begin = "if it is no log of receipts, name those that are, such as 'logs/*.csv'; else say where they are:"

@@ -75,6 +75,8 @@ def test_a_query_that_lacks_a_column_says_what_it_gives(filled):
     with pytest.raises(LogFormatError) as caught:
         asked(filled, "SELECT received_at, connection_id AS order_key FROM receipts")
     assert "no column unique_message_id; there is: 'received_at', 'order_key'" in str(caught.value)
+    with pytest.raises(LogFormatError, match="--map unique_message_id=FIELD"):
+        asked(filled, 'SELECT received_at, connection_id AS "1" FROM receipts')
 
 
 def test_a_percent_sign_and_a_colon_stand_for_themselves(filled):
