@@ -8,6 +8,8 @@ import pytest
 from receiver import TwoTierDetector, Verdict
 from receiver.errors import SettingsError
 
+LONGEST_SECS = 1_000_000_000_000
+
 
 @pytest.mark.parametrize("window", [-1, 1.0, math.nan, "1", None, True, False])
 def test_a_window_is_a_count(window):
@@ -15,10 +17,19 @@ def test_a_window_is_a_count(window):
         TwoTierDetector(window, 1)
 
 
-@pytest.mark.parametrize("expiry_secs", [-1, -0.5, math.nan, math.inf, -math.inf, "1", None, True, False])
+@pytest.mark.parametrize(
+    "expiry_secs", [-1, -0.5, math.nan, math.inf, -math.inf, "1", None, True, False, LONGEST_SECS + 1]
+)
 def test_an_expiry_is_a_time(expiry_secs):
     with pytest.raises(SettingsError, match="expiry_secs"):
         TwoTierDetector(1, expiry_secs)
+
+
+def test_the_longest_expiry_forgets_nothing():
+    detector = TwoTierDetector(0, LONGEST_SECS)
+    detector.receive("a", received_at_us=0)
+    detector.receive("b", received_at_us=LONGEST_SECS * 1_000_000)
+    assert "a" in detector
 
 
 @pytest.mark.parametrize("expiry_secs", [0, 0.0, -0.0, 0.000_000_4])
