@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,15 +91,12 @@ class _Keeper:
 
 
 def read(file: Path) -> list[Line]:
-    """The latest line of each test at each size; a last one that was cut off by a kill is passed over."""
-    latest = {}
+    """All lines, for each run draws other moments; a last one that was cut off by a kill is passed over."""
+    lines = []
     for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        try:
-            line = Line(**json.loads(text))
-        except ValueError:
-            continue
-        latest[line.test, line.size, line.commit] = line
-    return list(latest.values())
+        with suppress(ValueError):
+            lines.append(Line(**json.loads(text)))
+    return lines
 
 
 def table(lines: Iterable[Line]) -> str:

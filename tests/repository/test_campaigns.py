@@ -12,11 +12,11 @@ MORE = Line("tests/a.py::test_kills[postgresql]", "c0", "long", 1.0, {"kills": 5
 OTHERS = Line("tests/b.py::test_faults", "c0", "long", 1.0, {"errors": 7}, 70, 1, 0)
 
 
-def test_the_latest_line_of_each_counts(tmp_path):
+def test_a_line_that_was_cut_off_is_passed_over(tmp_path):
     file = tmp_path / "lines"
     lines = [KILLS, MORE, OTHERS, KILLS]
     file.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines) + '{"test": "cut o')
-    assert read(file) == [KILLS, MORE, OTHERS]
+    assert read(file) == lines
     assert read(tmp_path / "none") == []
 
 
