@@ -12,6 +12,7 @@ from tests.choosing import SIZES
 from tests.docs import test_consumer_programs, test_recipes
 from tests.durable import test_kills
 from tests.durable.conftest import CAMPAIGNS
+from tests.senders import test_sender_crashes
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
@@ -52,6 +53,7 @@ def test_the_campaigns_are_as_large_as_it_says():
                 test_kafka_campaign.MESSAGES,
                 test_streams.KILLS,
                 test_streams.MESSAGES,
+                test_sender_crashes.KILLS,
                 test_consumer_programs.KILLS,
                 test_recipes.KILLS,
             )
