@@ -9,6 +9,7 @@ from receiver.store.inbox import Inbox
 from receiver.store.sql_rows import driver_of
 from tests.bridge.bridged import Route, send
 from tests.bridge.test_connectors import SOON_SECS
+from tests.postgres import needs_counts_at_once
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
 
@@ -40,6 +41,7 @@ def test_it_makes_no_connection_each_time(fresh_postgres_url, tmp_path):
     bridge._flow.prepare()
     before = backends(fresh_postgres_url)
     with engine_of(fresh_postgres_url).connect() as connection:
+        needs_counts_at_once(connection)
         sessions = text(
             "SELECT pg_stat_force_next_flush(), sessions FROM pg_stat_database WHERE datname = current_database()"
         )

@@ -12,6 +12,7 @@ from sqlalchemy import make_url, text
 
 from receiver.store.upkeep import parked_rows, retry_parked
 from tests.durable.opened import opened, send
+from tests.postgres import needs_counts_at_once
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
 
@@ -134,4 +135,5 @@ def test_giving_back_costs_nothing_where_there_is_nothing(fresh_postgres_url):
                 lease.confirm([row.sequence for row in rows])
             inbox.give_back_space()
     with engine_of(fresh_postgres_url).connect() as connection:
+        needs_counts_at_once(connection)
         assert connection.execute(vacuums, {"table": "receiver_inbox"}).one().vacuum_count == 0
