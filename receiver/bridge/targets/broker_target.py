@@ -102,8 +102,9 @@ class SinkTarget(Target, Generic[_S]):
             message.message,
             properties=properties,
             default_source=message.message_source_id,
-            default_id=None,
             # Of its way to here. The broker that gets it says anew what these are.
+            refused=None,
+            default_id=None,
             message_id=None,
             redelivered=False,
             jms_timestamp_ms=None,
