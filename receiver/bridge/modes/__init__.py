@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from receiver.bridge.connectors import Source
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets import Target
-from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.durable.status import Rate, Status, counter
-from receiver.errors import IdFormatError
-from receiver.message import Decision, Receipt
 
 _LOGGER = logging.getLogger("receiver.bridge")
 
@@ -91,23 +88,6 @@ class Flow(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all but the receiver and the target."""
-
-
-def judged(
-    batch: Batch, receipts: Sequence[Receipt], unjudged: Mapping[int, str]
-) -> tuple[list[Decision], dict[int, str]]:
-    """The decision on each receipt; and by index why some aren't judged, those of `unjudged` among them. Such a one counts
-    as one without id."""
-    decide = batch.decide
-    decisions, refused = [], dict(unjudged)
-    for index, receipt in enumerate(receipts):
-        try:
-            decision = decide(None if index in refused else receipt[0], *receipt[1:])
-        except IdFormatError as error:
-            refused[index] = str(error)
-            decision = decide(None, *receipt[1:])
-        decisions.append(decision)
-    return decisions, refused
 
 
 def log_failure(

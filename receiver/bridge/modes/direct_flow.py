@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from receiver.bridge.modes import Figures, Flow, judged, log_failure
+from receiver.bridge.modes import Figures, Flow, log_failure
 from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets import Target
 from receiver.durable.receiver import Receiver
-from receiver.errors import OutputError
+from receiver.errors import IdFormatError, OutputError
 from receiver.settings import BridgeSettings
 
 _LOGGER = logging.getLogger("receiver.bridge")
@@ -26,7 +26,11 @@ class DirectFlow(Flow):
 
     def before_acknowledging(self, taken: Taken) -> None:
         with self.receiver.batch() as batch:
-            judged(batch, taken.receipts, taken.refused)
+            for receipt in taken.receipts:
+                try:
+                    batch.decide(*receipt)
+                except IdFormatError:  # it counts as one without id
+                    batch.decide(None, *receipt[1:])
         self._waiting += taken.messages
         self.figures.waiting = len(self._waiting)
 

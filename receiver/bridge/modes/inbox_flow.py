@@ -15,12 +15,12 @@ from typing import NamedTuple
 from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
-from receiver.bridge.modes import Figures, Flow, judged, log_failure
+from receiver.bridge.modes import Figures, Flow, log_failure
 from receiver.bridge.received import Received, Taken, iso, new_received
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
-from receiver.errors import StoreBusyError
+from receiver.errors import IdFormatError, StoreBusyError
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
@@ -137,7 +137,8 @@ class Dispatcher:
             outcome = self.target.deliver(messages, lease)
             delivered = {numbers[index] for index in outcome.delivered}
             lease.confirm(delivered)
-            tries, parked = lease.tries_failed([numbers[index] for index in outcome.failed]), 0
+            tries = lease.tries_failed([numbers[index] for index in outcome.failed]) if outcome.failed else {}
+            parked = 0
             for index, why in outcome.failed.items():
                 failed = messages[index]._replace(tries=tries[numbers[index]])
                 parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
@@ -227,13 +228,17 @@ class KeepingFlow(Flow):
     def admit(self, batch: Batch, taken: Taken) -> Admitted:
         """In the transaction of the batch: move the source's positions, decide on each message, park those that can't be
         judged or have come back, and keep duplicates that are to be kept."""
-        inbox = self._dispatcher.inbox
+        inbox, decide, first = self._dispatcher.inbox, batch.decide, batch.transaction.first_sequence
         if self._positions is not None:
             self._positions.advance(batch.connection, taken.advances)
-        decisions, refused = judged(batch, taken.receipts, {**taken.refused, **taken.returned})
-        first = batch.transaction.first_sequence
+        refused = {**taken.refused, **taken.returned}
         messages, dropped = {}, {}
-        for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True)):
+        for index, (message, receipt) in enumerate(zip(taken.messages, taken.receipts, strict=True)):
+            try:
+                decision = decide(None if index in refused else receipt[0], *receipt[1:])
+            except IdFormatError as error:  # it counts as one without id
+                refused[index] = str(error)
+                decision = decide(None, *receipt[1:])
             if index in refused:
                 inbox.park(batch.connection, message._replace(sequence=first + index), refused[index])
             elif decision.deliver:
