@@ -6,7 +6,7 @@ import pytest
 
 from receiver.bridge import opening, sink_of, source_of
 from receiver.bridge.connectors import connectors_of
-from receiver.bridge.connectors.address import _PORTS, BrokerAddress
+from receiver.bridge.connectors.address import PORTS, BrokerAddress
 from receiver.bridge.options import Mode
 from receiver.cli.bridge import _Source, _Target
 from receiver.errors import SettingsError
@@ -135,16 +135,16 @@ def test_one_place_may_have_several_addresses(one, other, may_be):
     assert BrokerAddress.parse(other).may_be(BrokerAddress.parse(one)) is may_be
 
 
-@pytest.mark.parametrize("scheme", _PORTS)
+@pytest.mark.parametrize("scheme", PORTS)
 def test_every_scheme_has_its_connectors_and_is_told_of(scheme):
     address = BrokerAddress.parse(f"{scheme}://h/q")
     assert len({*connectors_of(address)}) == 2
     form = f"{address.protocol}://"
     with pytest.raises(SettingsError) as caught:
         BrokerAddress.parse("orders")
-    assert f"{form}USER@HOST:{_PORTS[address.protocol]}/" in caught.value.hint
+    assert f"{form}USER@HOST:{PORTS[address.protocol]}/" in caught.value.hint
     source, target = (argument.__metadata__[0].help for argument in (_Source, _Target))
-    assert f"{form}[USER@]HOST[:{_PORTS[address.protocol]}]/" in source
+    assert f"{form}[USER@]HOST[:{PORTS[address.protocol]}]/" in source
     assert f"{scheme}://" in source
     assert form in target
     assert form in opening._TARGETS
