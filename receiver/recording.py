@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from receiver.closing import Closing
@@ -101,16 +102,42 @@ class Recorder(Closing):
 
     def record(self, receipts: Sequence[Receipt]) -> None:
         """Record receipts that nothing will take back, each with the time of its receipt as read. For no store."""
-        if (row := self._packed((), list(enumerate(receipts)), is_checked=False)) is not None:
+        if (row := self.packed((), list(enumerate(receipts)), is_checked=False)) is not None:
             self.commit(row)
 
-    def packed(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> RecordedRow | None:
-        """What a batch is to leave in the store, in its transaction; None where that is nothing.
+    def packed(
+        self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool = True
+    ) -> RecordedRow | None:
+        """What a batch of these rows is to leave in the store, in its transaction; None where that is nothing.
 
-        `full` are the receipts with more than the id, source and time of a row, by their index in the batch, each
-        with the time of its receipt as read; `rows` are those of the others.
+        `full` are the receipts with more than the id, source and time of their row, or without a row, by their index in the
+        batch, each with the time of its receipt as read. `is_checked`: a batch has checked them.
         """
-        return self._packed(rows, full, is_checked=True)
+        plain = _plain(rows, full)
+        receipts = len(plain) + len(full)
+        if self._in_a_child():
+            if self.last_error != _FORKED:
+                _LOGGER.warning("not recording: %s", _FORKED)
+            self.dropped += receipts
+            self.last_error = _FORKED
+            return None
+        with self._changed:
+            if self._closing:
+                self._drop(receipts, _CLOSED)
+                return None
+            self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait
+            if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_MOST_BYTES):
+                self._drop(receipts, _TOO_MUCH)
+                return None
+            try:
+                row = self._row(plain, full, is_checked=is_checked)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
+                self._failing = True
+                self._drop(receipts, _reason(error))
+                return None
+            if self._store is not None:
+                self._waiting_bytes += row.size_bytes
+            return row if row.receipts else None
 
     def commit(self, row: RecordedRow) -> None:
         """Note that the batch of this row is committed."""
@@ -167,52 +194,20 @@ class Recorder(Closing):
         """Whether this is a process forked off: it lacks the thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _packed(
-        self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool
-    ) -> RecordedRow | None:
-        receipts = len(rows) + len(full)
-        if self._in_a_child():
-            if self.last_error != _FORKED:
-                _LOGGER.warning("not recording: %s", _FORKED)
-            self.dropped += receipts
-            self.last_error = _FORKED
-            return None
-        with self._changed:
-            if self._closing:
-                self._drop(receipts, _CLOSED)
-                return None
-            self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait
-            if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_MOST_BYTES):
-                self._drop(receipts, _TOO_MUCH)
-                return None
-            try:
-                row = self._row(rows, full, is_checked=is_checked)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
-                self._failing = True
-                self._drop(receipts, _reason(error))
-                return None
-            if self._store is not None:
-                self._waiting_bytes += row.size_bytes
-            return row if row.receipts else None
-
     def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
         """A batch for the store. Receipts that no log can hold are dropped."""
-        from receiver.logs.packing import packed
+        from receiver.logs.packing import columns_of, packed, receipts_of, refused
 
         where_and_when = self._recording, self._host, time.time_ns() // 1000
         if is_checked:
             with suppress(ValueError):
                 return RecordedRow(*where_and_when, None, *packed(rows, full, self._channel))
-        return RecordedRow(*where_and_when, None, *packed((), self._good(rows, full), self._channel))
-
-    def _good(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> list[IndexedReceipt]:
-        from receiver.logs.packing import columns_of, receipts_of, refused
-
         receipts = receipts_of(rows, full)
         bad = refused(columns_of(receipts), self._channel)
         for refusal in bad.values():
             self._drop(1, refusal)
-        return list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
+        good = list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in bad))
+        return RecordedRow(*where_and_when, None, *packed((), good, self._channel))
 
     def _make_files_until_closed(self) -> None:
         """Make files whenever one is due, and of all that waits in the end."""
@@ -252,7 +247,7 @@ class Recorder(Closing):
             if self._store is not None:
                 with self._store.connected() as waiting:
                     left = self._make_files_of(waiting, everything=everything)
-            self.folder.finish_left(self._note_damage)
+            self.folder.finish_left(partial(self._drop, 1))
             self.folder.remove_oldest()
         return left
 
@@ -266,7 +261,7 @@ class Recorder(Closing):
             return left
 
     def _make_files_of(self, waiting: RecordedBatches, *, everything: bool) -> Left:
-        before_us = self._foreign_before_us()
+        before_us = int(time.time_ns() / 1000 - _FOREIGN_ROTATIONS * self._settings.rotate_secs * 1e6)
         for cut in waiting.cuts(before_us):  # of processes that were killed
             self._finish(waiting, cut)
         size_bytes = self._settings.rotate_bytes
@@ -281,7 +276,7 @@ class Recorder(Closing):
             everything = everything and cut_now.size_bytes >= size_bytes  # others may go on recording for ever
 
     def _finish(self, waiting: RecordedBatches, cut: Cut) -> None:
-        self.folder.finish(cut.file, waiting.packed(cut), self._note_damage)
+        self.folder.finish(cut.file, waiting.packed(cut), partial(self._drop, 1))
         waiting.delete(cut)
 
     def _secs_to_file(self, left: Left) -> float:
@@ -291,12 +286,6 @@ class Recorder(Closing):
         # Where the clock was set back, the time by which they are ahead counts as well.
         age_secs = abs(time.time_ns() // 1000 - left.oldest_us) / 1e6 if left.oldest_us else 0.0
         return max(0.0, self._settings.rotate_secs - age_secs)
-
-    def _foreign_before_us(self) -> int:
-        return int(time.time_ns() / 1000 - _FOREIGN_ROTATIONS * self._settings.rotate_secs * 1e6)
-
-    def _note_damage(self, problem: str) -> None:
-        self._drop(1, problem)
 
     def _recover(self) -> None:
         """Say that it works again, if it didn't."""
@@ -314,6 +303,20 @@ class Recorder(Closing):
             self._reported.add(said)
         if new:
             _LOGGER.warning(said)
+
+
+def _plain(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> Sequence[ReceiptValues]:
+    """The rows of a batch that hold all there is to their receipt."""
+    if not full:
+        return rows
+    without_row = 0
+    of_full = set()
+    for index, receipt in full:
+        if receipt.unique_message_id:  # else it has no row, and the rows behind it stand one place further ahead
+            of_full.add(index - without_row)
+        else:
+            without_row += 1
+    return [row for index, row in enumerate(rows) if index not in of_full]
 
 
 def _checked(channel: Channel) -> Channel:

@@ -326,13 +326,9 @@ class DomainCache:
         if not isinstance(policy, TwoTierDetector):
             return []
         due = self._retirement.due(policy)
-        self.retire(due)
+        for source in due:
+            policy.retire(source)
         return due
-
-    def retire(self, sources: Iterable[str | None]) -> None:
-        assert isinstance(self.policy, TwoTierDetector)  # noqa: S101 - others have no sources to retire
-        for source in sources:
-            self.policy.retire(source)
 
     def needs_with(self, duplicates: Iterable[Duplicate], latest_us: int) -> str | None:
         """The domain's needs as they are stored, with those of more duplicates."""

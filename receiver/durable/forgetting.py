@@ -147,7 +147,8 @@ def _retire_in(
     if idle_days is not None:
         due |= set(longer_silent_than(detector, idle_days))
     before = detector.remembered_ids
-    cache.retire(due)
+    for source in due:
+        detector.retire(source)
     if due:
         after = state._replace(
             last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)

@@ -1,8 +1,4 @@
-"""What the batches of one receiver share: the log, the domain in memory, and what became of earlier batches.
-
-A batch in a transaction of its caller's leaves its number in the store, in that transaction. So whether it was committed is
-looked up when the domain is next used, and only then it is counted.
-"""
+"""What the batches of one receiver share: the log, the domain in memory, and the batches whose outcome isn't known yet."""
 
 from __future__ import annotations
 
@@ -19,15 +15,15 @@ from receiver.domains import Channel
 from receiver.durable.cache import DomainCache
 from receiver.durable.duplicates import OnDuplicate, report
 from receiver.durable.opening import MEMORY, Opened, new_number
-from receiver.durable.status import Counters, Tally
+from receiver.durable.status import Counters
+from receiver.durable.transaction import Unsettled, settle
 from receiver.errors import StoreBusyError, StoreError
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded
 from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import shown
-from receiver.store.log import DomainLog, JoinedLog, KeptLog
-from receiver.store.sql_rows import BatchNumber
+from receiver.store.log import KeptLog
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
@@ -47,15 +43,6 @@ class BatchOptions(NamedTuple):
     reject_batches: bool
     delivers_reused_ids: bool
     """Whether a known id that comes with another body is delivered."""
-
-
-class _Unsettled(NamedTuple):
-    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
-
-    number: int
-    tally: Tally
-    """To be counted if it was committed."""
-    transaction: Any
 
 
 class DomainSession(Guarded):
@@ -83,13 +70,13 @@ class DomainSession(Guarded):
         self.recorder: Recorder | None = None
         self.is_concurrent: bool | None = None
         """Which kind of domain it was opened as; None for either kind."""
-        self._on_duplicate = on_duplicate
-        self._writer = new_number()
-        self._numbered = 0
+        self.writer = new_number()
+        """By which the store knows the numbers that batches of this receiver have left there."""
+        self.numbered = 0
         """How many batches have left their number."""
-        self._unsettled: deque[_Unsettled] = deque()
-        self._held_by: Hashable = None
-        """The thread or the task whose batch is under way."""
+        self.unsettled: deque[Unsettled] = deque()
+        """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
+        self._on_duplicate = on_duplicate
 
     def claims_of(self, connection: Connection) -> Claims:
         """The claims of the domain, through a connection of ours or of a caller's."""
@@ -143,16 +130,6 @@ class DomainSession(Guarded):
         except Exception:
             _LOGGER.warning("can't finish what killed processes have recorded: %s", self.address, exc_info=True)
 
-    def take(self, owner: Hashable) -> None:
-        """Have the domain to ourselves within this process, for a batch of this thread or task."""
-        self._acquire()
-        self._held_by = owner
-
-    def give_back(self) -> None:
-        """Let others of this process have the domain."""
-        self._held_by = None
-        self._thread_lock.release()
-
     def own(self, state: DomainState, given: URL | None = None) -> DomainState:
         """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
 
@@ -174,60 +151,21 @@ class DomainSession(Guarded):
             )
         return state
 
-    def new_batch_number(self) -> BatchNumber:
-        """The number that a batch in its caller's transaction leaves there."""
-        self._numbered += 1
-        return BatchNumber(self._writer, self._numbered)
-
-    def expect(self, number: BatchNumber, tally: Tally, transaction: Any) -> None:
-        """Note that a batch is in its caller's transaction, whose outcome will be looked up."""
-        self._unsettled.append(_Unsettled(number.batch, tally, transaction))
-
-    def count(self, tally: Tally) -> None:
-        """Count a batch, which is known to be committed."""
-        if self.recorder is not None and tally.recorded is not None:
-            self.recorder.commit(tally.recorded)
-        self.counters.commit(tally)
-
-    def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
-        """Look up what became of earlier batches; drop the cache if one wasn't committed.
-
-        Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
-        still have its COMMIT to do.
-        """
-        if not self._unsettled:
-            return
-        last = log.rows.last_batch(self._writer)
-        # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
-        while has_domain and self._unsettled and self._unsettled[-1].number > last:
-            self._unsettled.pop()
-            self.counters.roll_back()
-            self.cache.drop()
-        # We see our own uncommitted batches here, but they may yet be rolled back.
-        under_way = log.transaction if isinstance(log, JoinedLog) else log
-        while self._unsettled:
-            oldest = self._unsettled[0]
-            if oldest.number > last or oldest.transaction is under_way:
-                break
-            self._unsettled.popleft()
-            self.count(oldest.tally)
-
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
-        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self._unsettled)
+        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self.unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self._unsettled or self.callers_go_on() or not self._acquire_if_free():
+        if not self.unsettled or self.callers_go_on() or not self._acquire_if_free():
             return
         try:
             with self._between_batches() as log:
                 state = log.begin_if_free()
-                has_domain = state is not None
                 self.own(state or log.begin_reading())
-                self.settle(log, has_domain=has_domain)
+                settle(self, log, has_domain=state is not None)
         finally:
-            self._thread_lock.release()
+            self.release()
 
     def notify(self) -> None:
         """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
@@ -246,14 +184,14 @@ class DomainSession(Guarded):
         try:
             self.cache.count_silent_sources()
         finally:
-            self._thread_lock.release()
+            self.release()
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; then report, and finish the recording.
 
         A process forked off leaves all of that to its parent.
         """
-        if self._held_by == threading.get_ident() and not self.is_forked_off:
+        if self.held_by == threading.get_ident() and not self.is_forked_off:
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
         if self._acquire_to_close():
             try:
@@ -264,7 +202,7 @@ class DomainSession(Guarded):
                 _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
             finally:
                 self.log.close()
-                self._thread_lock.release()
+                self.release()
         self.notify()
         if self.recorder is not None:
             self.recorder.close()
@@ -276,13 +214,13 @@ class DomainSession(Guarded):
                 self.address,
             )
             return
-        if not self.cache.has_deletable and not self._numbered:
+        if not self.cache.has_deletable and not self.numbered:
             return
         state = self.own(self.log.begin())
-        self.settle(self.log)
+        settle(self, self.log)
         self.cache.follow(self.log, state)
         self.log.record(state, self.cache.changes(deletes_all=True), before=state)
-        if self._numbered:
-            self.log.forget_batches(state, self._writer)
+        if self.numbered:
+            self.log.forget_batches(state, self.writer)
         self.log.commit()
         self.log.give_back_space()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from receiver.durable.cache import DomainCache
 from receiver.durable.duplicates import Duplicate, Need, over_last_day
-from receiver.message import Receipt, ReceiptValues, Tier
+from receiver.message import Receipt, Tier
 from receiver.recording import Recorder
 from receiver.store.tables import DomainState, RecordedRow
 
@@ -248,19 +248,6 @@ class Tally(Counts):
         self.redelivered += 1
         if jms_timestamp_ms:
             self.max_delivery_us = max(self.max_delivery_us, received_at_us - jms_timestamp_ms * 1000)
-
-    def plain_rows(self, rows: Sequence[ReceiptValues]) -> Sequence[ReceiptValues]:
-        """The rows of the batch that hold all there is to their receipt."""
-        if not self.full_receipts:
-            return rows
-        without_row = 0
-        full = set()
-        for index, receipt in self.full_receipts:
-            if receipt.unique_message_id:  # else it has no row, and the rows behind it stand one place further ahead
-                full.add(index - without_row)
-            else:
-                without_row += 1
-        return [row for index, row in enumerate(rows) if index not in full]
 
     def note_duplicate(self, event: Duplicate) -> None:
         self.duplicates += 1

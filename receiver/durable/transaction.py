@@ -6,7 +6,8 @@
     ended     committed, given up by `abandon` or, in a caller's transaction, left to the caller, who commits
 
 Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log where
-the connection was lost during the commit. That of a caller's transaction is looked up when the domain is next used.
+the connection was lost during the commit. In a transaction of its caller's, a batch leaves its number. So whether it was
+committed is looked up when the domain is next used, and only then it is counted: `settle`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -28,7 +29,7 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import store_error, translated
-from receiver.store.log import DomainLog
+from receiver.store.log import DomainLog, JoinedLog
 from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState
 
@@ -69,7 +70,7 @@ class Transaction:
         session, log, held, joined = self._session, self.log, self._held, self._joined
         try:
             hold(held)
-            session.take(held.owner)
+            session.acquire(held.owner)
         except BaseException:
             release(held)
             raise
@@ -77,11 +78,11 @@ class Transaction:
             given = None if joined is None else joined.connection.engine.url
             with translated(given or session.address):
                 self.state = session.own(log.begin(), given)
-                session.settle(log)
+                settle(session, log)
                 self._has_read_on = session.cache.follow(log, self.state)
         except BaseException:
             log.rollback()
-            session.give_back()
+            session.release()
             release(held)
             raise
 
@@ -104,7 +105,10 @@ class Transaction:
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
         session, log, cache = self._session, self.log, self.cache
-        number = None if self._joined is None else session.new_batch_number()
+        number = None
+        if self._joined is not None:
+            session.numbered += 1
+            number = BatchNumber(session.writer, session.numbered)
         try:
             session.check_usable()  # it may have been forked off inside the batch
             state, changes = self._changes(rows, tally, number)
@@ -117,10 +121,10 @@ class Transaction:
         try:
             if self._joined is not None and number is not None:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
-                session.expect(number, tally, self._joined.transaction)
+                session.unsettled.append(Unsettled(number.batch, tally, self._joined.transaction))
             else:
                 self._commit(state, tally)
-                session.count(tally)
+                _count(session, tally)
             cache.advance(state, changes.rows)
             log.give_back_space()
         except BaseException:
@@ -138,7 +142,7 @@ class Transaction:
         if self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
         if (recorder := self._session.recorder) is not None:
-            tally.recorded = recorder.packed(tally.plain_rows(rows), tally.full_receipts)
+            tally.recorded = recorder.packed(rows, tally.full_receipts)
         with corrupt_if_nonsense(self.state):
             retired = cache.retire_due()
             changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=tally.recorded)
@@ -205,11 +209,48 @@ class Transaction:
             raise
 
     def _end(self) -> None:
-        self._session.give_back()
+        self._session.release()
         if self._joined is None:
             release(self._held)
         else:  # the domain stays locked until the caller's transaction ends
             self._held.domain, self._held.is_over = None, self._joined.is_over
+
+
+class Unsettled(NamedTuple):
+    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
+
+    number: int
+    tally: Tally
+    """To be counted if it was committed."""
+    transaction: Any
+
+
+def settle(session: DomainSession, log: DomainLog, *, has_domain: bool = True) -> None:
+    """Look up what became of earlier batches; drop the cache if one wasn't committed.
+
+    Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
+    still have its COMMIT to do.
+    """
+    unsettled = session.unsettled
+    if not unsettled:
+        return
+    last = log.rows.last_batch(session.writer)
+    # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
+    while has_domain and unsettled and unsettled[-1].number > last:
+        unsettled.pop()
+        session.counters.roll_back()
+        session.cache.drop()
+    # We see our own uncommitted batches here, but they may yet be rolled back.
+    ours = log.transaction if isinstance(log, JoinedLog) else log
+    while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
+        _count(session, unsettled.popleft().tally)
+
+
+def _count(session: DomainSession, tally: Tally) -> None:
+    """Count a batch that is known to be committed."""
+    if session.recorder is not None and tally.recorded is not None:
+        session.recorder.commit(tally.recorded)
+    session.counters.commit(tally)
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -31,6 +31,8 @@ class Guarded:
         self._name = name
         self._uses = uses
         self._thread_lock = thread_lock or threading.Lock()
+        self.held_by: Hashable = None
+        """The thread, or the task of an event loop, that has acquired it by name."""
         self._pid = os.getpid()
         self._is_closed = False
 
@@ -56,7 +58,7 @@ class Guarded:
         if self._is_closed:
             raise ClosedError(f"the {self._name} is closed", hint="open another, or close this one after its last use")
 
-    def _acquire(self) -> None:
+    def acquire(self, owner: Hashable = None) -> None:
         """Have it to ourselves; `ClosedError` also if it was closed while we waited."""
         self.check_usable()  # before the lock, which a process forked off may have got locked, for ever
         if not self._thread_lock.acquire(timeout=self.patience_secs):
@@ -69,6 +71,12 @@ class Guarded:
         except BaseException:
             self._thread_lock.release()
             raise
+        self.held_by = owner
+
+    def release(self) -> None:
+        """Let other threads have it."""
+        self.held_by = None
+        self._thread_lock.release()
 
     def _acquire_if_free(self) -> bool:
         """Have it to ourselves if no other thread has it and it can be used; whether we have it."""
@@ -82,7 +90,7 @@ class Guarded:
     def _acquire_to_close(self) -> bool:
         """Have it to ourselves for the last time; False if it is closed already, or is a parent's to close."""
         try:
-            self._acquire()
+            self.acquire()
         except ClosedError:
             return False
         self._is_closed = True
@@ -144,11 +152,11 @@ class KeptConnection(Guarded):
             try:
                 self._discard()
             finally:
-                self._thread_lock.release()
+                self.release()
 
     @contextmanager
     def _used(self) -> Iterator[Connection]:
-        self._acquire()
+        self.acquire()
         try:
             with translated(self.url):
                 yield self._connected()
@@ -156,7 +164,7 @@ class KeptConnection(Guarded):
             self._discard()  # which rolls back too, whatever the connection was in the middle of
             raise
         finally:
-            self._thread_lock.release()
+            self.release()
 
     def _connected(self) -> Connection:
         if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):
