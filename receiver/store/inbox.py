@@ -21,12 +21,12 @@ from sqlalchemy import Connection, Executable, Subquery, exists, func, literal, 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
+from receiver.store import packed
 from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import KeptConnection, get_or_create
 from receiver.store.databases import NONSENSE, database_of, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.messages import FIELDS, StoredMessage, flat
-from receiver.store.packed import add_waiting, corrupt, numbers_of, pack_of_target, sources_of, unpack
 from receiver.store.positions import Positions, lock_undropped
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import domains, message_rows, nodes, parked, targets, unpacked, waiting
@@ -61,7 +61,7 @@ class _Row(NamedTuple):
     @property
     def numbers(self) -> Sequence[int]:
         """The sequence numbers of its messages."""
-        return numbers_of(self.runs)
+        return packed.numbers_of(self.runs)
 
 
 class NodeRow(NamedTuple):
@@ -88,11 +88,8 @@ class Inbox(Closing):
         """Not the connection that leases take, for a lease may last."""
         database = database_of(kept.url)
         self._is_file = database.locked_file(kept.url) is not None
-        self._vacuum = database.vacuum_of(waiting.name, truncates=True)
-        # As text, for to make these by SQLAlchemy for each lease of a single message would cost more than to run them.
+        self.vacuum = database.vacuum_of(waiting.name, truncates=True)
         self._lock = self._locking_statement()
-        self.save_file = self._saving("confirmed_bytes", "tail_digest")
-        self.save_turn = self._saving("last_turn")
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
@@ -121,6 +118,7 @@ class Inbox(Closing):
             database_of(connection).insert_or_update(connection, nodes, values, at)
 
     def _locking_statement(self) -> str:
+        """As text, for to make it by SQLAlchemy for each lease of a single message would cost more than to run it."""
         has_unpacked = exists().where(unpacked.c.target_id == self.target_id)
         of_target = targets.c["confirmed_bytes", "tail_digest", "last_turn"]
         state = select(*of_target, domains.c.store_id, has_unpacked, targets.c.target).join_from(
@@ -132,19 +130,13 @@ class Inbox(Closing):
         itself = state.where(targets.c.target_id == self.target_id, of_domain).with_for_update(of=targets)
         return str(itself.compile(self._kept.engine, compile_kwargs={"literal_binds": True}))
 
-    def _saving(self, *columns: str) -> str:
-        """The statement that sets these columns of the target."""
-        placeholder = database_of(self._kept.url).rows.sql.placeholder
-        values = ", ".join(f"{column} = {placeholder}" for column in columns)
-        return f"UPDATE {targets.name} SET {values} WHERE target_id = {self.target_id:d}"  # noqa: S608
-
     def add(self, connection: Connection, messages: Sequence[StoredMessage]) -> None:
         """Have these messages wait, if and when the transaction on the connection is committed.
 
         Their sequence numbers ascend.
         """
         with translated(self._kept.url):
-            add_waiting(connection, self.target_id, messages)
+            packed.add_waiting(connection, self.target_id, messages)
 
     def park(self, connection: Connection, message: StoredMessage, error: str) -> None:
         """Set a message aside that doesn't wait, in the transaction on the connection; `error` is why."""
@@ -184,7 +176,7 @@ class Inbox(Closing):
             )
         state = TargetState(*values)
         if state.has_unpacked:
-            pack_of_target(connection, self.target_id)
+            packed.pack_of_target(connection, self.target_id)
         return state
 
     def has_waiting(self) -> bool:
@@ -215,25 +207,23 @@ class Inbox(Closing):
         with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
             return rows
 
-    def delete(self, connection: Connection, rows: Sequence[_Row]) -> None:
-        """Have all messages of these rows wait no longer, if and when the transaction on the connection is committed."""
-        with translated(self._kept.url):
-            among = ", ".join(str(row.first) for row in rows)
-            driver_of(connection).execute(
-                f"DELETE FROM {waiting.name} WHERE target_id = {self.target_id:d} AND first_sequence IN ({among})"  # noqa: S608
-            )
-            self._vacuum.note(sum(1 + row.packed_bytes // _BYTES_PER_VACUUMED_ROW for row in rows))
-
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
 
         It does a part at a time, so that nobody waits long; whether more is left to do. A failure is a warning only.
         """
-        return self._kept.give_back_space(self._vacuum.run_if_due)
+        return self._kept.give_back_space(self.vacuum.run_if_due)
 
 
 class Lease:
     """A lease of a target, under way: one transaction that has the target for itself."""
+
+    confirmed_bytes: int | None
+    """How many bytes of a target file are ours for certain; None before the first message."""
+    tail_digest: bytes | None
+    """The digest of the last of the confirmed bytes of a target file; None before the first message."""
+    last_turn: str | None
+    """The note of the last turn that was sent to a target of turns; None before the first."""
 
     def __init__(self, of: Inbox, connection: Connection, state: TargetState) -> None:
         self.connection = connection
@@ -244,24 +234,12 @@ class Lease:
         self._inbox = of
         self._target_id = of.target_id
         self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"
-        self._state = state
+        self._note(state)
         self._row_of: dict[int, _Row] = {}
         """The row of each message that `sequence_numbers` has found and nothing has changed since."""
 
-    @property
-    def confirmed_bytes(self) -> int | None:
-        """How many bytes of a target file are ours for certain; None before the first message."""
-        return self._state.confirmed_bytes
-
-    @property
-    def tail_digest(self) -> bytes | None:
-        """The digest of the last of the confirmed bytes of a target file; None before the first message."""
-        return self._state.tail_digest
-
-    @property
-    def last_turn(self) -> str | None:
-        """The note of the last turn that was sent to a target of turns; None before the first."""
-        return self._state.last_turn
+    def _note(self, state: TargetState) -> None:
+        self.confirmed_bytes, self.tail_digest, self.last_turn, self._store_id, *_ = state
 
     @property
     def target_key(self) -> str:
@@ -270,11 +248,11 @@ class Lease:
 
     def look_again(self) -> None:
         """Read anew what is confirmed; StoreError if the lease has been lost meanwhile."""
-        self._state = self._inbox.lock_target(self.connection)
+        self._note(self._inbox.lock_target(self.connection))
 
     def handed_on_as(self, message: str) -> str:
         """A name that no other domain of any store gives: the store id, and `message`, the message's name in its own domain."""
-        return f"{self._state.store_id:x}{message}"
+        return f"{self._store_id:x}{message}"
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
@@ -368,14 +346,14 @@ class Lease:
         among = ", ".join(map(str, by_first))
         messages = []
         select = f"SELECT first_sequence, packed, tries {self._from} AND first_sequence IN ({among})"
-        for first, packed, tries in driver_of(self.connection).execute(select) if rows else ():
+        for first, values, tries in driver_of(self.connection).execute(select) if rows else ():
             with self._making_sense_of(by_first[first]):
-                messages.append(unpack(by_first[first].runs, packed, tries))
+                messages.append(packed.unpack(by_first[first].runs, values, tries))
         return messages
 
     def _numbers_but_of(self, blocked: AbstractSet[str], row: _Row) -> Sequence[int]:
         """The sequence numbers of a row's messages, without those of these sources."""
-        sources = sources_of(row.sources)
+        sources = packed.sources_of(row.sources)
         if sources is None or not (sources <= blocked or sources.isdisjoint(blocked)):
             (messages,) = self._unpacked([row])
             of_numbers = zip(row.numbers, messages, strict=True)
@@ -386,26 +364,34 @@ class Lease:
         """Have these messages wait in place of those rows; rows of messages that came apart stay apart."""
         if rows:
             self._row_of = {}
-            self._inbox.delete(self.connection, rows)
+            among = ", ".join(str(row.first) for row in rows)
+            driver_of(self.connection).execute(f"DELETE {self._from} AND first_sequence IN ({among})")
+            self._inbox.vacuum.note(sum(1 + row.packed_bytes // _BYTES_PER_VACUUMED_ROW for row in rows))
             for messages in by:
-                add_waiting(self.connection, self._target_id, messages)
+                packed.add_waiting(self.connection, self._target_id, messages)
 
     @contextmanager
     def _making_sense_of(self, row: _Row) -> Iterator[None]:
         try:
             yield
         except NONSENSE as error:
-            raise corrupt(self.connection, self._target_id, row.first, error) from error
+            raise packed.corrupt(self.connection, self._target_id, row.first, error) from error
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
-        self._state = self._state._replace(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
-        driver_of(self.connection).execute(self._inbox.save_file, (confirmed_bytes, tail_digest))
+        self.confirmed_bytes, self.tail_digest = confirmed_bytes, tail_digest
+        self._save(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
 
     def save_turn(self, note: str | None) -> None:
         """Note the last turn that is in the target once this lease is committed."""
-        self._state = self._state._replace(last_turn=note)
-        driver_of(self.connection).execute(self._inbox.save_turn, (note,))
+        self.last_turn = note
+        self._save(last_turn=note)
+
+    def _save(self, **columns: object) -> None:
+        placeholder = database_of(self.connection).rows.sql.placeholder
+        values = ", ".join(f"{column} = {placeholder}" for column in columns)
+        update = f"UPDATE {targets.name} SET {values} WHERE target_id = {self._target_id:d}"  # noqa: S608
+        driver_of(self.connection).execute(update, tuple(columns.values()))
 
 
 def waiting_by_row() -> Subquery:

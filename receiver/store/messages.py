@@ -6,7 +6,7 @@ its column to the table of parked messages.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any, NamedTuple, get_type_hints
@@ -68,43 +68,21 @@ class StoredMessage(NamedTuple):
 
 _NOT_KEPT = {"refused", "default_id", "default_source"}
 """They have done their work once the message has its id, or is parked."""
-_OF_MESSAGE = {
+OF_MESSAGE = {
     name: kind for name, kind in get_type_hints(Message, include_extras=True).items() if name not in _NOT_KEPT
 }
-_OF_RECEIPT = {name: kind for name, kind in get_type_hints(StoredMessage).items() if name != "message"} | {
+OF_RECEIPT = {name: kind for name, kind in get_type_hints(StoredMessage).items() if name != "message"} | {
     "sequence": int
 }
-_HINTS = _OF_RECEIPT | _OF_MESSAGE
+_HINTS = OF_RECEIPT | OF_MESSAGE
 _FIRST = ("sequence", "received_at_us", "jms_timestamp_ms", "tries", "redelivered", "is_text")
 """The wide numbers and then the narrow ones: PostgreSQL pads a narrow column before a wide one."""
 
 FIELDS = tuple(dict.fromkeys((*_FIRST, *_HINTS)))
 """The fields of a stored message and of its message side by side, in the order of the columns of `receiver_parked`."""
 FlatMessage: type[tuple[Any, ...]] = NamedTuple("FlatMessage", [(name, _HINTS[name]) for name in FIELDS])  # type: ignore[misc]
-flat = attrgetter(*(name if name in _OF_RECEIPT else f"message.{name}" for name in FIELDS))
+flat = attrgetter(*(name if name in OF_RECEIPT else f"message.{name}" for name in FIELDS))
 """The values of a stored message in that order."""
-_contents_of = attrgetter(*_OF_MESSAGE)
 _NAMES = [each.name for each in fields(Message)]
 DEFAULTS = {each.name: each.default for each in fields(Message)[_NAMES.index("body") + 1 :]}
 """Of the fields that were added since messages are packed, so that some are packed without them."""
-Columns = Mapping[str, Sequence[Any]]
-"""The fields of several messages, at least one: for each name the values of all."""
-
-
-def columns_of(messages: Sequence[StoredMessage]) -> Columns:
-    """The fields of these messages, at least one. By column, which is faster than message by message."""
-    *of_receipts, contents = zip(*messages, strict=True)
-    columns = dict(zip(_OF_RECEIPT, of_receipts, strict=True))
-    return columns | dict(zip(_OF_MESSAGE, zip(*map(_contents_of, contents), strict=True), strict=True))
-
-
-def from_rows(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:
-    """The messages of the values of `FIELDS`, one message at least."""
-    return from_columns(dict(zip(FIELDS, zip(*rows, strict=True), strict=True)))
-
-
-def from_columns(columns: Columns) -> list[StoredMessage]:
-    """The messages one by one."""
-    contents = zip(*(columns[name] for name in _OF_MESSAGE), strict=True)
-    messages = [Message(**dict(zip(_OF_MESSAGE, values, strict=True))) for values in contents]
-    return list(map(StoredMessage, *(columns[name] for name in _OF_RECEIPT), messages))

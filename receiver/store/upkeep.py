@@ -17,8 +17,7 @@ from receiver.store.codec import printable
 from receiver.store.connections import KeptConnection
 from receiver.store.databases import NONSENSE, database_of, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
-from receiver.store.messages import from_rows
-from receiver.store.packed import add_waiting, pack_of_target
+from receiver.store.packed import add_waiting, from_rows, pack_of_target
 from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
