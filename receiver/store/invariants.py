@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table, select
@@ -43,20 +42,18 @@ _NO_COUNTS = {
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
 
 
-def _is_not_negative(name: str, state: DomainState) -> bool:
-    number: int = getattr(state, name)
-    return number >= 0
-
-
 class _Rule(NamedTuple):
     kind: str
     columns: tuple[str, ...]
     holds: Callable[[DomainState], bool]
 
 
+def _is_not_negative(name: str) -> Callable[[DomainState], bool]:
+    return lambda state: getattr(state, name) >= 0
+
+
 _RULES = (
-    # By `partial`, for a lambda here would look `name` up when it is called, and find the last one.
-    *(_Rule("negative", (name,), partial(_is_not_negative, name)) for name in _NOT_NEGATIVE),
+    *(_Rule("negative", (name,), _is_not_negative(name)) for name in _NOT_NEGATIVE),
     _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
     # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
     _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
@@ -166,63 +163,43 @@ def _of_states(
 
 def audited_rows(store: Snapshot, state: DomainState) -> int:
     """Check a domain's rows, one by one and against its own row; how many there are."""
-    rows = _RowCheck(store, state)
+    name = DomainName.of(state)
+    count = repeats = last_seq = last_us = 0
     for raw in store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id):
-        rows.check(raw)
-    rows.check_end()
-    return rows.count
+        count += 1
+        if not all(map(isinstance, raw, _ROW_TYPES)):  # then it can't be compared with anything
+            store.note("types", name, f"receipt {raw.seq!r:.80}: {_shown_values(raw)}")
+            continue
+        for kind, said in _wrong_in_row(raw, state, last_seq, last_us):
+            store.note(kind, name, f"receipt {raw.seq!r:.80}: {said}")
+        last_seq, last_us = raw.seq, raw.received_at_us
+        repeats += raw.first_received_at_us is not None
+    if (last_seq, last_us) != (state.last_seq, state.latest_us):
+        said = shown_columns(state, ("last_seq", "latest_us"))
+        store.note("newest", name, f"{said}; the newest is receipt {last_seq} at {last_us} us")
+    # Each resize may have made the newest receipt's row look like a duplicate's.
+    if repeats > state.duplicates + state.generation:
+        said = shown_columns(state, ("duplicates",))
+        store.note("counters", name, f"{said}, but {repeats} receipts of known ids are there")
+    return count
 
 
-class _RowCheck:
-    """Checks the rows of one domain in their order."""
-
-    def __init__(self, store: Snapshot, state: DomainState) -> None:
-        self.count = 0
-        self._store = store
-        self._state = state
-        self._name = DomainName.of(state)
-        self._last = 0, 0
-        """Number and time of the latest row."""
-        self._repeats = 0
-
-    def check(self, raw: RawRow) -> None:
-        self.count += 1
-        seq, received_at_us, first_us = raw.seq, raw.received_at_us, raw.first_received_at_us
-        if not all(map(isinstance, raw, _ROW_TYPES)):  # then nothing below can compare it with anything
-            self._add("types", seq, _shown_values(raw))
-            return
-        last_seq, last_us = self._last
-        self._last = seq, received_at_us
-        if not max(1, last_seq + 1) <= seq <= self._state.last_seq:
-            self._add("numbers", seq, f"after receipt {last_seq} of {self._state.last_seq}")
-        if received_at_us < last_us:
-            self._add("order", seq, f"at {received_at_us} us, after one at {last_us} us")
-        id_, source = raw.unique_message_id, raw.message_source_id
-        # Forgetting an id by hand leaves its rows without one, and counts as a new generation.
-        is_forgotten = id_ == b"" and self._state.generation > 0
-        if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
-            self._add("ids", seq, f"id {id_!r:.80}, source {source!r:.80}")
-        if first_us is not None:
-            self._repeats += 1
-            if not 0 <= first_us <= received_at_us:
-                self._add("first-times", seq, f"first at {first_us} us, now at {received_at_us} us")
-        if raw.body_digests is not None and not _are_digests(raw.body_digests):
-            self._add("digests", seq, repr(raw.body_digests)[:80])
-
-    def check_end(self) -> None:
-        """Check the rows as a whole against the domain's own row."""
-        state = self._state
-        if self._last != (state.last_seq, state.latest_us):
-            seq, us = self._last
-            said = shown_columns(state, ("last_seq", "latest_us"))
-            self._store.note("newest", self._name, f"{said}; the newest is receipt {seq} at {us} us")
-        # Each resize may have made the newest receipt's row look like a duplicate's.
-        if self._repeats > state.duplicates + state.generation:
-            said = shown_columns(state, ("duplicates",))
-            self._store.note("counters", self._name, f"{said}, but {self._repeats} receipts of known ids are there")
-
-    def _add(self, kind: str, seq: object, said: str) -> None:
-        self._store.note(kind, self._name, f"receipt {seq!r:.80}: {said}")
+def _wrong_in_row(raw: RawRow, state: DomainState, last_seq: int, last_us: int) -> Iterator[tuple[str, str]]:
+    """What is wrong with a row that stands behind one of this number and time: the kind, and how it shows."""
+    received_at_us, first_us = raw.received_at_us, raw.first_received_at_us
+    if not max(1, last_seq + 1) <= raw.seq <= state.last_seq:
+        yield "numbers", f"after receipt {last_seq} of {state.last_seq}"
+    if received_at_us < last_us:
+        yield "order", f"at {received_at_us} us, after one at {last_us} us"
+    id_, source = raw.unique_message_id, raw.message_source_id
+    # Forgetting an id by hand leaves its rows without one, and counts as a new generation.
+    is_forgotten = id_ == b"" and state.generation > 0
+    if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
+        yield "ids", f"id {id_!r:.80}, source {source!r:.80}"
+    if first_us is not None and not 0 <= first_us <= received_at_us:
+        yield "first-times", f"first at {first_us} us, now at {received_at_us} us"
+    if raw.body_digests is not None and not _are_digests(raw.body_digests):
+        yield "digests", repr(raw.body_digests)[:80]
 
 
 def _shown_values(raw: Sequence[Any]) -> str:
@@ -297,9 +274,7 @@ def audit_messages(store: Snapshot, states: Sequence[DomainState]) -> None:
                 if raw.target_id in of_target:
                     _check_message(store, table, raw, of_target[raw.target_id])
     with store.readable():
-        packed = _PackedCheck(store, of_target)
-        for raw in store.rows(tables.waiting, _PACKED_COLUMNS, "target_id, first_sequence", at_once=16):
-            packed.check(raw)
+        _check_packed(store, of_target)
 
 
 def _check_target(store: Snapshot, raw: RawRow, domain: DomainName) -> None:
@@ -329,59 +304,53 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
         store.note("messages", domain, f"{which}: {said}")
 
 
-class _PackedCheck:
-    """Checks rows of messages that wait, in the order of their targets and numbers."""
-
-    def __init__(self, store: Snapshot, of_target: Mapping[Any, DomainState]) -> None:
-        self._store = store
-        self._of_target = of_target
-        self._target_id: object = None
-        self._seen: set[int] = set()
-        """The numbers of the target's messages that a further row may have too."""
-
-    def check(self, raw: RawRow) -> None:
-        state = self._of_target.get(raw.target_id)
+def _check_packed(store: Snapshot, of_target: Mapping[Any, DomainState]) -> None:
+    target_id: object = None
+    seen: set[int] = set()  # the numbers of the target's messages that a further row may have too
+    for raw in store.rows(tables.waiting, _PACKED_COLUMNS, "target_id, first_sequence", at_once=16):
+        state = of_target.get(raw.target_id)
         if state is None:
-            return
+            continue
+        if raw.target_id != target_id:
+            target_id, seen = raw.target_id, set()
         which = f"in {tables.waiting.name} at {raw.first_sequence!r:.80} of target_id {raw.target_id}"
         if not all(map(isinstance, raw, _PACKED_TYPES)):
-            self._store.note("types", DomainName.of(state), f"{which}: {_shown_but_packed(raw)}")
-        elif wrong := self._wrong(raw, state):
-            self._store.note("messages", DomainName.of(state), f"{which}: {wrong}")
+            store.note("types", DomainName.of(state), f"{which}: {_shown_but_packed(raw)}")
+        elif wrong := _wrong_in_packed(store, raw, state, seen):
+            store.note("messages", DomainName.of(state), f"{which}: {wrong}")
 
-    def _wrong(self, raw: RawRow, state: DomainState) -> str | None:
-        """How a row contradicts its messages, or which of them is in another row too; None if all is well."""
-        try:
-            messages = unpack(raw.runs, raw.packed, raw.tries)
-            # As a driver would take them.
-            if not all(
-                all(map(isinstance, tables.message_rows.stored(flat(each)), _UNPACKED_TYPES)) for each in messages
-            ):
-                return "a value in it is of another type"
-            numbers = numbers_of(raw.runs)
-            said = pack(messages)._replace(packed=raw.packed)
-        except NONSENSE as error:
-            return f"it can't be unpacked: {error}"
-        if raw.sources is None:  # an earlier version has packed it
-            said = said._replace(sources=None)
-        given = tables.OF_ARRIVALS if numbers[0] in tables.OF_ARRIVALS else range(state.receipts)
-        is_given = numbers[0] in given and numbers[-1] in given and list(numbers) == sorted(set(numbers))
-        is_tried = raw.tries == 0 or (raw.tries > 0 and len(numbers) == 1)
-        if tuple(raw[1:]) != said or not is_given or not is_tried:
-            return f"{_shown_but_packed(raw)} isn't what its messages say"
-        if self._target_id != raw.target_id:
-            self._target_id, self._seen = raw.target_id, set()
-        twice = self._seen.intersection(numbers)
-        if twice:
-            return f"the one at {min(twice)} is in another row too"
-        self._seen = {number for number in self._seen if number > numbers[0]}.union(numbers)
-        for table in (tables.unpacked, tables.parked):
-            between = table.c.sequence.between(numbers[0], numbers[-1])
-            there = select(table.c.sequence).where(table.c.target_id == raw.target_id, between)
-            both = set(numbers).intersection(self._store.connection.scalars(there))
-            if both:
-                return f"the one at {min(both)} is in {table.name} too"
-        return None
+
+def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set[int]) -> str | None:
+    """How a row contradicts its messages, or which of them is in another row too; None if all is well.
+
+    Its numbers are noted in `seen`, in place of those that no further row may have.
+    """
+    try:
+        messages = unpack(raw.runs, raw.packed, raw.tries)
+        as_stored = (tables.message_rows.stored(flat(each)) for each in messages)
+        if not all(all(map(isinstance, values, _UNPACKED_TYPES)) for values in as_stored):
+            return "a value in it is of another type"
+        numbers = numbers_of(raw.runs)
+        said = pack(messages)._replace(packed=raw.packed)
+    except NONSENSE as error:
+        return f"it can't be unpacked: {error}"
+    if raw.sources is None:  # an earlier version has packed it
+        said = said._replace(sources=None)
+    given = tables.OF_ARRIVALS if numbers[0] in tables.OF_ARRIVALS else range(state.receipts)
+    is_given = numbers[0] in given and numbers[-1] in given and list(numbers) == sorted(set(numbers))
+    is_tried = raw.tries == 0 or (raw.tries > 0 and len(numbers) == 1)
+    if tuple(raw[1:]) != said or not is_given or not is_tried:
+        return f"{_shown_but_packed(raw)} isn't what its messages say"
+    if twice := seen.intersection(numbers):
+        return f"the one at {min(twice)} is in another row too"
+    seen.difference_update([number for number in seen if number <= numbers[0]])
+    seen.update(numbers)
+    for table in (tables.unpacked, tables.parked):
+        between = table.c.sequence.between(numbers[0], numbers[-1])
+        there = select(table.c.sequence).where(table.c.target_id == raw.target_id, between)
+        if both := set(numbers).intersection(store.connection.scalars(there)):
+            return f"the one at {min(both)} is in {table.name} too"
+    return None
 
 
 def _shown_but_packed(raw: RawRow) -> str:
