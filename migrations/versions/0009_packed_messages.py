@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import sqlalchemy as sa
 from alembic import context, op
 
-from receiver.store.packed import pack_all, unpack_all
+from receiver.errors import StoreCorruptError
+from receiver.store.databases import NONSENSE
+from receiver.store.messages import FIELDS, flat
+from receiver.store.packed import corrupt, pack_of_target, unpack
+from receiver.store.tables import message_rows, unpacked, waiting
 
 revision = "0009"
 down_revision = "0008"
 
 LOSES: dict[str, str] = {}
 _TARGETS = sa.table("receiver_target", sa.column("target_id"))
+_COLUMNS = [name for name in FIELDS if name in unpacked.c]
 
 
 def upgrade() -> None:
@@ -19,7 +26,9 @@ def upgrade() -> None:
     op.add_column("receiver_bundle", sa.Column("tries", sa.Integer, nullable=False, server_default=sa.text("'0'")))
     op.add_column("receiver_bundle", sa.Column("sources", sa.LargeBinary))
     if not context.is_offline_mode():  # else whoever next has the lease does it
-        pack_all(op.get_bind())
+        for target_id in op.get_bind().scalars(sa.select(_TARGETS.c.target_id)).all():
+            with suppress(StoreCorruptError):  # which ends the bridge that is to deliver it
+                pack_of_target(op.get_bind(), target_id)
 
 
 def downgrade() -> None:
@@ -32,3 +41,18 @@ def downgrade() -> None:
 def _lock_targets() -> None:
     """No bridge is in the middle of handing on what is put elsewhere here."""
     op.execute(sa.select(_TARGETS).order_by(_TARGETS.c.target_id).with_for_update())
+
+
+def unpack_all(connection: sa.Connection) -> None:
+    """Have each message that waits in a row of its own again. All targets are locked."""
+    for target_id, first in connection.execute(sa.select(waiting.c.target_id, waiting.c.first_sequence)).all():
+        this = (waiting.c.target_id == target_id) & (waiting.c.first_sequence == first)
+        row = connection.execute(sa.select(waiting.c.runs, waiting.c.packed, waiting.c.tries).where(this)).one()
+        try:
+            messages = unpack(*row)
+        except NONSENSE as error:
+            raise corrupt(connection, target_id, first, error) from error
+        values = [dict(zip(FIELDS, message_rows.stored(flat(each)), strict=True)) for each in messages]
+        of_rows = [{name: each[name] for name in _COLUMNS} | {"target_id": target_id} for each in values]
+        connection.execute(sa.insert(unpacked), of_rows)
+        connection.execute(sa.delete(waiting).where(this))

@@ -11,27 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, delete, func, select
 
 from receiver.errors import StoreCorruptError
 from receiver.store.codec import encoded, exactly, fields_of_kind, printable, revived
 from receiver.store.databases import NONSENSE, database_of
-from receiver.store.messages import (
-    DEFAULTS,
-    FIELDS,
-    OF_MESSAGE,
-    OF_RECEIPT,
-    FlatMessage,
-    Message,
-    StoredMessage,
-    flat,
-)
+from receiver.store.messages import DEFAULTS, FIELDS, OF_MESSAGE, OF_RECEIPT, FlatMessage, Message, StoredMessage
 from receiver.store.sql_rows import driver_of, runs_of
 from receiver.store.tables import PackedRow, message_rows, targets, unpacked, waiting
 
@@ -208,13 +198,6 @@ def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
     return list(values) * (count if len(values) == 1 else 1)
 
 
-def pack_all(connection: Connection) -> None:
-    """Pack what waits for any target in rows of its own. All targets are locked."""
-    for target_id in connection.scalars(select(targets.c.target_id)).all():
-        with suppress(StoreCorruptError):  # which ends the bridge that is to deliver it
-            pack_of_target(connection, target_id)
-
-
 def pack_of_target(connection: Connection, target_id: int) -> None:
     """Pack what waits for a target, which is locked; `StoreCorruptError` where a message makes no sense."""
     of_target = unpacked.c.target_id == target_id
@@ -239,18 +222,3 @@ def _read(connection: Connection, target_id: int, numbers: Sequence[int]) -> lis
         except NONSENSE as error:
             raise corrupt(connection, target_id, values[0], error) from error
     return from_rows(rows)
-
-
-def unpack_all(connection: Connection) -> None:
-    """Have each message that waits in a row of its own again. All targets are locked."""
-    for target_id, first in connection.execute(select(waiting.c.target_id, waiting.c.first_sequence)).all():
-        this = (waiting.c.target_id == target_id) & (waiting.c.first_sequence == first)
-        row = connection.execute(select(waiting.c.runs, waiting.c.packed, waiting.c.tries).where(this)).one()
-        try:
-            messages = unpack(*row)
-        except NONSENSE as error:
-            raise corrupt(connection, target_id, first, error) from error
-        values = [dict(zip(FIELDS, message_rows.stored(flat(each)), strict=True)) for each in messages]
-        of_rows = [{name: each[name] for name in _NAMES} | {"target_id": target_id} for each in values]
-        connection.execute(insert(unpacked), of_rows)
-        connection.execute(delete(waiting).where(this))

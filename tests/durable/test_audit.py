@@ -19,12 +19,11 @@ from receiver.logs.packing import packed
 from receiver.message import Receipt
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox
-from receiver.store.packed import unpack_all
 from receiver.store.snapshot import PROBLEMS
 from receiver.store.tables import METADATA, RecordedRow, recorded, recorded_rows
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
-from tests.store.waiting import add, message
+from tests.store.waiting import add, message, unpack_all
 from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.thinned(2)

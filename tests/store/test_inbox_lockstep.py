@@ -16,11 +16,10 @@ from hypothesis.stateful import (
 )
 
 from receiver.durable.audit import audit
-from receiver.store.packed import unpack_all
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
-from tests.store.waiting import add, inbox_of, message, waiting_in
+from tests.store.waiting import add, inbox_of, message, unpack_all, waiting_in
 from tests.stores import engine_of
 
 NAMES = ("file:a", "python:b:\ud800")

@@ -9,12 +9,11 @@ from receiver.durable.audit import audit
 from receiver.errors import StoreCorruptError
 from receiver.store import packed
 from receiver.store.databases import store_url as url_of
-from receiver.store.packed import unpack_all
 from receiver.store.schema import migrate
 from receiver.store.tables import REVISION
 from receiver.store.upkeep import drop_waiting, move_waiting, retry_parked, target_rows
 from tests.durable.checks import assert_sound
-from tests.store.waiting import TARGET, inbox_of, message, opened_inbox, receive, waiting_in
+from tests.store.waiting import TARGET, inbox_of, message, opened_inbox, receive, unpack_all, waiting_in
 from tests.stores import engine_of
 
 HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"

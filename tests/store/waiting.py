@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 
 from sqlalchemy import Connection
 
@@ -12,6 +13,8 @@ from receiver.store.messages import Message, StoredMessage
 from tests.durable.opened import opened
 
 TARGET = "file:orders.jsonl"
+# No statement can import from a module whose name begins with a digit.
+unpack_all = import_module("migrations.versions.0009_packed_messages").unpack_all
 
 
 def message(sequence: int, source: str | None = None, body: bytes = b"body", **fields: object) -> StoredMessage:
