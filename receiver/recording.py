@@ -195,7 +195,6 @@ class Recorder(Closing):
         return os.getpid() != self._pid
 
     def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
-        """A batch for the store. Receipts that no log can hold are dropped."""
         from receiver.logs.packing import columns_of, packed, receipts_of, refused
 
         where_and_when = self._recording, self._host, time.time_ns() // 1000
@@ -252,7 +251,6 @@ class Recorder(Closing):
         return left
 
     def _leave_unfinished(self, *, everything: bool) -> Left:
-        """Have the thread make a file of what was appended, if that is due."""
         with self._changed:
             left = Left(0, self._unfinished.size_bytes, self._unfinished.began_us)
             if left.size_bytes and (everything or self._secs_to_file(left) <= 0):
@@ -280,7 +278,6 @@ class Recorder(Closing):
         waiting.delete(cut)
 
     def _secs_to_file(self, left: Left) -> float:
-        """How long what is left may still wait."""
         if left.size_bytes >= self._settings.rotate_bytes:
             return 0.0
         # Where the clock was set back, the time by which they are ahead counts as well.

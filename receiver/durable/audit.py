@@ -207,7 +207,6 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
 
 
 def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: ColumnElement[Any]) -> Any:
-    """One row of figures of a domain's rows in a table."""
     return store.connection.execute(select(*what).where(table.c.domain_id == state.domain_id)).one()
 
 

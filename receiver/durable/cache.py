@@ -72,7 +72,6 @@ def _stored(body_digests: Sequence[str]) -> str:
 
 
 def _digests_of(stored: str) -> tuple[str, ...]:
-    """The digests that `_stored` has made a text of."""
     if stored.isascii() and stored[2:-2].isalnum() and stored == f'["{stored[2:-2]}"]':
         return (stored[2:-2],)
     return tuple(digest.encode().decode("unicode_escape") for digest in json.loads(stored))
@@ -217,7 +216,6 @@ class DomainCache:
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
     def _note_histories(self, columns: ReceiptColumns) -> None:
-        """Note the histories that these rows have."""
         seqs, _, firsts_us, _, ids, digests_stored, _ = columns
         histories = self._histories
         for seq, first_us, id_, digests in zip(seqs, firsts_us, ids, digests_stored, strict=True):

@@ -176,7 +176,6 @@ class _ReceiverCollector(Collector):
 
 
 def _join(values: _Values, status: Status, *, with_gauges: bool) -> None:
-    """Join a receiver's figures with those of its domain."""
     domain = label(status.domain)
     for name, metric in _METRICS.items():
         if with_gauges or metric.kind != "gauge":

@@ -66,5 +66,4 @@ def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | Non
 
 
 def _silent_since(since_us: int, by_silence: Sequence[tuple[int, str | None]]) -> int:
-    """How many sources have sent nothing since then."""
     return bisect_left(by_silence, since_us, key=itemgetter(0))

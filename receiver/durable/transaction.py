@@ -247,7 +247,6 @@ def settle(session: DomainSession, log: DomainLog, *, has_domain: bool = True) -
 
 
 def _count(session: DomainSession, tally: Tally) -> None:
-    """Count a batch that is known to be committed."""
     if session.recorder is not None and tally.recorded is not None:
         session.recorder.commit(tally.recorded)
     session.counters.commit(tally)

@@ -179,8 +179,6 @@ class Codec(Generic[_R]):
 
 
 class _Converter(NamedTuple):
-    """How the values of one field are converted, one way."""
-
     field_index: int
     """The field's index in the record."""
     one: Callable[[Any], Any]

@@ -328,7 +328,6 @@ class Lease:
         return [_Row(*values) for values in found]
 
     def _rows_with(self, numbers: AbstractSet[int]) -> list[_Row]:
-        """The rows that have any of these messages."""
         if not numbers:
             return []
         if numbers <= self._row_of.keys():
@@ -341,7 +340,6 @@ class Lease:
         return rows
 
     def _unpacked(self, rows: Sequence[_Row]) -> list[list[StoredMessage]]:
-        """The messages of each of these rows."""
         by_first = {row.first: row for row in rows}
         among = ", ".join(map(str, by_first))
         messages = []
@@ -352,7 +350,6 @@ class Lease:
         return messages
 
     def _numbers_but_of(self, blocked: AbstractSet[str], row: _Row) -> Sequence[int]:
-        """The sequence numbers of a row's messages, without those of these sources."""
         sources = packed.sources_of(row.sources)
         if sources is None or not (sources <= blocked or sources.isdisjoint(blocked)):
             (messages,) = self._unpacked([row])

@@ -139,7 +139,6 @@ def drop_waiting(address: str, of: TargetRow) -> int:
 
 
 def _messages_in(connection: Connection, rows: ColumnElement[bool]) -> int:
-    """How many messages wait in these rows."""
     return int(connection.scalar(select(func.sum(waiting.c.messages)).where(rows)) or 0)
 
 

@@ -100,7 +100,6 @@ def run_of(connection: Connection, driver: Any) -> str:
 
 
 def _is_idle(driver: Any) -> bool:
-    """Whether psycopg's connection has no transaction under way."""
     return int(driver.info.transaction_status) == 0  # psycopg.pq.TransactionStatus.IDLE
 
 
@@ -138,7 +137,6 @@ _SQL = sql_rows.Statements("%s", for_update=" FOR NO KEY UPDATE")
 
 @lru_cache
 def _appended(rows: int) -> str:
-    """The part of a statement that appends so many rows."""
     more = f", (%s{', %s' * len(receipt_rows.columns)})" * (rows - 1)
     return f"appended AS ({_SQL.append}{more})"
 

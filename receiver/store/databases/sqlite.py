@@ -78,7 +78,6 @@ _OPEN: WeakSet[FileConnection] = WeakSet()
 
 
 def _check_not_inherited(file: Path) -> None:
-    """Raise StoreError if the file was in use when this process was forked off."""
     if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
         raise StoreError(
             f"{file} was in use when this process was forked, and SQLite's locks don't survive a fork",
@@ -281,7 +280,6 @@ class SqliteRows(SqlRows):
 
     @contextmanager
     def _waiting_at_most(self, patience_secs: float) -> Iterator[None]:
-        """Within it, statements wait for the file's lock for so long."""
         (before_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
         self.driver.execute(f"PRAGMA busy_timeout = {patience_secs * 1000:.0f}")
         try:
