@@ -6,8 +6,8 @@
 | `async_receiver.py`, `async_batch.py` | `AsyncReceiver`, `AsyncBatch`: a `Receiver` for an event loop, and how tasks share it |
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
-| `transaction.py` | a batch's transaction: lock, catch up, record, commit; who holds which lock in this process |
-| `session.py` | what the batches of one receiver share: the log, what is known of it in memory, what became of earlier batches; closing |
+| `transaction.py` | a batch's transaction: lock, catch up, record, commit; what became of earlier ones; who holds which lock in this process |
+| `session.py` | what the batches of one receiver share: the log, what is known of it in memory, the batches to be settled; closing |
 | `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
 | `cache.py` | the detector in step with the log |
 | `retirement.py` | when sources are retired |

@@ -7,7 +7,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -307,19 +307,15 @@ class Counters:
         """A batch is known to be committed; called by one thread at a time."""
         self._committed += 1
         self._total.add(tally)
-        if tally.events:
-            self.unreported += tally.events
-            self._note_headroom(tally.events)
-        self._batch_secs.add(tally.batch_secs)
-        if tally.commit_secs is not None:
-            self._commit_secs.add(tally.commit_secs)
-
-    def _note_headroom(self, duplicates: Iterable[Duplicate]) -> None:
-        for duplicate in duplicates:
+        self.unreported += tally.events
+        for duplicate in tally.events:
             if duplicate.headroom is not None:
                 self._least_headroom = min(self._least_headroom, duplicate.headroom)
                 self._recent_headroom.append(duplicate.headroom)
                 self._headroom.add(duplicate.headroom)
+        self._batch_secs.add(tally.batch_secs)
+        if tally.commit_secs is not None:
+            self._commit_secs.add(tally.commit_secs)
 
     def roll_back(self) -> None:
         with self._lock:
