@@ -64,7 +64,22 @@ def retire_sources(
     """
 
     def retire(log: DomainLog, cache: DomainCache, state: DomainState) -> RetiredSources | None:
-        return _retire_in(log, cache, state, sources, idle_days)
+        detector = cache.policy
+        if not isinstance(detector, TwoTierDetector):
+            return None
+        known = {source for _, source in detector.sources_by_silence()}
+        due = known & {source or None for source in sources}
+        if idle_days is not None:
+            due |= set(longer_silent_than(detector, idle_days))
+        before = detector.remembered_ids
+        for source in due:
+            detector.retire(source)
+        if due:
+            after = state._replace(
+                last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)
+            )
+            log.record(after, cache.changes(retired=due, deletes_all=True), before=state)
+        return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
     return _in_each_domain(store_url(address), domain, lambda log: _changed(log, retire), writes=True)
 
@@ -130,31 +145,6 @@ def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None
             f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
             hint="try again; while a receiver of the domain is open, it folds them in",
         )
-
-
-def _retire_in(
-    log: DomainLog, cache: DomainCache, state: DomainState, sources: Collection[str], idle_days: float | None
-) -> RetiredSources | None:
-    """Retire sources in one domain, whose log is locked and followed. None if its policy keeps no ids by source.
-
-    The caller commits.
-    """
-    detector = cache.policy
-    if not isinstance(detector, TwoTierDetector):
-        return None
-    known = {source for _, source in detector.sources_by_silence()}
-    due = known & {source or None for source in sources}
-    if idle_days is not None:
-        due |= set(longer_silent_than(detector, idle_days))
-    before = detector.remembered_ids
-    for source in due:
-        detector.retire(source)
-    if due:
-        after = state._replace(
-            last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)
-        )
-        log.record(after, cache.changes(retired=due, deletes_all=True), before=state)
-    return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
 
 def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState], _T]) -> _T:

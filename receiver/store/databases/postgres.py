@@ -218,14 +218,12 @@ class PostgresRows(sql_rows.SqlRows):
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if self.is_awaited:  # SQLAlchemy can't await a COPY
             for first in range(0, len(rows), _ROWS_AWAITED_AT_ONCE):
-                self.cursor.execute(_APPEND_ARRAYS, self._arrays(rows[first : first + _ROWS_AWAITED_AT_ONCE]))
+                columns = receipt_rows.stored_columns(rows[first : first + _ROWS_AWAITED_AT_ONCE])
+                self.cursor.execute(_APPEND_ARRAYS, [self.domain_id, *map(list, columns)])
             return
         with self.cursor.copy(_COPY) as copy:
             for values in self.stored(rows):
                 copy.write_row(values)
-
-    def _arrays(self, rows: Sequence[ReceiptValues]) -> list[Any]:
-        return [self.domain_id, *map(list, receipt_rows.stored_columns(rows))]
 
     def delete(self, seqs: Sequence[int]) -> None:
         firsts, lasts = zip(*sql_rows.runs_of(seqs), strict=True)
