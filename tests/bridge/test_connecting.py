@@ -31,6 +31,11 @@ def test_the_largest_body_is_no_negative_number():
         source_of(f"stomp://{NOWHERE}/orders", max_body_bytes=-1)
 
 
+def test_how_far_ahead_is_no_question_of_kafka():
+    with pytest.raises(SettingsError, match="most_ahead is for a queue"):
+        source_of("kafka://127.0.0.1:1/orders?group=g", most_ahead=5)
+
+
 def test_certificates_are_for_tls(tmp_path):
     files = Tls(ca_file=tmp_path / "ca.pem")
     with pytest.raises(SettingsError, match="uses no TLS") as caught:

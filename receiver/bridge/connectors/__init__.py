@@ -242,6 +242,10 @@ def source_of(
     address = address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address)
     if durable:
         check_durable(address)
+    if most_ahead is not None and address.protocol == "kafka":
+        raise SettingsError(
+            f"{address}: most_ahead is for a queue, whose messages go to one consumer", hint="leave it out"
+        )
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
     return way_from(address, max_body_bytes)(**more)
 
