@@ -81,7 +81,7 @@ def test_each_batch_gives_some_back_and_later_ones_the_rest(sqlite_url, monkeypa
 
 def test_an_inbox_says_whether_more_is_left(sqlite_url):
     with opened_inbox(sqlite_url) as (receiver, inbox):
-        inbox._vacuum = ticking()
+        inbox.vacuum = ticking()
         rows = receive(receiver, inbox, *[os.urandom(10_000)] * 30)
         assert not inbox.give_back_space(), "nothing is deleted"
         with inbox.lease() as lease:
