@@ -196,11 +196,9 @@ class Campaign:
 
     @property
     def faults(self) -> dict[str, int]:
-        return {
-            **{str(event): times for event, times in sorted(self._happened.items())},
-            "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
-            "crashes of senders": sum(sender.crashes for sender in self.senders),
-        }
+        """All that happened but for clean stops."""
+        happened = {str(event): times for event, times in sorted(self._happened.items()) if event is not Event.STOP}
+        return {**happened, "crashes of senders": sum(sender.crashes for sender in self.senders)}
 
     def totals(self, effects: int) -> str:
         """One line of what there was."""
@@ -211,6 +209,8 @@ class Campaign:
             "receipts": counts["receipts"],
             "duplicates among them": counts["duplicates"],
             **self.faults,
+            "kills of bridges that were starting": sum(bridge.kills_while_starting for bridge in self.bridges),
+            str(Event.STOP): self._happened[Event.STOP],
             "starts in vain": sum(bridge.refused_starts for bridge in self.bridges),
             "times that lines were cut off": sum(bridge.repairs for bridge in self.bridges),
             "held back by the broker until its restart": self.held_back,
