@@ -75,7 +75,7 @@ def test_what_was_acknowledged_is_there(name, model, tmp_path, seed, request):
         except BaseException:
             print(f"{name}: cut after {number} of {len(cuts.events)} calls; said: {said[-1:]}")
             raise
-    survived({f"power cuts, {model.name.lower()}": STATES[request.config.getoption("--campaign")]}, 0)
+    survived({f"power cuts ({model.name})": STATES[request.config.getoption("--campaign")]}, 0)
 
 
 UNSYNCED_STORE = """
