@@ -218,6 +218,21 @@ def test_what_a_killed_process_left_is_read_and_stays(name, tmp_path):
     assert scalar(opened(sqlite_url), "SELECT count(*) FROM receiver_joined") == 1
 
 
+def test_a_journal_that_a_power_cut_left_beside_the_log_is_rolled_back(tmp_path):
+    """The cut came as a new file began to write ahead: the log's name was kept, and the journal's removal wasn't."""
+    with closing(sqlite3.connect(tmp_path / "before.db", isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE application (number INTEGER)")
+        connection.execute("PRAGMA cache_size = 1")
+        connection.execute("BEGIN")
+        connection.execute("CREATE TABLE more AS SELECT zeroblob(100000) AS bytes")  # written before it is committed
+        for name in ("before.db", "before.db-journal"):
+            copy = name.replace("before", "receiver")
+            (tmp_path / copy).write_bytes((tmp_path / name).read_bytes())
+    (tmp_path / "receiver.db-wal").write_bytes(bytes(32))
+    assert inspect(opened(f"sqlite:///{tmp_path / 'receiver.db'}")).has_table("application")
+    assert sorted(tmp_path.glob("receiver.db-*")) == []
+
+
 def test_an_applications_file_keeps_its_rows(tmp_path):
     """A file that never wrote ahead, and whose pages can't be given back, takes our tables all the same."""
     with sqlite3.connect(tmp_path / "app.db") as own:

@@ -168,7 +168,8 @@ def _open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
 
 def _way_to_read(file: Path) -> str:
     with suppress(FileNotFoundError):
-        if Path(f"{file}-wal").stat().st_size > 0:
+        # A journal that a power cut left beside the log is rolled back first, and for that the file must be writable.
+        if Path(f"{file}-wal").stat().st_size > 0 and not Path(f"{file}-journal").exists():
             return "mode=ro"  # the last to close a writable file brings it up to date from its log
     if not os.access(file.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         return "immutable=1"  # else SQLite needs files beside it
