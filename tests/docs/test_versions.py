@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from examples.demo import artemis
+from tests import postgres_versions
 from tests.docs.markdown import ROOT, sections
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -32,7 +33,8 @@ def test_the_libraries_are_those_that_are_tested(name):
 def test_the_postgresql_is_the_one_that_is_tested(postgres_url):
     with create_engine(postgres_url, poolclass=NullPool).connect() as connection:
         major, _ = connection.dialect.server_version_info
-    assert re.search(rf"^\| PostgreSQL.* \| {major} \|$", VERSIONS, re.MULTILINE)
+    oldest = min(postgres_versions.VERSIONS)
+    assert re.search(rf"^\| PostgreSQL.* \| {oldest} to {major} \|$", VERSIONS, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["ActiveMQ Artemis", "ActiveMQ Classic", "Qpid Broker-J", "Kafka"])
