@@ -55,9 +55,8 @@ from receiver.message import (
     Tier,
     Verdict,
     check_receipt,
-    check_shape,
+    for_each,
     not_text,
-    receipts_in,
 )
 
 RETIRED = 1
@@ -321,14 +320,7 @@ class TwoTierDetector:
             receipts: `Receipt`s, or tuples `(unique_message_id, message_source_id, received_at_us)`.
         """
         receive = self.receive
-        decisions = []
-        for receipt in receipts_in(receipts):
-            try:
-                decisions.append(receive(receipt[0], receipt[1], received_at_us=receipt[2]))
-            except (TypeError, LookupError, ValueError):
-                check_shape(receipt)
-                raise
-        return decisions
+        return for_each(receipts, lambda receipt: receive(receipt[0], receipt[1], received_at_us=receipt[2]))
 
     def receive(
         self, unique_message_id: str | None, message_source_id: str | None = None, *, received_at_us: int

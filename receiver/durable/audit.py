@@ -25,7 +25,7 @@ from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes
 from receiver.store.databases import NONSENSE, store_url
-from receiver.store.databases.claims import is_sound, unpacked
+from receiver.store.databases.claims import sound_receipts
 from receiver.store.inbox import NodeRow, waiting_by_row
 from receiver.store.invariants import shown_columns
 from receiver.store.positions import PositionRow
@@ -261,10 +261,10 @@ def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
                 store.note("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
         for row in store.rows(tables.arrivals, tables.ArrivalRow._fields, "arrival", domain_id=state.domain_id):
             arrived = tables.ArrivalRow(*tuple(row))
-            if not is_sound(arrived):
+            receipts = sound_receipts(arrived)
+            if receipts is None:
                 store.note("claims", name, f"the receipts with the number {arrived.arrival} make no sense")
-                continue
-            for receipt in unpacked(arrived.packed):
+            for receipt in receipts or ():
                 if receipt.unique_message_id and to_bytes(receipt.unique_message_id) not in claimed:
                     store.note("claims", name, f"{receipt.unique_message_id!r:.80} is to be folded in, and not claimed")
 

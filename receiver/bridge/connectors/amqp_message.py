@@ -139,7 +139,7 @@ def _properties(sections: Mapping[int, bytes]) -> dict[str, Any]:
 
 @lru_cache(1_000)  # many messages have the same
 def _header(encoded: bytes) -> tuple[Mapping[str, str], int | None, bool]:
-    """Of AMQP's header the headers, the time to live in milliseconds, and whether the message was delivered before."""
+    """The headers that AMQP's section `header` has, the time to live in milliseconds, and whether it was delivered before."""
     fields = value_of(encoded)
     if not isinstance(fields, list):
         raise TypeError("its header isn't a list")

@@ -102,7 +102,7 @@ class SinkTarget(Target, Generic[_S]):
             message.message,
             properties=properties,
             default_source=message.message_source_id,
-            # Of its way to here. The broker that gets it says anew what these are.
+            # What the message got on its way to here. The broker that takes it sets these anew.
             refused=None,
             default_id=None,
             message_id=None,

@@ -303,22 +303,22 @@ def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
     return len(receipts), min(receipt.received_at_us or 0 for receipt in receipts), exactly(receipts)
 
 
-def is_sound(row: ArrivalRow) -> bool:
-    """Whether a row says what its receipts say."""
+def sound_receipts(row: ArrivalRow) -> list[Receipt] | None:
+    """The receipts of a row; None where they make no sense, or the row says something else than they do."""
     try:
-        return row[1:] == _packed(unpacked(row.packed))
+        receipts = _unpacked(row.packed)
+        return receipts if row[1:] == _packed(receipts) else None
     except NONSENSE:
-        return False
+        return None
 
 
-def unpacked(packed: bytes) -> list[Receipt]:
-    """The receipts of a row; where it makes no sense, one of `receiver.store.databases.NONSENSE` is raised."""
+def _unpacked(packed: bytes) -> list[Receipt]:
     return [Receipt(*values) for values in json.loads(text_of(packed))]
 
 
 def _receipts_of(arrival: int, packed: bytes) -> list[Receipt]:
     try:
-        return unpacked(packed)
+        return _unpacked(packed)
     except NONSENSE as error:
         raise StoreCorruptError(
             f"the receipts with the number {arrival} in {arrivals.name}, to be folded in, make no sense: {error}",
