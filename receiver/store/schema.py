@@ -16,6 +16,7 @@ What counts 0 isn't lost. A migration that declares neither counts as losing all
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -282,5 +283,8 @@ def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
 
     if context.get_revision_argument() is None:  # on the way to base
         return
-    for words in _counted(op.get_bind(), kept_by_newer):
+    connection = op.get_bind()
+    tables = sorted(set(re.findall(r"\breceiver_\w+", " ".join(kept_by_newer.values()))))
+    database_of(connection).lock_tables(connection, tables)  # a transaction that is open may bring some
+    for words in _counted(connection, kept_by_newer):
         raise StoreError(f"version {older} can't hold {words}", hint=f"keep version {newer}, or delete them")

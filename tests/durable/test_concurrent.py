@@ -14,6 +14,8 @@ from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, St
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.stores import execute
 
+WAITING_FOR_A_LOCK = "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
 
 def concurrent(url, **options):
     return opened(url, concurrent=True, **options)

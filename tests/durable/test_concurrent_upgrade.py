@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from receiver.errors import StoreError
 from receiver.store.schema import losses, migrate
 from tests.before import package_of, python_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send
+from tests.durable.test_concurrent import WAITING_FOR_A_LOCK, until
 from tests.postgres import fresh_database
 from tests.stores import execute, rows_of
 
@@ -134,6 +136,22 @@ def test_receipts_that_wait_are_packed_by_an_upgrade(receipts_before_0014):
         assert send(orders, "a", "\ud800", "b") == [DUPLICATE, DUPLICATE, NEW]
     (domain,) = look(url).domains
     assert (domain.state.receipts, domain.state.unchecked, domain.state.last_seq) == (7, 1, 6)
+
+
+def test_what_comes_while_going_back_waits_is_kept(fresh_postgres_url):
+    """A consumer's transaction is open, so nothing waits as yet; it is committed before the tables can be dropped."""
+    url = fresh_postgres_url
+    with opened(url, concurrent=True) as orders:
+        orders._folder.close()
+        with ThreadPoolExecutor() as threads, orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            going_back = threads.submit(migrate, make_url(url), "0013")
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 1)
+            batch.__exit__(None, None, None)
+            with pytest.raises(StoreError, match="can't hold 1 "):
+                going_back.result()
+    assert not audit(url).findings
+    assert look(url).domains[0].unfolded_receipts == 1
 
 
 def test_a_script_upgrades_no_store_where_receipts_wait(receipts_before_0014):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -190,6 +190,9 @@ class Database(ABC):
 
     def wait_briefly_for_tables(self, connection: Connection) -> None:
         """Let a migration give up soon where others use a table, for they queue behind it while it waits."""
+
+    def lock_tables(self, connection: Connection, names: Iterable[str]) -> None:
+        """Have all who use these tables wait until the transaction ends, and wait for theirs."""
 
     def server_run(self, _connection: Connection) -> Hashable:
         """Identifies the run of the server that the connection leads to, as `receiver.store.sql_rows.SqlRows.server_run`."""

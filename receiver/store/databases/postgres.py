@@ -388,6 +388,9 @@ class Postgres(Database):
     def wait_briefly_for_tables(self, connection: Connection) -> None:
         connection.execute(text(f"SET LOCAL lock_timeout = {_LONGEST_TABLE_WAIT_MS}"))
 
+    def lock_tables(self, connection: Connection, names: Iterable[str]) -> None:
+        connection.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
+
     def server_run(self, connection: Connection) -> str:
         return run_of(connection, sql_rows.driver_of(connection))
 
