@@ -303,11 +303,15 @@ def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
     return len(receipts), min(receipt.received_at_us or 0 for receipt in receipts), exactly(receipts)
 
 
+_TYPES = (str | None, str | None, int, bool, int | None, str | None)
+
+
 def sound_receipts(row: ArrivalRow) -> list[Receipt] | None:
     """The receipts of a row; None where they make no sense, or the row says something else than they do."""
     try:
         receipts = _unpacked(row.packed)
-        return receipts if row[1:] == _packed(receipts) else None
+        are_typed = all(all(map(isinstance, receipt, _TYPES)) for receipt in receipts)
+        return receipts if are_typed and row[1:] == _packed(receipts) else None
     except NONSENSE:
         return None
 
