@@ -105,6 +105,10 @@ class Receiver(Closing):
                 "observe_only and reject_batches contradict each other", hint="one delivers what the other rejects"
             )
         reuse = checked_id_reuse(id_reuse)
+        if concurrent and reuse is IdReuse.DELIVER:
+            raise SettingsError(
+                "concurrent receivers compare no bodies before they decide", hint="leave out id_reuse='deliver'"
+            )
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(url, key, channel, wants, store_settings)

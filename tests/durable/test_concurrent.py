@@ -130,6 +130,8 @@ def test_what_is_refused(fresh_postgres_url, sqlite_url):
         concurrent(sqlite_url)
     with pytest.raises(SettingsError):
         concurrent(fresh_postgres_url, policy="artemis:id_cache_size=3")
+    with pytest.raises(SettingsError, match="bodies"):
+        concurrent(fresh_postgres_url, id_reuse="deliver")
     with pytest.raises(SettingsError):
         Receiver.open(fresh_postgres_url, connection_id="c", destination="q", concurrent=1)
 
