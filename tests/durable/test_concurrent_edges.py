@@ -255,6 +255,25 @@ def test_a_transaction_ended_inside_the_block(fresh_postgres_url, joins, how):
         assert send(orders, "b") == [NEW]
 
 
+def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
+    """Others may have been called duplicates of it."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        orders._folder.close()
+
+        def receive():
+            with orders.batch(connection) as batch:
+                batch.receive("a", received_at_us=0)
+                connection.commit()
+                assert send(orders, "a") == [DUPLICATE]
+
+        with pytest.raises(SettingsError, match="ended inside"):
+            receive()
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+        assert claims(fresh_postgres_url) == ["a"]
+        assert waiting(fresh_postgres_url) == 2
+
+
 def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url):
     """A batch begins anew on another connection only while nothing is in it."""
     with concurrent(fresh_postgres_url) as orders:
