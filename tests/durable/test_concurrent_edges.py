@@ -3,6 +3,7 @@
 import os
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from unittest.mock import patch
 
@@ -18,7 +19,8 @@ from tests.durable.forked import forked
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
-from tests.durable.test_concurrent import claims, concurrent, until, waiting
+from tests.durable.test_concurrent import WAITING_FOR_A_LOCK, claims, concurrent, until, waiting
+from tests.stores import rows_of
 
 ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
 
@@ -416,3 +418,30 @@ def test_converting_waits_for_open_transactions(fresh_postgres_url):
             with pytest.raises(StoreBusyError):
                 opened(url, patience_secs=0.1)
         assert send(orders, "a") == [DUPLICATE]
+
+
+def test_converting_is_outrun_by_nobody(fresh_postgres_url):
+    """Else it would wait as long as there is always one of them open."""
+    url = fresh_postgres_url
+    with concurrent(url) as orders, ThreadPoolExecutor() as threads:
+        orders._folder.close()
+        with orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            converting = threads.submit(lambda: opened(url).close())
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 1)
+            later = threads.submit(send, orders, "b")
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 2 or later.done())
+            batch.receive("a", received_at_us=0)
+        converting.result()
+        with pytest.raises(StoreError, match="any more"):
+            later.result()
+
+
+def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
+    """What is forgotten by it is claimed no longer, though nothing comes."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(3, 0)) as orders:
+        send(orders, "a", "b", "c")
+        until(lambda: orders.is_folding and waiting(url) == 0)
+        with concurrent(url, settings=sizes(1, 0)):
+            until(lambda: claims(url) == ["c"])

@@ -11,6 +11,8 @@ What makes it exact, statement by statement:
   makes the domain another kind locks the row FOR UPDATE, and so waits for open transactions. A locking SELECT looks at the
   row as it is once the lock is had, whatever the statement's snapshot was: so no claim is made in a domain that isn't
   concurrent any more.
+- Whoever makes the domain another kind has closed a gate before, an advisory lock. For FOR KEY SHARE overtakes who waits
+  FOR UPDATE: where there is always a transaction open, that wait would have no end.
 - Ids are claimed in the order of their bytes, so that two statements never wait for each other.
 - A number is drawn above an aggregate of all that claiming gave: after the last id is had. Drawn earlier, it would put the
   loser of a race for an id before its winner. All receipts of a statement stand in one row, in their order.
@@ -50,10 +52,12 @@ def _key_of(stored: bytes) -> bytes:
     return stored[:_LONGEST_KEY_BYTES] + sha256(stored).digest() if is_long else stored
 
 
+_GATE = int.from_bytes(b"gate")
+"""The first key of a domain's gate, whose second is the domain's number: apart from the locks that have one key."""
 _ID = "coalesce(long_id, unique_message_id)"
 _HERE = f"""
 WITH waits AS MATERIALIZED (
-    SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true)
+    SELECT current_setting('lock_timeout') AS before, set_config('lock_timeout', %s, true), pg_advisory_xact_lock_shared({_GATE}, %s)
 ), here AS MATERIALIZED (
     SELECT domain_id FROM {domains.name}
     WHERE domain_id = %s AND {_INCARNATION} = %s AND policy = '{CONCURRENT_POLICY}' AND (SELECT before FROM waits) IS NOT NULL FOR KEY SHARE
@@ -136,7 +140,7 @@ class Claims:
         concurrent any more.
         """
         most = 1 << _INDEX_BITS
-        where = (lock_timeout_ms(patience_secs), self._domain_id, store_id)
+        where = (lock_timeout_ms(patience_secs), self._domain_id, self._domain_id, store_id)
         parts = (receipts[first : first + most] for first in range(0, len(receipts), most))
         return [claimed for part in parts for claimed in self._claim(part, where)]
 
@@ -253,6 +257,7 @@ class Claims:
 
     def keep_others_out(self) -> None:
         """Wait for the transactions that claim, and keep others from it until the transaction under way ends."""
+        self._driver.execute(f"SELECT pg_advisory_xact_lock({_GATE}, %s)", (self._domain_id,))
         lock = f"SELECT domain_id FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
         self._driver.execute(lock, (self._domain_id,)).fetchone()
 
