@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from receiver.detector import TwoTierDetector
+from receiver.message import LATEST_US
 from receiver.settings import ReceiverSettings
 
 DAY_US = 86_400_000_000
@@ -61,7 +62,7 @@ class Retirement:
 def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
     """The sources that haven't sent for more than so many days, by the domain's own time."""
     by_silence = detector.sources_by_silence()
-    silent = _silent_since(detector.latest_us - round(days * DAY_US), by_silence)
+    silent = _silent_since(detector.latest_us - round(min(days * DAY_US, LATEST_US)), by_silence)
     return [source for _, source in by_silence[:silent]]
 
 

@@ -170,7 +170,7 @@ def _run_here(program: Program, world: World, story: str) -> End:
         current.goes_on |= current.crashed_in is ended_in
     except SettingsError:
         raise
-    except (Exception, ProgramCrash) as error:  # noqa: BLE001 - the story tells it
+    except (Exception, SystemExit, ProgramCrash) as error:  # noqa: BLE001 - the story tells it
         if not current.crash:
             end = End(_described(error), error)
     except BaseException:

@@ -1,6 +1,7 @@
 """What is said of programs that the kit can't judge, and of arguments that it can't take."""
 
 import asyncio
+import sys
 import warnings
 
 import pytest
@@ -162,6 +163,22 @@ def test_a_program_that_fails_by_itself(checked, kill):
         "the program failed without a fault from outside: ValueError: no such table: payment\n"
     )
     assert kill or isinstance(raised.value.__cause__, ValueError)
+
+
+async def that_exits_in_a_loop(broker, shop):
+    that_exits(broker, shop)
+
+
+def that_exits(_broker, shop):
+    shop.opened()
+    sys.exit(0)
+
+
+@pytest.mark.parametrize("consume", [that_exits, that_exits_in_a_loop])
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_program_that_exits_does_not_take_the_check_with_it(checked, consume, kill):
+    with pytest.raises(AssertionError, match=r"failed without a fault from outside: SystemExit: 0\n"):
+        checked(consume, kill=kill)
 
 
 def lines(path):
