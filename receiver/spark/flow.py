@@ -25,8 +25,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
 from receiver.errors import ReceiverError
-from receiver.steps.arrow_rows import LEAD, Row, batches_of, rows_of, schema_of
-from receiver.steps.schemas import Failure
+from receiver.steps.arrow_rows import LEAD, Failure, Row, batches_of, rows_of, schema_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -10,7 +10,7 @@ import pickle
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
-from receiver.steps.schemas import Failure
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,6 +46,13 @@ class Row(NamedTuple):
     key: int
     """From 0: rows of one key can be brought together."""
     value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of the package's own, on its way from a task to the driver."""
+
+    pickled: bytes
 
 
 class RowFlow(Protocol):

@@ -206,7 +206,7 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
 
     every = by_source(slice(None))
     replaced_here = receipts.linked_row[receipts.next_in == receipts.chunk]
-    again, times = np.unique(again_in(receipts)[receipts.linked_row], return_counts=True)
+    again, times = np.unique(receipts.again_in()[receipts.linked_row], return_counts=True)
     return SourceCounts(
         chunk=receipts.chunk,
         new_ids=len(receipts.source) - int(np.count_nonzero(linked.is_duplicate)),
@@ -260,7 +260,7 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     source = receipts.source[receipts.ref_row]
     linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
-    again = again_in(receipts)[receipts.linked_row] - np.int32(receipts.chunk)
+    again = receipts.again_in()[receipts.linked_row] - np.int32(receipts.chunk)
     gone = np.zeros(plan.chunks - receipts.chunk, np.int64)
     alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, receipts.ref_to - receipts.chunk, gone)
     # Not Python's own hash, which differs from process to process.
@@ -281,16 +281,6 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
             alive_within=alive_within[chosen],
         )
         yield Row(key, references)
-
-
-def again_in(receipts: ChunkReceipts) -> Int32s:
-    """Per receipt, the chunk in which its id comes next, from any source, or NEVER."""
-    again_in = np.full(len(receipts.source), NEVER, np.int32)
-    np.minimum.at(again_in, receipts.ref_row, receipts.ref_to)
-    by_label = np.argsort(receipts.label, kind="stable")
-    is_last_here = changes(receipts.label[by_label][::-1])[::-1]
-    again_in[receipts.linked_row[by_label[~is_last_here]]] = receipts.chunk
-    return again_in
 
 
 @compiled()

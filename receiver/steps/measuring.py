@@ -42,6 +42,7 @@ from receiver.steps.arrow_rows import (
     joined,
     split_by,
     stable_order,
+    used,
     values_in,
 )
 from receiver.steps.chunks import first_to_last
@@ -168,7 +169,7 @@ def measure(
             yield from (Row(task, each) for each in referred)
             yield Row(0, share_of(receipts.chunk, _counted(receipts), distances, measures))
             domain = int(plan.chunk_domain[receipts.chunk])
-            alive_from = totals.alive_from(plan.first_chunk[domain], receipts.chunk)
+            alive_from = totals.alive_from(plan.of_domain(domain).start, receipts.chunk)
             yield Row(0, NeededElsewhere(domain, 0, _lru_size(receipts, referred, alive_from), 0))
 
     earlier = earlier_receipts(chunks, plan, totals)
@@ -200,10 +201,8 @@ def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> Ro
 
 def _series_of(totals: SourceTotals, references: References) -> Int64s:
     # Only sources that are referred to are sure to be known here.
-    numbers = np.full(len(references.sources), -1, np.int64)
-    for source in np.unique(references.source).tolist():
-        numbers[source] = totals.series[references.domain, references.sources[source]]
-    return numbers[references.source]
+    source, sources = used(references.source, references.sources)
+    return np.array([totals.series[references.domain, name] for name in sources], np.int64)[source]
 
 
 def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[References]) -> Iterator[Row]:
@@ -282,7 +281,7 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     # After each earlier receipt, a row of the same source and time for the ids between it and the next.
     weights = np.ones(2 * len(order), np.int64)
     weights[1::2] = _between(source, newer_ids)
-    ids, distinct = dense_ids(label, receipts)
+    ids, distinct = receipts.dense_ids(label)
     between = np.arange(distinct, distinct + len(order), dtype=np.int32)
     rows = link_rows(
         np.concatenate([np.repeat(received_at_us, 2), receipts.received_at_us]),
@@ -326,18 +325,6 @@ def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], aliv
     earlier = np.full(len(weights) + len(receipts.source), -1, np.int32)
     earlier[rows[in_order[again]]] = rows[in_order[again - 1]]
     return lru_size(earlier, weights)
-
-
-def dense_ids(earlier_label: Int64s, receipts: ChunkReceipts) -> tuple[Int32s, int]:
-    """Numbers from 0 for the ids of earlier receipts, then of a chunk's; and how many there may be."""
-    rows = len(receipts.source)
-    labels = np.sort(np.concatenate([earlier_label, receipts.label]))
-    labels = labels[changes(labels)]
-    # A receipt that isn't linked has an id of its own: its row is as good a number as any.
-    ids = np.arange(-len(earlier_label), rows, dtype=np.int32)
-    ids[: len(earlier_label)] = rows + np.searchsorted(labels, earlier_label)
-    ids[len(earlier_label) + receipts.linked_row] = rows + np.searchsorted(labels, receipts.label)
-    return ids, rows + len(labels)
 
 
 def _between(source: Int32s, newer_ids: Int64s) -> Int64s:

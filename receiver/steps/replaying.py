@@ -31,8 +31,7 @@ from receiver.simulate.kernel import WindowAsked, is_caught
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
-from receiver.steps.chunks import again_in
-from receiver.steps.measuring import SourceTotals, dense_ids
+from receiver.steps.measuring import SourceTotals
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
 
@@ -158,7 +157,7 @@ class _Giver:
         self._tails, self._receipts = tails, receipts
         self._replaced_in = np.full(len(receipts.source), NEVER, np.int32)
         self._replaced_in[receipts.linked_row] = receipts.next_in
-        self._again_in = again_in(receipts)
+        self._again_in = receipts.again_in()
         self._by_source = stable_order(receipts.source)
         self._series = np.array([tails.totals.series[domain, source] for source in receipts.sources], np.int64)
 
@@ -229,7 +228,7 @@ def section_of(
     order = np.argsort(position, kind="stable")
     chosen = order[changes(position[order])]
     label, times_us = (column(earlier, name, np.int64)[chosen] for name in ("label", "received_at_us"))
-    ids, distinct = dense_ids(label, receipts)
+    ids, distinct = receipts.dense_ids(label)
     rows = link_rows(
         np.concatenate([times_us, receipts.received_at_us]),
         np.concatenate([source[chosen], receipts.source]),

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.domains import Channel
+from receiver.steps.arrow_rows import changes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,13 +48,6 @@ def _no_numbers() -> Int64s:
 
 def _no_indices() -> Int32s:
     return np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An error of the package's own, on its way from a task to the driver."""
-
-    pickled: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +258,26 @@ class ChunkReceipts:
     """When the chunk's receipts without an id came, as read."""
     window_needs: Int64s = field(default_factory=_no_numbers)
     """Per duplicate, in order of receipt: filled in by `measuring`."""
+
+    def again_in(self) -> Int32s:
+        """Per receipt, the chunk in which its id comes next, from any source, or NEVER."""
+        again_in = np.full(len(self.source), NEVER, np.int32)
+        np.minimum.at(again_in, self.ref_row, self.ref_to)
+        by_label = np.argsort(self.label, kind="stable")
+        is_last_here = changes(self.label[by_label][::-1])[::-1]
+        again_in[self.linked_row[by_label[~is_last_here]]] = self.chunk
+        return again_in
+
+    def dense_ids(self, earlier_label: Int64s) -> tuple[Int32s, int]:
+        """Numbers from 0 for the ids of earlier receipts, then of these; and how many there may be."""
+        rows = len(self.source)
+        labels = np.sort(np.concatenate([earlier_label, self.label]))
+        labels = labels[changes(labels)]
+        # A receipt that isn't linked has an id of its own: its row is as good a number as any.
+        ids = np.arange(-len(earlier_label), rows, dtype=np.int32)
+        ids[: len(earlier_label)] = rows + np.searchsorted(labels, earlier_label)
+        ids[len(earlier_label) + self.linked_row] = rows + np.searchsorted(labels, self.label)
+        return ids, rows + len(labels)
 
 
 @dataclass(frozen=True, slots=True)

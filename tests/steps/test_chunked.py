@@ -20,6 +20,7 @@ from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import ChunkedLog
+from receiver.steps.measuring import SourceTotals
 from tests.choosing import cases
 from tests.logs.reading import Row
 
@@ -182,6 +183,20 @@ def test_an_id_with_both_ends_in_one_chunk_may_need_more_than_one_that_goes_on()
         assert assemble(paths, cutting).plan.cut_row.tolist() == [0, 32]  # between the two receipts of "near"
         elsewhere = analysed_in_chunks(paths, Question("default"), cutting).elsewhere
     assert elsewhere == Elsewhere(artemis_id_cache_size=21, lru_size=21, ttl_us=21 * SECOND_US, sources=1)
+
+
+def test_each_chunk_looks_back_to_the_first_of_its_own_domain(monkeypatch):
+    looks_back, alive_from = [], SourceTotals.alive_from
+
+    def noting(totals, first, chunk):
+        looks_back.append((first, chunk))
+        return alive_from(totals, first, chunk)
+
+    monkeypatch.setattr(SourceTotals, "alive_from", noting)
+    rows = [Row(time, f"id{time % 12}", destination=f"q{time % 3}") for time in range(90)]
+    with written([File("csv", rows)]) as paths:
+        in_chunks(paths, Question("destination"), Cutting(rows_per_unit=1000, chunks_per_domain=3))
+    assert sorted(looks_back, key=lambda each: each[1]) == [(chunk - chunk % 3, chunk) for chunk in range(9)]
 
 
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
