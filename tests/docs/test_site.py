@@ -14,7 +14,15 @@ from markdown_it import MarkdownIt
 
 from tests.docs.markdown import ROOT
 
-PUBLIC = "receiver", "receiver.bridge", "receiver.policies", "receiver.spark", "receiver.senders", "receiver.errors"
+PUBLIC = (
+    "receiver",
+    "receiver.bridge",
+    "receiver.policies",
+    "receiver.spark",
+    "receiver.senders",
+    "receiver.testing",
+    "receiver.errors",
+)
 NOT_SHOWN = {"ArtemisIdCache", "detects_nothing"}
 """Of use to the package alone."""
 STRUCTURE = {"h1", "h2", "h3", "ul", "ol", "li", "table", "tr", "pre", "strong", "em", "img"}
