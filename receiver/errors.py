@@ -98,7 +98,8 @@ class SettingsError(ReceiverError, ValueError):
 def detects_nothing() -> SettingsError:
     """The error for a window of 0 with an expiry of 0."""
     return SettingsError(
-        "a window of 0 with an expiry of 0 would detect nothing", hint="to detect nothing, use AT_LEAST_ONCE"
+        "a window of 0 with an expiry of 0 would detect nothing",
+        hint="raise one of them; a bridge that is to detect nothing has the mode AT_LEAST_ONCE",
     )
 
 

@@ -66,10 +66,8 @@ class Recorder(Closing):
     def __init__(
         self,
         record: Recording | StrPath,
+        channel: Channel = Channel(),  # noqa: B008 - a value
         *,
-        connection_id: str = "",
-        destination: str = "",
-        receiver_id: str | None = None,
         store: tuple[URL, StoreSettings] | None = None,
     ) -> None:
         self.written = 0
@@ -78,7 +76,7 @@ class Recorder(Closing):
         """Receipts that couldn't be recorded."""
         self.last_error: str | None = None
         """Why receipts were last dropped, or a file couldn't be finished; None before that."""
-        self._channel = _checked(Channel(connection_id, destination, receiver_id or ""))
+        self._channel = _checked(channel)
         self._settings = record if isinstance(record, Recording) else Recording(record)
         self.folder = _opened(self._settings)
         self._recording, self._host = str(self.folder.names), platform.node()

@@ -234,8 +234,8 @@ class Bridge:
     def _look_at_window(self) -> None:
         """Take as many messages at once as a batch may have, and no more than the window has ids for each consumer.
 
-        When its acknowledgement is lost, all of a batch comes again, perhaps only after a short expiry is over; then the
-        window must still have its ids.
+        If an acknowledgement is lost, its whole batch comes again, perhaps after E is over: then W alone must still hold its
+        ids.
         """
         most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
         if detects and 0 < window < most * self._consumers:
@@ -243,6 +243,7 @@ class Bridge:
             if self._most != most and self._pace is None:
                 each = " for each consumer" if self._consumers > 1 else ""
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
+        # By a policy without a window each acknowledgement is answered before the next batch: time alone keeps its ids.
         self._most, self._most_unanswered = most, min(most, window)
         self._window = window if detects else 0
 

@@ -139,8 +139,8 @@ class DomainCache:
         self._histories: dict[str, History | str] = {}
         """By id. A text has the digests of an id that came once, as its row has them: most ids have no more."""
         self._history_rows: dict[str, int] = {}
-        """By id, the number of the duplicate's row that says with which bodies the id came. It is only noted where
-        duplicates refresh nothing: their rows are needed for nothing else."""
+        """By id, the number of the duplicate's row that says with which bodies the id came. Noted only where duplicates
+        refresh nothing: there such a row serves for bodies alone, and goes when a newer one says the same."""
         self._outdated: list[int] = []
         """The numbers of rows that aren't needed any more."""
         self._deletable: list[int] = []
@@ -292,7 +292,7 @@ class DomainCache:
         sources = {source or None for source in retired}
         named = map(ReceiptRow._make, rows)
         rows = [row._replace(policy_state=RETIRED) if row.message_source_id in sources else row for row in named]
-        return Changes(gone, [PolicyStates(RETIRED, list(sources))], rows=rows)
+        return Changes(gone, PolicyStates(RETIRED, list(sources)), rows=rows)
 
     def _take_deletable(
         self, rows: Sequence[ReceiptValues], *, all_of_them: bool

@@ -205,7 +205,7 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
         row = rows[-1]
         first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
         newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
-    policy_states = [PolicyStates(None, None)] if is_two_tier and state.retired_sources else []
+    policy_states = PolicyStates(None, None) if is_two_tier and state.retired_sources else None
     # By another writer, so that who folds a concurrent domain releases what is forgotten.
     state_after = changed._replace(last_writer=new_number(), clock_us=after.clock_us)
     log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)

@@ -15,15 +15,14 @@ from receiver.domains import Channel
 from receiver.durable.cache import DomainCache
 from receiver.durable.duplicates import OnDuplicate, report
 from receiver.durable.opening import MEMORY, Opened, new_number
-from receiver.durable.status import Counters
-from receiver.durable.transaction import Unsettled, settle
+from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
 from receiver.recording import Recorder
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded
 from receiver.store.databases import database_of, translated
 from receiver.store.databases.database import shown
-from receiver.store.log import KeptLog
+from receiver.store.log import DomainLog, JoinedLog, KeptLog
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
@@ -43,6 +42,15 @@ class BatchOptions(NamedTuple):
     reject_batches: bool
     delivers_reused_ids: bool
     """Whether a known id that comes with another body is delivered."""
+
+
+class Unsettled(NamedTuple):
+    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
+
+    number: int
+    tally: Tally
+    """To be counted if it was committed."""
+    transaction: Any
 
 
 class DomainSession(Guarded):
@@ -74,7 +82,7 @@ class DomainSession(Guarded):
         """By which the store knows the numbers that batches of this receiver have left there."""
         self.numbered = 0
         """How many batches have left their number."""
-        self.unsettled: deque[Unsettled] = deque()
+        self._unsettled: deque[Unsettled] = deque()
         """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
         self._on_duplicate = on_duplicate
 
@@ -101,7 +109,7 @@ class DomainSession(Guarded):
     def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
         """Record what is received from now on."""
         store = None if self.url is None else (self.url, self.store_settings)
-        self.recorder = Recorder(record, **channel._asdict(), store=store)
+        self.recorder = Recorder(record, channel, store=store)
         try:
             with self._thread_lock:
                 self._finish_earlier_journals(self.recorder)
@@ -151,19 +159,58 @@ class DomainSession(Guarded):
             )
         return state
 
+    def catch_up(self, log: DomainLog, given: URL | None = None) -> tuple[DomainState, bool]:
+        """Have the domain to ourselves, settle earlier batches, and read what others recorded.
+
+        Returns the domain's state, and whether the log had changed since. `given` is as for `own`.
+        """
+        state = self.own(log.begin(), given)
+        self.settle(log)
+        return state, self.cache.follow(log, state)
+
+    def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
+        """Look up what became of earlier batches; drop the cache if one wasn't committed.
+
+        Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
+        still have its COMMIT to do.
+        """
+        unsettled = self._unsettled
+        if not unsettled:
+            return
+        last = log.rows.last_batch(self.writer)
+        # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
+        while has_domain and unsettled and unsettled[-1].number > last:
+            unsettled.pop()
+            self.counters.roll_back()
+            self.cache.drop()
+        # We see our own uncommitted batches here, but they may yet be rolled back.
+        ours = log.transaction if isinstance(log, JoinedLog) else log
+        while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
+            self.count(unsettled.popleft().tally)
+
+    def leave_unsettled(self, number: int, tally: Tally, transaction: Any) -> None:
+        """Count a batch once its caller's transaction turns out to be committed."""
+        self._unsettled.append(Unsettled(number, tally, transaction))
+
+    def count(self, tally: Tally) -> None:
+        """Count a batch that is committed."""
+        if self.recorder is not None and tally.recorded is not None:
+            self.recorder.commit(tally.recorded)
+        self.counters.commit(tally)
+
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
-        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self.unsettled)
+        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self._unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self.unsettled or self.callers_go_on() or not self._acquire_if_free():
+        if not self._unsettled or self.callers_go_on() or not self._acquire_if_free():
             return
         try:
             with self._between_batches() as log:
                 state = log.begin_if_free()
                 self.own(state or log.begin_reading())
-                settle(self, log, has_domain=state is not None)
+                self.settle(log, has_domain=state is not None)
         finally:
             self.release()
 
@@ -216,9 +263,7 @@ class DomainSession(Guarded):
             return
         if not self.cache.has_deletable and not self.numbered:
             return
-        state = self.own(self.log.begin())
-        settle(self, self.log)
-        self.cache.follow(self.log, state)
+        state, _ = self.catch_up(self.log)
         self.log.record(state, self.cache.changes(deletes_all=True), before=state)
         if self.numbered:
             self.log.forget_batches(state, self.writer)

@@ -7,7 +7,7 @@
 
 Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log where
 the connection was lost during the commit. In a transaction of its caller's, a batch leaves its number. So whether it was
-committed is looked up when the domain is next used, and only then it is counted: `settle`.
+committed is looked up when the domain is next used, and only then it is counted: `DomainSession.settle`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
@@ -29,7 +29,7 @@ from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import store_error, translated
-from receiver.store.log import DomainLog, JoinedLog
+from receiver.store.log import DomainLog
 from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState
 
@@ -77,9 +77,7 @@ class Transaction:
         try:
             given = None if joined is None else joined.connection.engine.url
             with translated(given or session.address):
-                self.state = session.own(log.begin(), given)
-                settle(session, log)
-                self._has_read_on = session.cache.follow(log, self.state)
+                self.state, self._has_read_on = session.catch_up(log, given)
         except BaseException:
             log.rollback()
             session.release()
@@ -121,10 +119,10 @@ class Transaction:
         try:
             if self._joined is not None and number is not None:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
-                session.unsettled.append(Unsettled(number.batch, tally, self._joined.transaction))
+                session.leave_unsettled(number.batch, tally, self._joined.transaction)
             else:
                 self._commit(state, tally)
-                _count(session, tally)
+                session.count(tally)
             cache.advance(state, changes.rows)
             log.give_back_space()
         except BaseException:
@@ -214,42 +212,6 @@ class Transaction:
             release(self._held)
         else:  # the domain stays locked until the caller's transaction ends
             self._held.domain, self._held.is_over = None, self._joined.is_over
-
-
-class Unsettled(NamedTuple):
-    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
-
-    number: int
-    tally: Tally
-    """To be counted if it was committed."""
-    transaction: Any
-
-
-def settle(session: DomainSession, log: DomainLog, *, has_domain: bool = True) -> None:
-    """Look up what became of earlier batches; drop the cache if one wasn't committed.
-
-    Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
-    still have its COMMIT to do.
-    """
-    unsettled = session.unsettled
-    if not unsettled:
-        return
-    last = log.rows.last_batch(session.writer)
-    # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
-    while has_domain and unsettled and unsettled[-1].number > last:
-        unsettled.pop()
-        session.counters.roll_back()
-        session.cache.drop()
-    # We see our own uncommitted batches here, but they may yet be rolled back.
-    ours = log.transaction if isinstance(log, JoinedLog) else log
-    while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
-        _count(session, unsettled.popleft().tally)
-
-
-def _count(session: DomainSession, tally: Tally) -> None:
-    if session.recorder is not None and tally.recorded is not None:
-        session.recorder.commit(tally.recorded)
-    session.counters.commit(tally)
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:

@@ -60,7 +60,8 @@ class UnpackedBatch(msgspec.Struct, array_like=True, frozen=True):
     """In microseconds, 8 bytes each."""
     full: list[tuple[int, list[Any]]]
     """The other receipts, or all if a text has a line break, each behind its index in the batch."""
-    channel: tuple[str, str, str] = ("", "", "")
+    channel: tuple[str, ...] = ()
+    """The parts of a `Channel`; a batch packed by an earlier version may have fewer."""
 
     @property
     def receipts(self) -> int:

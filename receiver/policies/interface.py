@@ -53,7 +53,7 @@ class Setting(NamedTuple):
     remark: str = ""
     """What else whoever sets it has to know, as a sentence."""
     default: int | None = None
-    """What holds unless it is set, where the sizes of the `Vendor` don't say it."""
+    """What holds unless it is set, where the `sizes` of the `Vendor` don't give it."""
 
 
 class Vendor(NamedTuple):

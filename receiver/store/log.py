@@ -63,7 +63,8 @@ class MemoryLog:
         del before
         for seq in changes.gone:
             self._rows.pop(seq, None)
-        for policy_state, sources in changes.policy_states:
+        if changes.policy_states is not None:
+            policy_state, sources = changes.policy_states
             for row in map(ReceiptRow._make, self._rows.values()):
                 if sources is None or (row.message_source_id in sources and row.policy_state is None):
                     self._rows[row.seq] = row._replace(policy_state=policy_state)

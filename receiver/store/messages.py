@@ -85,4 +85,4 @@ flat = attrgetter(*(name if name in OF_RECEIPT else f"message.{name}" for name i
 """The values of a stored message in that order."""
 _NAMES = [each.name for each in fields(Message)]
 DEFAULTS = {each.name: each.default for each in fields(Message)[_NAMES.index("body") + 1 :]}
-"""Of the fields that were added since messages are packed, so that some are packed without them."""
+"""Fields that are younger than packing, with the value that they have in messages packed without them."""

@@ -55,7 +55,7 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class PolicyStates(NamedTuple):
-    """A policy state to set: on those rows of these sources that have none or, where `sources` is None, on all rows."""
+    """A policy state to set on rows: on those of these sources that have none yet; on all rows where `sources` is None."""
 
     policy_state: int | None
     sources: Sequence[str | None] | None
@@ -76,7 +76,7 @@ class Changes(NamedTuple):
 
     gone: Sequence[int] = ()
     """The numbers of rows to delete, ascending."""
-    policy_states: Sequence[PolicyStates] = ()
+    policy_states: PolicyStates | None = None
     """To set on rows that are there already."""
     forgotten: Sequence[int] = ()
     """The numbers of rows that are to have an empty id from now on, which no message can have."""
@@ -278,8 +278,8 @@ class SqlRows(ABC):
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
         if changes.gone:
             self.delete(changes.gone)
-        for states in changes.policy_states:
-            self._set_states(states)
+        if changes.policy_states is not None:
+            self._set_states(changes.policy_states)
         for seq in changes.forgotten:
             self.cursor.execute(self.sql.forget, (to_bytes(""), self.domain_id, seq))
         if changes.rows:

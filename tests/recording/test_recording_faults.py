@@ -10,6 +10,7 @@ import pytest
 from recorded import FORMATS, ids, read, receipt, segments, unfinished
 
 from receiver import recording
+from receiver.domains import Channel
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, SettingsError
 from receiver.logs import rotating
 from receiver.recording import Recorder
@@ -170,7 +171,7 @@ def test_what_holds_nothing_yet_is_no_log(tmp_path):
 
 def test_an_id_of_the_receiver_that_no_log_can_hold(tmp_path):
     with pytest.raises(SettingsError, match=r"destination .* lone surrogate"):
-        Recorder(tmp_path, destination="queue://\ud800")
+        Recorder(tmp_path, Channel(destination="queue://\ud800"))
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
 @pytest.mark.parametrize("ending", FORMATS)
 def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
     path = tmp_path / f"receipts.{ending}"
-    with Recorder(path, connection_id="broker:a", destination="topic://prices", receiver_id="desk-1") as recorder:
+    with Recorder(path, Channel("broker:a", "topic://prices", "desk-1")) as recorder:
         recorder.record(
             [receipt(0), receipt(1), receipt(2, unique_message_id="id-0"), receipt(3, unique_message_id="")]
         )

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import Nodes, Way
@@ -256,8 +256,8 @@ def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[S
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
-    make, _ = connectors_of(address)
-    return Way(Nodes(address, _identity_at), partial(make, max_body_bytes=max_body_bytes))
+    connectors = connectors_of(address)
+    return Way(Nodes(address, connectors.identity_at), partial(connectors.source, max_body_bytes=max_body_bytes))
 
 
 def check_durable(address: BrokerAddress) -> None:
@@ -298,7 +298,7 @@ def sink_of(address: BrokerAddress | str) -> Sink:
 
 def way_to(address: BrokerAddress) -> Way[Sink]:
     """What makes a sink, connected, each time it is called."""
-    return _way_to(address, lambda at: connectors_of(at)[1](at))
+    return _way_to(address, lambda at: connectors_of(at).sink(at))
 
 
 def _way_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> Way[_T]:
@@ -318,34 +318,37 @@ def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
     return _way_to(address, KafkaTurns)
 
 
-def connectors_of(address: BrokerAddress) -> tuple[Callable[..., Source], Callable[..., Sink]]:
-    """What makes a source and a sink. It loads the protocol's library; `MissingExtraError` where that isn't installed."""
+class Connectors(NamedTuple):
+    """What there is for a protocol."""
+
+    source: Callable[..., Source]
+    sink: Callable[..., Sink]
+    identity_at: Callable[[BrokerAddress], str]
+    """What all nodes of a cluster have in common: the product or, with Kafka, the cluster itself."""
+
+
+def connectors_of(address: BrokerAddress) -> Connectors:
+    """Load what there is for the address's protocol; `MissingExtraError` where its library isn't installed."""
     match address.protocol:
         case "stomp":
             from receiver.bridge.connectors.stomp import StompSink, StompSource
+            from receiver.bridge.connectors.stomp_session import product_at
 
-            return StompSource, StompSink
+            return Connectors(StompSource, StompSink, product_at)
         case "amqp":
             from receiver.bridge.connectors.amqp import AmqpSink
+            from receiver.bridge.connectors.amqp_link import product_at
             from receiver.bridge.connectors.amqp_stream import amqp_source
 
-            return amqp_source, AmqpSink
+            return Connectors(amqp_source, AmqpSink, product_at)
         case "kafka":
             from receiver.bridge.connectors.kafka import KafkaSource
+            from receiver.bridge.connectors.kafka_client import cluster_at
             from receiver.bridge.connectors.kafka_sink import KafkaSink
 
-            return KafkaSource, KafkaSink
+            return Connectors(KafkaSource, KafkaSink, cluster_at)
     raise SettingsError(f"{address}: unknown protocol", hint="one of stomp, amqp, kafka")
 
 
 def _identity_at(address: BrokerAddress) -> str:
-    """What all nodes of a cluster have in common: the product or, with Kafka, the cluster itself."""
-    if address.protocol == "kafka":
-        from receiver.bridge.connectors.kafka_client import cluster_at
-
-        return cluster_at(address)
-    if address.protocol == "stomp":
-        from receiver.bridge.connectors.stomp_session import product_at
-    else:
-        from receiver.bridge.connectors.amqp_link import product_at
-    return product_at(address).identity
+    return connectors_of(address).identity_at(address)

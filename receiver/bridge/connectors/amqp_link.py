@@ -329,7 +329,7 @@ class _Greeting(AmqpLink):
             self._count_done()
 
 
-def product_at(address: BrokerAddress) -> Product:
+def product_at(address: BrokerAddress) -> str:
     with _Greeting(address) as greeting:
         assert greeting.product is not None  # noqa: S101 - it is once it is connected
-        return greeting.product
+        return greeting.product.identity

@@ -277,7 +277,7 @@ def _says(pattern: str | None, said: str) -> bool:
     return pattern is not None and re.match(pattern, said) is not None
 
 
-def product_at(address: BrokerAddress) -> Product:
+def product_at(address: BrokerAddress) -> str:
     session = StompSession(address)
     session.close()
-    return session.product
+    return session.product.identity

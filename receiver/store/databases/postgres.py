@@ -200,7 +200,7 @@ class PostgresRows(sql_rows.SqlRows):
                 yield receipt_rows.read_columns(rows)
 
     def record(self, state: DomainState, changes: sql_rows.Changes, *, before: DomainState) -> None:
-        if len(changes.rows) > _FEW or changes.gone or changes.policy_states or changes.forgotten:
+        if len(changes.rows) > _FEW or changes.gone or changes.forgotten or changes.policy_states is not None:
             super().record(state, changes, before=before)
             return
         parts, values = [], []
