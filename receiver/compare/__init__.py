@@ -2,8 +2,7 @@
 
 | file | what is in it |
 |---|---|
-| `compiled_policies.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns |
-| `id_forms.py` | sequence numbers and replication group message ids as columns of numbers |
+| `compiled_policies.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns; what ids say, as columns of numbers |
 | `disputes.py` | why a policy misses a duplicate, and the receipts on which policies differ |
 | `engine.py` | the comparison itself, and every receipt with all verdicts as rows for a table |
 

@@ -9,7 +9,7 @@ from compared_logs import RGMID, SEQUENCE
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from receiver.compare.id_forms import rgmids_of, sequences_of
+from receiver.compare.compiled_policies import rgmids_of, sequences_of
 from receiver.errors import IdFormatError
 from receiver.policies import ReplicationGroupMessageId
 from receiver.policies.sequence import parse_sequence
