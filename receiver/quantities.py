@@ -1,7 +1,10 @@
-"""Counts and times as a person reads them, wherever they are written: in findings, tables, pages, names of policies."""
+"""Counts and times as a person reads them, wherever they are written: in findings, tables, pages, messages."""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
+_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
 _SECOND_US = 1_000_000
 _LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _LONGEST_IN_SECONDS = 120
@@ -62,3 +65,8 @@ def duration(us: int) -> str:
 def _rounded(us: int, unit_us: int) -> str:
     # A time that was rounded keeps its zeros, so that 20.0 s stands beside 20.5 s.
     return three_digits(us / unit_us) if us * 100 % unit_us == 0 else _to_three_digits(us / unit_us)
+
+
+def moment(us: int) -> str:
+    """A time in ISO 8601, UTC, with six digits: `2026-05-01T10:00:00.000000Z`."""
+    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"

@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b, sha256
 from math import isfinite
@@ -18,6 +17,7 @@ from receiver.bridge.connectors import UNREAD, Delivery
 from receiver.bridge.options import IdRule
 from receiver.errors import MessageRefusedError
 from receiver.message import LATEST_US, Receipt
+from receiver.quantities import moment
 from receiver.store.codec import base64_of, encoded, to_bytes
 from receiver.store.messages import Message, Property, StoredMessage
 from receiver.store.positions import Advance
@@ -33,7 +33,6 @@ _EARLIEST_MS = 10**11
 _EARLIEST_SECS = 10**9
 """In 2001. What is less can't be meant in either unit."""
 _LATEST_MS = LATEST_US // 1_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _of_message(name: str) -> Any:
@@ -97,7 +96,7 @@ class Received(StoredMessage):
         line: dict[str, Any] = {
             "unique_message_id": self.unique_message_id,
             "message_source_id": self.message_source_id,
-            "received_at": iso(self.received_at_us),
+            "received_at": moment(self.received_at_us),
             "jms_redelivered": message.redelivered,
             "destination": self.destination,
             **({"headers": dict(message.headers)} if message.headers else {}),
@@ -248,8 +247,3 @@ class Intake:
 def _shown(value: Property) -> Property:
     """The value for JSON, which has no infinities and no NaN."""
     return str(value) if isinstance(value, float) and not isfinite(value) else value
-
-
-def iso(time_us: int) -> str:
-    """ISO 8601 with microseconds, in UTC."""
-    return (_EPOCH + timedelta(microseconds=time_us)).isoformat(timespec="microseconds").replace("+00:00", "Z")

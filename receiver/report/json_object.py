@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
-from receiver.report.words import moment, moment_or_none
+from receiver.quantities import moment
+from receiver.report.words import moment_or_none
 from receiver.simulate.figures import Analysis, Elsewhere, Recommendation, SettingFigures, SizedSetting
 
 if TYPE_CHECKING:

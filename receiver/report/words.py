@@ -1,17 +1,15 @@
 """Figures, times and hostile text as a person reads them; the table and the HTML report share these words.
 
-Counts and durations, which findings and policies write too, are in `receiver.quantities`.
+Counts and times, which others write too, are in `receiver.quantities`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
 
-from receiver.quantities import count, duration, percent, three_digits
+from receiver.quantities import count, duration, moment, percent, three_digits
 from receiver.simulate.figures import LogFigures
 
-_EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
 _SECOND_US = 1_000_000
 
 
@@ -74,11 +72,6 @@ def _scaled(number: int, units: tuple[str, ...]) -> str:
         if value < 999.5 or unit == units[-1]:  # noqa: PLR2004 - what would round to 1000 takes the next unit
             return three_digits(value) + unit
     raise AssertionError("units must not be empty")
-
-
-def moment(us: int) -> str:
-    """A time in ISO 8601, UTC, with six digits: `2026-05-01T10:00:00.000000Z`."""
-    return (_EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds") + "Z"
 
 
 def moment_or_none(us: int | None) -> str | None:

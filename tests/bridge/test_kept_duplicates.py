@@ -8,9 +8,9 @@ import pytest
 
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
-from receiver.bridge.received import iso
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.errors import BrokerError, SettingsError
+from receiver.quantities import moment
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import target_rows
 from tests.bridge.bridged import STEPS, TEN, DiedError, Route, message, run_until, send
@@ -104,7 +104,7 @@ def test_each_duplicate_comes_with_what_is_known_of_its_id(store_url, tmp_path, 
     bridge.receiver.session._on_duplicate = events.append
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["a", "b", "no id", "no id"]
-    (first,) = {iso(event.first_received_at_us) for event in events}
+    (first,) = {moment(event.first_received_at_us) for event in events}
     assert route.kept() == [("a", first, False), ("other", first, True)]
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", first)
     assert route.waiting() == 0

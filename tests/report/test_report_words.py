@@ -7,9 +7,9 @@ from analyses import HOSTILE_TEXTS, large, realistic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.quantities import count, duration, seconds
+from receiver.quantities import count, duration, moment, seconds
 from receiver.report.sizing import frontier, grid_of, thinned
-from receiver.report.words import compact, moment, of_duplicates, sanitised, size
+from receiver.report.words import compact, of_duplicates, sanitised, size
 from receiver.simulate.figures import SettingFigures
 
 

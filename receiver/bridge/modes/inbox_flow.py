@@ -16,11 +16,12 @@ from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, Flow, log_failure
-from receiver.bridge.received import Received, Taken, iso, new_received
+from receiver.bridge.received import Received, Taken, new_received
 from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import IdFormatError, StoreBusyError
+from receiver.quantities import moment
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
@@ -280,7 +281,7 @@ def _as_duplicates(batch: Batch, dropped: Mapping[int, Received]) -> list[Receiv
     events = [event for event in batch.duplicates if not event.delivered]
     messages = []
     for (number, each), event in zip(dropped.items(), events, strict=True):
-        properties = {**each.properties, DUPLICATE_OF: iso(event.first_received_at_us)}
+        properties = {**each.properties, DUPLICATE_OF: moment(event.first_received_at_us)}
         message = replace(each.message, properties=properties | {BODY_DIFFERS: bool(event.body_differs)})
         messages.append(each._replace(sequence=number, message=message))
     return messages
