@@ -8,19 +8,19 @@ Text stands exactly as it is in every format: nothing is trimmed, replaced or ma
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import os
 import secrets
 import shutil
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -128,11 +128,33 @@ def _parquet(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
         yield writer.write_batch
 
 
+@contextmanager
+def _gzip(file: IO[bytes]) -> Iterator[IO[bytes]]:
+    sink = _Gzipped(file)
+    yield cast("IO[bytes]", sink)
+    file.write(sink.compressor.flush())
+
+
+class _Gzipped(io.RawIOBase):
+    """What is written, compressed. A `GzipFile` whose file fails keeps a buffer, which Python 3.14 complains about later."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        # 31: with the header of gzip, without name or time in it, so that equal tables are equal bytes.
+        self.compressor = zlib.compressobj(6, wbits=31)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        self._file.write(self.compressor.compress(data))
+        return memoryview(data).nbytes
+
+
 _TABLES = {".csv": _csv, ".jsonl": _json_lines, ".ndjson": _json_lines}
 _COMPRESSIONS: dict[str, _Compression] = {
     "": nullcontext,
-    # Neither name nor time in the header: equal tables are equal bytes.
-    ".gz": lambda file: gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0),
+    ".gz": _gzip,
     ".zst": lambda file: zstandard.ZstdCompressor().stream_writer(file, closefd=False),
 }
 _FORMATS: dict[str, tuple[_Table, _Compression]] = {

@@ -150,7 +150,7 @@ def test_hostile_ids_stand_as_they_are(tmp_path):
         (b'{"received_at":-1.5}', "negative"),
         (b'{"received_at":2,"jms_redelivered":2}', "jms_redelivered is"),
         (b'{"received_at":2,"jms_timestamp":1.5}', "jms_timestamp is 1.5"),
-        (b'{"received_at":2,"extra":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
+        (b'{"received_at":2,"extra":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "nested too deeply"),
     ],
 )
 def test_an_unreadable_row_stops_at_its_line_or_is_counted(tmp_path, line, problem):

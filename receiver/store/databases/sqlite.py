@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -114,17 +115,17 @@ def _is_file(url: URL) -> bool:
     """Whether the file is there; StoreError if it can't be a database's."""
     file, address = Path(url.database or ""), shown(url)
     try:
-        if not file.parent.is_dir():
-            raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first")
-        if not file.exists():
+        status = file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if file.parent.is_dir():
             return False
-        if not file.is_file():
-            raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
-        size = file.stat().st_size
+        raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first") from None
     except OSError as error:
         raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
     # SQLite takes the shortest of files for empty ones, and would write over them.
-    if 0 < size < _SHORTEST_DATABASE_BYTES:
+    if 0 < status.st_size < _SHORTEST_DATABASE_BYTES:
         raise StoreCorruptError(f"{address}: it isn't a database: too short", hint="name another file")
     return True
 
