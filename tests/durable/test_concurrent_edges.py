@@ -41,15 +41,29 @@ def cut(url, connection):
         until(lambda: other.execute(ended, {"pid": pid}).scalar())
 
 
-def test_ids_are_exact_text(fresh_postgres_url, seed):
+@pytest.mark.parametrize("at_once", [False, True])
+def test_ids_are_exact_text(fresh_postgres_url, seed, at_once):
+    url = fresh_postgres_url
     long = "".join(random.Random(seed).choices("0123456789abcdef", k=10_000))  # which can't be compressed
     ids = [*ODD_IDS, long, long[:-1] + "x"]
-    with concurrent(fresh_postgres_url) as orders:
-        assert send(orders, *ids) == [NEW] * len(ids)
-        assert send(orders, *ids, None, "") == [DUPLICATE] * len(ids) + [UNCHECKED] * 2
-        until(lambda: waiting(fresh_postgres_url) == 0)
-        assert send(orders, *ids) == [DUPLICATE] * len(ids)
-    assert claims(fresh_postgres_url) == sorted(ids, key=lambda id_: id_.encode("utf-8", "surrogatepass"))
+
+    def received(orders, *ids):
+        with orders.batch() as batch:
+            if at_once:
+                return [decision.verdict for decision in batch.receive_many((id_, None, 0) for id_ in ids)]
+            return [batch.receive(id_, received_at_us=0).verdict for id_ in ids]
+
+    with concurrent(url) as orders:
+        assert received(orders, *ids) == [NEW] * len(ids)
+        assert received(orders, *ids, None, "") == [DUPLICATE] * len(ids) + [UNCHECKED] * 2
+        until(lambda: waiting(url) == 0)
+        assert received(orders, *ids) == [DUPLICATE] * len(ids)
+    assert claims(url) == sorted(ids, key=lambda id_: id_.encode("utf-8", "surrogatepass"))
+    opened(url).close()
+    with concurrent(url) as orders:
+        assert received(orders, *ids) == [DUPLICATE] * len(ids)
+    with concurrent(url, settings=sizes(1, 0)):
+        until(lambda: claims(url) == ids[-1:])
 
 
 @pytest.mark.parametrize(
@@ -127,13 +141,14 @@ def test_a_callers_patience_is_kept(fresh_postgres_url):
         connection.commit()
 
 
-def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_postgres_url):
+@pytest.mark.parametrize("receipts", [1, 2])
+def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_postgres_url, receipts):
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         orders._folder.close()
         opened(fresh_postgres_url).close()
         connection.execute(text("SET lock_timeout = '7s'"))
-        with pytest.raises(StoreError, match="any more"):
-            send(orders, "a", connection=connection)
+        with pytest.raises(StoreError, match="any more"), orders.batch(connection) as batch:
+            batch.receive_many([("a", None, 0)] * receipts)
         assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
 
 
@@ -418,6 +433,10 @@ def test_converting_waits_for_open_transactions(fresh_postgres_url):
             with pytest.raises(StoreBusyError):
                 opened(url, patience_secs=0.1)
         assert send(orders, "a") == [DUPLICATE]
+        with callers(url) as of_earlier_version:  # which knows no gate
+            of_earlier_version.execute(text("SELECT FROM receiver_domain FOR KEY SHARE"))
+            with pytest.raises(StoreBusyError):
+                opened(url, patience_secs=0.1)
 
 
 def test_converting_is_outrun_by_nobody(fresh_postgres_url):
