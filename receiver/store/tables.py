@@ -201,9 +201,9 @@ claims = Table(
     # By which it is claimed: the id or, of a long one, its beginning and its digest; then `long_id` is the id.
     Column("unique_message_id", LargeBinary, nullable=False),
     Column("long_id", LargeBinary),
-    # Set by each receipt but the first: so whoever claims an id learns whether it had been claimed.
+    # Set by each statement but the first: so whoever claims an id learns whether it had been claimed.
     Column("is_repeated", Boolean, nullable=False),
-    # Whether no other receipt has come with the id, be it in the same batch.
+    # Whether all receipts with the id came by one statement, and so are folded in together.
     Column("is_single", Boolean, nullable=False),
     PrimaryKeyConstraint("domain_id", "unique_message_id", name="receiver_claim_pkey"),
     sqlite_with_rowid=False,

@@ -224,6 +224,38 @@ def what_was_left_is_released_by_hand(domain):
     domain.check()
 
 
+def what_came_once_is_released_at_once(domain):
+    """While more waits, too; and it isn't released again once it is claimed anew."""
+    domain.fold_all(0)
+    commit(domain, "ab")
+    commit(domain, "c")
+    commit(domain, "d")
+    domain.fold(0, 3)
+    assert domain.claimed() == {"b", "c", "d"}
+    commit(domain, "a")
+    domain.fold(0, 1)
+    assert domain.claimed() == {"c", "d", "a"}
+    domain.check()
+
+
+def another_domain_has_the_same_ids(domain):
+    with claimed_domain(domain.url, "another") as other:
+        for each in (other, domain):
+            commit(each, "abc")
+            commit(each, "a")
+        domain.fold_all(0)
+        commit(domain, "d")
+        domain.fold(0, 1)
+        domain.forget("d")
+        going = domain.begin(0, joins=True)
+        domain.receive(going, received("xy"), "undone")
+        domain.end(going, "commit")
+        domain.convert(received("xy"))
+        domain.fold_all(0)
+        other.check()
+        assert other.claimed() == {"a", "b", "c"}
+
+
 def more_come_than_are_remembered(domain):
     commit(domain, "abc")
     domain.fold_all(0)
@@ -283,6 +315,10 @@ FAULTS = {
         what_is_forgotten_waits_to_be_folded_in,
         edited("_RELEASE_SINGLE", (" AND is_single", "")),
     ),
+    "what is released taken for left": (
+        what_came_once_is_released_at_once,
+        edited("_RELEASE_SINGLE", ("NOT EXISTS", "NOT NOT EXISTS")),
+    ),
     "what waits taken for folded in": (
         who_takes_over_has_much_to_fold_in,
         partial(patch.object, Claims, "folded_in", lambda self: set(map(text_of, self._ids("")))),
@@ -310,7 +346,9 @@ def _few_are_left(monkeypatch):
     monkeypatch.setattr(concurrent, "_LEFT_AT_MOST", 1)
 
 
-STORIES = sorted({story for story, _ in FAULTS.values()}, key=lambda story: story.__name__)
+STORIES = sorted(
+    {story for story, _ in FAULTS.values()} | {another_domain_has_the_same_ids}, key=lambda story: story.__name__
+)
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)

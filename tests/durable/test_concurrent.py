@@ -111,14 +111,15 @@ def test_conversion_both_ways(fresh_postgres_url):
             with opened(url) as again:
                 assert claims(url) == []
                 assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
-                with pytest.raises(StoreError):
+                with pytest.raises(StoreError, match="any more"):
                     send(orders, "y")
 
 
 def test_a_lost_folder_is_replaced(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as first, concurrent(url) as second:
-        until(lambda: first.is_folding or second.is_folding)
+        until(lambda: first._folder.waiting and second._folder.waiting)
+        assert first.is_folding != second.is_folding
         folding, other = (first, second) if first.is_folding else (second, first)
         folding.close()
         send(other, "a")
@@ -168,6 +169,20 @@ def test_figures(fresh_postgres_url):
         until(lambda: orders.figures().unfolded_receipts == 0 and orders.status().rx == 2)
     (domain,) = look(url).domains
     assert (domain.unfolded_receipts, domain.unfolded_secs, domain.state.receipts) == (0, None, 2)
+
+
+def test_what_waits_is_counted(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders, concurrent(url, destination="others") as others:
+        orders._folder.close()
+        others._folder.close()
+        with orders.batch() as batch:
+            batch.receive_many([("a", None, 5), ("b", None, 3)])
+        send(others, "a")
+        with create_engine(url, poolclass=NullPool).connect() as connection:
+            looks = [each.session.claims_of(connection).look() for each in (orders, others)]
+    assert [waiting for _, waiting in looks] == [(2, 3), (1, 0)]
+    assert looks[0][0] != looks[1][0]
 
 
 def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):

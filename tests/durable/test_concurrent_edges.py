@@ -3,6 +3,7 @@
 import os
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from unittest.mock import patch
@@ -20,7 +21,7 @@ from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, s
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
 from tests.durable.test_concurrent import WAITING_FOR_A_LOCK, claims, concurrent, until, waiting
-from tests.stores import rows_of
+from tests.stores import execute, rows_of
 
 ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
 
@@ -125,20 +126,34 @@ def test_autocommit_is_refused(fresh_postgres_url):
         assert send(orders, "a") == [NEW]
 
 
-def test_a_callers_patience_is_kept(fresh_postgres_url):
+@pytest.mark.parametrize("receipts", [1, 2])
+def test_a_callers_patience_is_kept(fresh_postgres_url, receipts):
     with concurrent(fresh_postgres_url, patience_secs=0.05) as orders, callers(fresh_postgres_url) as connection:
-        connection.execute(text("SET lock_timeout = '7s'"))
-        send(orders, "a", connection=connection)
-        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
+
+        def patience():
+            return connection.execute(text("SHOW lock_timeout")).scalar()
+
+        def receive(id_):
+            with orders.batch(connection) as batch:
+                return {decision.verdict for decision in batch.receive_many([(id_, None, 0)] * receipts)}
+
+        connection.execute(text("SET lock_timeout = '41s'"))
+        connection.commit()
+        connection.execute(text("SET LOCAL lock_timeout = '40s'"))
+        receive("a")
+        assert patience() == "40s"
         with orders.batch() as batch:
             batch.receive("b", received_at_us=0)
+            began = time.monotonic()
             with connection.begin_nested() as savepoint:
                 with pytest.raises(StoreBusyError):
-                    send(orders, "b", connection=connection)
+                    receive("b")
                 savepoint.rollback()
-        assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
-        assert send(orders, "a", "b", connection=connection) == [DUPLICATE] * 2
+            assert time.monotonic() - began < 20
+        assert patience() == "40s"
+        assert receive("a") | receive("b") == {DUPLICATE}
         connection.commit()
+        assert patience() == "41s"
 
 
 @pytest.mark.parametrize("receipts", [1, 2])
@@ -150,6 +165,15 @@ def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_
         with pytest.raises(StoreError, match="any more"), orders.batch(connection) as batch:
             batch.receive_many([("a", None, 0)] * receipts)
         assert connection.execute(text("SHOW lock_timeout")).scalar() == "7s"
+
+
+def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
+    """Though it has the number of the one that was dropped."""
+    with concurrent(fresh_postgres_url) as orders:
+        orders._folder.close()
+        execute(fresh_postgres_url, "UPDATE receiver_domain SET incarnation = incarnation + 1")
+        with pytest.raises(StoreError, match="was dropped"):
+            send(orders, "a")
 
 
 def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):

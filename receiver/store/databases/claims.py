@@ -17,14 +17,13 @@ What makes it exact, statement by statement:
 - A number is drawn above an aggregate of all that claiming gave: after the last id is had. Drawn earlier, it would put the
   loser of a race for an id before its winner. All receipts of a statement stand in one row, in their order.
 - Whoever releases claims first locks those that nobody is at. Until its transaction ends nobody can touch these. A claim that
-  a single receipt has is released at once: what was folded in is that receipt. For any other one it looks in another
-  statement, which has a later snapshot, for arrivals of the id.
+  a single statement has touched is released at once: its receipts are folded in together. For any other one it looks in
+  another statement, which has a later snapshot, for arrivals of the id.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -69,8 +68,7 @@ _PATIENCE_AS_BEFORE = "(SELECT set_config('lock_timeout', before, true) FROM wai
 # `had` is one row whatever was claimed: so the caller's patience is put back even if nothing was.
 _CLAIM = f"""{_HERE}, claimed AS (
     {_TO_CLAIMS}
-    SELECT domain_id, key, long_id, false, coalesce(is_single, true)
-    FROM here, unnest(%b::bytea[], %b::bytea[], %s::bool[]) AS ids(key, long_id, is_single)
+    SELECT domain_id, key, long_id, false, true FROM here, unnest(%b::bytea[], %b::bytea[]) AS ids(key, long_id)
     {_CLAIMED_BEFORE} RETURNING unique_message_id, is_repeated
 ), had AS MATERIALIZED (
     SELECT array_agg(unique_message_id) FILTER (WHERE is_repeated) AS repeated FROM claimed
@@ -157,10 +155,7 @@ class Claims:
         by_key = {_key_of(stored): stored for stored in map(to_bytes, {id_ for id_ in ids if id_ is not None})}
         keys = sorted(by_key)
         long_ids = [None if key == by_key[key] else by_key[key] for key in keys]
-        # What is so for most ids is left out: `unnest` fills it up.
-        times = Counter(ids) if len(keys) < len(ids) else {}
-        singles = [times[text_of(by_key[key])] == 1 for key in keys] if times else None
-        given = (keys, long_ids if any(long_ids) else None, singles)
+        given = (keys, long_ids if any(long_ids) else None)  # `unnest` fills it up
         row = self._driver.execute(_CLAIM, (*where, *given, *_packed(receipts))).fetchone()
         first = _first_of(row[0])
         claimed_before = {text_of(by_key[bytes(key)]) for key in row[1] or ()}
@@ -196,8 +191,8 @@ class Claims:
             last = rows[-1][0]
 
     def release_single(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of ids that are forgotten; those that are left, as others than the receipt that was folded in
-        may have them.
+        """Release the claims of ids that are forgotten; those that are left, as others than the statement that was folded
+        in may have them.
 
         Ids without a claim are as good as released.
         """
