@@ -43,11 +43,11 @@ def dumped(value: dict[str, Any]) -> str:
 
 def analysis_object(analysis: Analysis) -> dict[str, Any]:
     return {
-        "log": _record(analysis.log),
+        "log": record(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
         "domains": [
             {
-                **_record(domain),
+                **record(domain),
                 "elsewhere": domain.elsewhere and _elsewhere(domain.elsewhere),
                 "settings": [_setting(setting) for setting in domain.settings],
             }
@@ -55,21 +55,21 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
         ],
         "recommendation": _recommendation(analysis.recommendation),
         "kinds": {
-            str(sized.kind): {**_cost(sized), "unseen": sized.unseen and _record(sized.unseen)}
+            str(sized.kind): {**_cost(sized), "unseen": sized.unseen and record(sized.unseen)}
             for sized in analysis.kinds
         },
-        "evidence": _record(analysis.evidence),
+        "evidence": record(analysis.evidence),
         "elsewhere": analysis.elsewhere and _elsewhere(analysis.elsewhere),
-        "findings": [_record(finding) for finding in analysis.findings],
+        "findings": [record(finding) for finding in analysis.findings],
     }
 
 
 def _elsewhere(needs: Elsewhere) -> dict[str, Any]:
     """How many sources there are stands beside it, in the log's figures and the domain's."""
-    return {name: value for name, value in _record(needs).items() if name != "sources"}
+    return {name: value for name, value in record(needs).items() if name != "sources"}
 
 
-def _record(figures: DataclassInstance) -> dict[str, Any]:
+def record(figures: DataclassInstance) -> dict[str, Any]:
     """Figures by the names of their fields. What is in microseconds is written as a moment, or in seconds."""
     shown: dict[str, Any] = {}
     for field in fields(figures):
@@ -79,12 +79,12 @@ def _record(figures: DataclassInstance) -> dict[str, Any]:
         elif name.endswith("received_at"):
             shown[name] = moment_or_none(value)
         else:
-            shown[f"{name}_secs"] = value / 1_000_000
+            shown[f"{name}_secs"] = None if value is None else value / 1_000_000
     return shown
 
 
 def _setting(setting: SettingFigures) -> dict[str, Any]:
-    # Not a `_record`, which takes several times as long: a large grid of many domains has millions of these.
+    # Not a `record`, which takes several times as long: a large grid of many domains has millions of these.
     return {
         "window": setting.window,
         "expiry_secs": setting.expiry_us / 1_000_000,
@@ -107,7 +107,7 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
 def _comparison_object(comparison: Comparison) -> dict[str, Any]:
     policies = [figures.policy for figures in comparison.policies]
     return {
-        "log": _record(comparison.log),
+        "log": record(comparison.log),
         "policies": [_policy(figures) for figures in comparison.policies],
         "domains": [_domain(domain, policies) for domain in comparison.domains],
         "disputed": comparison.disputed,
@@ -119,7 +119,7 @@ def _comparison_object(comparison: Comparison) -> dict[str, Any]:
 
 
 def _policy(figures: PolicyFigures) -> dict[str, Any]:
-    shown = _record(figures)
+    shown = record(figures)
     fitted = {"fitted": True} if shown.pop("is_fitted") else {}
     return shown | {name: _causes(shown[name]) for name in ("missed_causes", "false_causes")} | fitted
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
-from receiver.bridge.probing import Ending, Probe, Redelivery, Selectors
+from receiver.bridge.probing import Ending, Probe, Selectors
 from receiver.quantities import count, duration
 from receiver.report.document import Cells, Column, Items, Lead, Table, Text
+from receiver.report.json_object import record
 from receiver.report.terminal import print_contents
 from receiver.report.words import or_dash
 from receiver.settings import BridgeSettings
@@ -34,19 +34,13 @@ def probe_object(probe: Probe) -> dict[str, Any]:
     return {
         "address": probe.address,
         "messages": probe.messages,
-        "redeliveries": [_record(each) for each in probe.redeliveries],
+        "redeliveries": [record(each) for each in probe.redeliveries],
         "selectors": probe.selectors,
         "selectors_why": probe.selectors_why or None,
         "drops_known_ids": probe.drops_known_ids,
         "answers_acknowledgements": probe.answers_acknowledgements,
         "asks_for": {"window": probe.window, "expiry_secs": probe.expiry_secs},
     }
-
-
-def _record(redelivery: Redelivery) -> dict[str, Any]:
-    figures = asdict(redelivery)
-    times = {name: figures.pop(f"{name}_us") for name in ("first", "last", "expiry_need")}
-    return figures | {f"{name}_secs": None if us is None else us / 1e6 for name, us in times.items()}
 
 
 def print_probe(probe: Probe, console: Console) -> None:
