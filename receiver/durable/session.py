@@ -130,7 +130,7 @@ class DomainSession(Guarded):
             return
         try:
             with self._between_batches() as log, folder.locked(recorder.patience_secs):
-                state = self.own(log.begin())  # which waits for a transaction that a dead process has left open
+                state = self.check_own(log.begin())  # which waits for a transaction that a dead process has left open
                 store_id = state.store_id if state.domain_id else None
                 for writer in finish_journals(folder, store_id, log.rows.last_batch):
                     log.forget_batches(state, writer)
@@ -138,7 +138,7 @@ class DomainSession(Guarded):
         except Exception:
             _LOGGER.warning("can't finish what killed processes have recorded: %s", self.address, exc_info=True)
 
-    def own(self, state: DomainState, given: URL | None = None) -> DomainState:
+    def check_own(self, state: DomainState, given: URL | None = None) -> DomainState:
         """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
 
         `given` is where the connection leads whose transaction a batch joins.
@@ -162,9 +162,9 @@ class DomainSession(Guarded):
     def catch_up(self, log: DomainLog, given: URL | None = None) -> tuple[DomainState, bool]:
         """Have the domain to ourselves, settle earlier batches, and read what others recorded.
 
-        Returns the domain's state, and whether the log had changed since. `given` is as for `own`.
+        Returns the domain's state, and whether the log had changed since. `given` is as for `check_own`.
         """
-        state = self.own(log.begin(), given)
+        state = self.check_own(log.begin(), given)
         self.settle(log)
         return state, self.cache.follow(log, state)
 
@@ -209,7 +209,7 @@ class DomainSession(Guarded):
         try:
             with self._between_batches() as log:
                 state = log.begin_if_free()
-                self.own(state or log.begin_reading())
+                self.check_own(state or log.begin_reading())
                 self.settle(log, has_domain=state is not None)
         finally:
             self.release()
