@@ -105,9 +105,8 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
             outputs.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
         )
         read = _read(spark, request, cluster, files, on_progress)
-        key, cores = domain_key(question.key), spark.sparkContext.defaultParallelism
-        keeps_rows, max_missed = request.verdicts is not None, question.settings.max_missed
-        log = chunked_log(*read, key, cores=cores, keeps_rows=keeps_rows, max_missed=max_missed)
+        cores, keeps_rows = spark.sparkContext.defaultParallelism, request.verdicts is not None
+        log = outputs.enter_context(chunked_log(*read, question, cores=cores, keeps_rows=keeps_rows))
         analysis = analyse(log, question)
         if write_verdicts is not None and (single := single_setting(question)):
             write_verdicts(verdict_rows(read, log, *single))

@@ -133,21 +133,16 @@ def _asked(part: PartNeeds, lean: Sequence[Pair], facts: Facts, settings: Simula
 
 def sizing_of(log: Replays, question: Question) -> Sizing:
     """What to replay in order to size each kind, by what each part of the log needs of both tiers together."""
-    facts = log.facts
+    facts, settings = log.facts, question.settings
     tried = tuple(_windows(part.windows, facts.max_missed) for part in facts.parts)
-    together = log.needs_together(tried, _widest(question, facts, max(chain(*tried), default=0)))
-    asked = (_asked(*part, facts, question.settings) for part in zip(facts.parts, together, strict=True))
-    return Sizing(facts, question, tuple(asked))
-
-
-def _widest(question: Question, facts: Facts, largest_tried: int) -> Pair:
-    """A window and an expiry that nothing to be replayed exceeds, before it is known what the windows tried need."""
+    both = _asked(facts.whole, [], facts, settings).both
+    grid = grid_of(question, facts, both)
     # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
-    both = _asked(facts.whole, [], facts, question.settings).both
-    lean = with_margin(largest_tried, facts.whole.expiry_us, question.settings.margin)
-    grid = (max(values) for values in grid_of(question, facts, both))
-    windows, expiries_us = zip(both, lean, question.present, ReceiverSettings().sizes, grid, strict=True)
-    return max(windows), max(expiries_us)
+    lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
+    windows, expiries_us = zip(both, lean, question.present, ReceiverSettings().sizes, map(max, grid), strict=True)
+    together = log.needs_together(tried, (max(windows), max(expiries_us)))
+    asked = (_asked(*part, facts, settings) for part in zip(facts.parts, together, strict=True))
+    return Sizing(facts, question, tuple(asked), grid)
 
 
 def grid_of(question: Question, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:
@@ -177,10 +172,7 @@ class Sizing:
     facts: Facts
     question: Question
     asked: PerPart[_Asked]
-
-    @property
-    def grid(self) -> tuple[list[int], list[int]]:
-        return grid_of(self.question, self.facts, self.asked[0].both)
+    grid: tuple[list[int], list[int]]
 
     @property
     def pairs(self) -> list[Pair]:

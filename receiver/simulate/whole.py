@@ -120,10 +120,11 @@ class WholeLog(Replays):
         """Ordered by name."""
         seen = _seen(receipts, self.domains)
         measures = Measures.of(seen.log, max_missed)
-        sections, shares = [], []
+        sections, shares, elsewhere = [], [], []
         for number, domain in enumerate(self.domains):
             rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
             shares.append(share_of(number, counted, needs, measures))
+            elsewhere.append((number, elsewhere_of(rows)))
             in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
             sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
         facts = facts_of(
@@ -132,7 +133,7 @@ class WholeLog(Replays):
             range(len(self.domains)),
             shares,
             ids=[_id_counts(receipts, self.domains)],
-            elsewhere=enumerate(elsewhere_of(domain.rows) for domain in self.domains),
+            elsewhere=elsewhere,
         )
         super().__init__(facts, sections, advance)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -78,9 +78,9 @@ class SparkFlow:
     kinds: tuple[type[Any], ...]
     on_progress: OnProgress | None = None
     arriving: Callable[[Row], Row] | None = None
-    """What is made of each row as work takes it."""
+    """Changes each row before work sees it, such as the number of its unit."""
     held: DataFrame | None = None
-    """What is kept of it, of which `only` shows a part."""
+    """The kept frame, of which `frame` may be `only` a part: what `forget` forgets."""
 
     def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
         frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
@@ -134,7 +134,9 @@ class SparkFlow:
             return [row.value for row in rows_of(self.frame.toArrow().to_batches(), *self.kinds)]
 
     def forget(self) -> None:
-        if self.held is not None:
+        if self.held is None:
+            return
+        with suppress(Py4JError, OSError):  # Spark may be gone, and all that it kept with it
             # `unpersist` of a frame knows only what was persisted.
             self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001 - Java's own
 

@@ -58,7 +58,8 @@ if TYPE_CHECKING:
     from receiver.steps.arrow_rows import Row
 
 _ROWS_PER_PART = 1_000_000
-_RECEIPT = "number bigint, key_us bigint, domain string, unique_message_id string, message_source_id string"
+_OF_RECEIPT = VERDICT_SCHEMA.names[1:-1]
+"""Of a row with a verdict, the columns that a receipt has: all but its number and the verdict."""
 _PARTITION_BITS = 33
 """Above so many bits of a `monotonically_increasing_id` stands the number of the partition."""
 _ROW_ID = "_receiver_row_id"
@@ -148,10 +149,9 @@ def size_windows(
         SimulateSettings(**{name: value for name, value in given.items() if value is not None}),
         ReceiverSettings().sizes if current is None else _present(current),
     )
-    with translated(quiet=True), tuned(_session_of(frame)):
-        log = _log(frame, _options(column_map), question, order_by)
+    session, options = _session_of(frame), _options(column_map)
+    with translated(quiet=True), tuned(session), _log(frame, options, question, order_by) as log:
         analysis = analyse(log, question)
-        log.forget()
     return FrameAnalysis(**{field.name: getattr(analysis, field.name) for field in fields(analysis)})
 
 
@@ -225,9 +225,8 @@ def judge(
         file_row = [] if order_by is not None else file_and_row(frame) or []
         base = frame.select("*", *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
-        log = _log(base, options, question, order_by, row_id=_ROW_ID)
-        duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
-        log.forget()
+        with _log(base, options, question, order_by, row_id=_ROW_ID) as log:
+            duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
     together = base.join(duplicates, _ROW_ID, "left")
     return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
 
@@ -242,20 +241,22 @@ def _log(
     """The receipts of a frame as a log, which keeps rows where they have an id of their own."""
     key, cores = domain_key(question.key), frame.sparkSession.sparkContext.defaultParallelism
     read = read_frame(frame, Reading(options, secrets.token_bytes(16)), key, order_by=order_by, row_id=row_id)
-    max_missed, keeps_rows = question.settings.max_missed, row_id is not None
-    return chunked_log(*read, key, cores=cores, keeps_rows=keeps_rows, max_missed=max_missed)
+    return chunked_log(*read, question, cores=cores, keeps_rows=row_id is not None)
 
 
 def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
     """`number` and `tier` of each receipt that is a duplicate by verdict, worked out and kept. The log keeps rows."""
     caught, _ = log.caught(window, expiry_us).kept("Judging receipts")
-    frame = cast("SparkFlow", caught).frame.where(sql.col("Caught").isNotNull())
-    each = frame.select(sql.explode(sql.arrays_zip("Caught.number", "Caught.by_time")).alias("each"))
-    tier = sql.when(sql.col("each.by_time"), sql.lit(Tier.TIME.value)).otherwise(sql.lit(Tier.SOURCE.value))
-    duplicates = each.select(sql.col("each.number").alias("number"), tier.alias("tier"))
+    duplicates = cast("SparkFlow", caught).to_frame(_tiers, "number bigint, tier string")
     duplicates = duplicates.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
     caught.forget()
     return duplicates
+
+
+def _tiers(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    for row in rows:
+        tier = np.where(row.value.by_time, Tier.TIME.value, Tier.SOURCE.value)
+        yield pa.record_batch({"number": row.value.number, "tier": tier})
 
 
 def verdict_of(unique_message_id: Column) -> Column:
@@ -270,8 +271,8 @@ def verdict_of(unique_message_id: Column) -> Column:
 
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
     """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
-    work, pieces = _receipts(log.plan), read.pieces
-    receipts = pieces.to_frame(work, _RECEIPT)
+    columns = ["number bigint", "key_us bigint", *(f"{name} string" for name in _OF_RECEIPT)]
+    receipts = read.pieces.to_frame(_receipts(log.plan), ", ".join(columns))
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
     parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
     # A receipt's number is its index in the order of reading.
@@ -283,7 +284,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     begin = sql.element_at(sql.array(*map(sql.lit, begins)), sql.spark_partition_id() + 1)
     in_part = sql.monotonically_increasing_id().bitwiseAND((1 << _PARTITION_BITS) - 1)
     verdict = verdict_of(sql.col("unique_message_id")).alias("verdict")
-    return rows.select((begin + in_part).alias("row"), "domain", "unique_message_id", "message_source_id", verdict)
+    return rows.select((begin + in_part).alias("row"), *_OF_RECEIPT, verdict)
 
 
 def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:

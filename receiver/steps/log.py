@@ -24,9 +24,10 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from receiver.domains import DomainKey, domain_key
+from receiver.closing import Closing
+from receiver.domains import domain_key
 from receiver.simulate.facts import facts_of
 from receiver.simulate.figures import Elsewhere, Pair
 from receiver.simulate.replays import Replays, Section
@@ -40,6 +41,9 @@ from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judged, replayed
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
+if TYPE_CHECKING:
+    from receiver.simulate.analysis import Question
+
 _CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
 """The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
 _LEAST_CHUNK_ROWS = 50_000
@@ -50,31 +54,30 @@ def chunked_log(
     pieces: RowFlow,
     units: Sequence[Unit],
     reports: Sequence[UnitReport],
-    key: DomainKey,
+    question: Question,
     *,
     cores: int,
     keeps_rows: bool = False,
-    max_missed: int = 0,
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`);
-    `max_missed` is how many duplicates a recommended setting may miss.
+    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`).
     """
-    receipts = sum(report.receipts for report in reports)
+    receipts, key = sum(report.receipts for report in reports), domain_key(question.key)
     # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
     rounds = max(1, -(-receipts // (_CHUNK_ROWS * cores)))
     chunk_rows = max(_LEAST_CHUNK_ROWS, -(-receipts // (cores * rounds)))
     plan = plan_of(
         reports, units, key, chunk_rows=chunk_rows, partition_rows=_PARTITION_ROWS, cores=cores, keeps_rows=keeps_rows
     )
-    return ChunkedLog(plan, reports, pieces, max_missed=max_missed)
+    return ChunkedLog(plan, reports, pieces, max_missed=question.settings.max_missed)
 
 
-class ChunkedLog(Replays):
+class ChunkedLog(Replays, Closing):
     """A log that can be replayed, whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
 
     def __init__(self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, max_missed: int = 0) -> None:
+        """`max_missed` is how many duplicates a recommended setting may miss."""
         self.plan = plan
         """How it is cut up."""
         self._pieces = pieces.only(Piece)
@@ -110,8 +113,8 @@ class ChunkedLog(Replays):
         behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
         return judged(behind, self.plan, self._measures, window, expiry_us)
 
-    def forget(self) -> None:
-        """What is kept of the log isn't needed any more."""
+    def close(self) -> None:
+        """Forget what is kept of the log."""
         for flow in (self._pieces, self._measured, *(self._behind[2:] if self._behind else ())):
             flow.forget()
 

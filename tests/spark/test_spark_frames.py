@@ -176,6 +176,9 @@ def test_what_was_kept_of_a_frame_is_let_go(spark, log):
     before = len(kept())
     size_windows(frame, domain="destination", windows=[5], expiries_secs=[1])
     assert len(kept()) == before
+    with pytest.raises(SettingsError, match="settings, over"):  # which is known once the log has said which expiries
+        size_windows(frame, windows=range(5_000))
+    assert len(kept()) == before
 
 
 def test_the_settings_of_a_session_are_left_as_they_were(spark, log):

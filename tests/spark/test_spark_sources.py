@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def said_there(spark, *logs: str) -> dict:
     read = read_elsewhere(spark, logs, ReadOptions(), domain_key(QUESTION.key))
-    return analysis_object(analyse(chunked_log(*read, domain_key(QUESTION.key), cores=2), QUESTION))
+    return analysis_object(analyse(chunked_log(*read, QUESTION, cores=2), QUESTION))
 
 
 def expected(*paths) -> dict:

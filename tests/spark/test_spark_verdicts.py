@@ -10,6 +10,7 @@ from receiver.domains import domain_key
 from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
+from receiver.simulate.analysis import Question
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
 from receiver.spark import frames
@@ -28,7 +29,7 @@ def rows(spark):
     read = read_files(spark, find_files(SAMPLE), ReadOptions(), KEY, with_ids=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "_ROWS_PER_PART", 100_000)
-        yield verdict_rows(read, chunked_log(*read, KEY, cores=2, keeps_rows=True), *SETTING)
+        yield verdict_rows(read, chunked_log(*read, Question(KEY.text), cores=2, keeps_rows=True), *SETTING)
 
 
 @pytest.fixture(scope="module")
