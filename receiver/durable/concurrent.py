@@ -132,9 +132,8 @@ class ConcurrentBatch(Batch):
 
     def _roll_back(self) -> None:
         if self._joined is not None:
-            if (
-                self._own.get_transaction() is not self._under_way[0]
-            ):  # ended by its caller, and with it what was claimed
+            # Once its caller has ended it, what was claimed is committed or gone.
+            if self._own.get_transaction() is not self._under_way[0]:
                 return
             # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
