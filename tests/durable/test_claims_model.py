@@ -247,6 +247,7 @@ def another_domain_has_the_same_ids(domain):
         commit(domain, "d")
         domain.fold(0, 1)
         domain.forget("d")
+        domain.forget("b")  # which this one has forgotten
         going = domain.begin(0, joins=True)
         domain.receive(going, received("xy"), "undone")
         domain.end(going, "commit")

@@ -178,10 +178,11 @@ def test_what_waits_is_counted(fresh_postgres_url):
         others._folder.close()
         with orders.batch() as batch:
             batch.receive_many([("a", None, 5), ("b", None, 3)])
+            batch.receive("c", received_at_us=4)
         send(others, "a")
         with create_engine(url, poolclass=NullPool).connect() as connection:
             looks = [each.session.claims_of(connection).look() for each in (orders, others)]
-    assert [waiting for _, waiting in looks] == [(2, 3), (1, 0)]
+    assert [waiting for _, waiting in looks] == [(3, 3), (1, 0)]
     assert looks[0][0] != looks[1][0]
 
 
