@@ -227,8 +227,8 @@ def what_was_left_is_released_by_hand(domain):
 def what_came_once_is_released_at_once(domain):
     """While more waits, too; and it isn't released again once it is claimed anew."""
     domain.fold_all(0)
-    commit(domain, "ab")
-    commit(domain, "c")
+    commit(domain, "a")
+    commit(domain, "bc")
     commit(domain, "d")
     domain.fold(0, 3)
     assert domain.claimed() == {"b", "c", "d"}
