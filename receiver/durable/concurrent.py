@@ -359,7 +359,8 @@ class Folder:
     def close(self) -> None:
         """Fold in what is there, if it is this process that folds; let another take over."""
         self._ends.set()
-        self._thread.join()
+        if threading.current_thread() is not self._thread:  # which reports duplicates, and may be told there to close
+            self._thread.join()
 
     def _run(self) -> None:
         while not self._ends.wait(_LOOK_SECS if self._is_folding else _TAKE_OVER_SECS * self._has_tried):
@@ -374,7 +375,7 @@ class Folder:
             if self._is_folding or self._try_lock():
                 self._fold_all()
             self._failing = None
-        except Exception as error:  # noqa: BLE001 - what waits is in the store
+        except BaseException as error:  # noqa: BLE001 - what waits is in the store, and a dead thread would keep the lock
             self._let_go()
             if str(error) != self._failing:
                 self._failing = str(error)

@@ -488,3 +488,28 @@ def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
         until(lambda: orders.is_folding and waiting(url) == 0)
         with concurrent(url, settings=sizes(1, 0)):
             until(lambda: claims(url) == ["c"])
+
+
+@pytest.mark.parametrize("callback", ["closes", "exits"])
+def test_a_callback_that_ends_more_than_itself(fresh_postgres_url, callback):
+    """It is called in the thread that folds in: that lets another process take over, or goes on."""
+    url, called = fresh_postgres_url, threading.Event()
+
+    def end(_duplicate):
+        called.set()
+        if callback == "exits":
+            raise SystemExit
+        orders.close()
+
+    with concurrent(url, on_duplicate=end) as orders:
+        send(orders, "a", "a")
+        until(called.is_set)
+        if callback == "exits":
+            send(orders, "b")
+            until(lambda: waiting(url) == 0)
+            return
+        until(lambda: orders.is_closed)
+        with pytest.raises(ClosedError):
+            send(orders, "b")
+        with concurrent(url) as other:
+            until(lambda: other.is_folding)
