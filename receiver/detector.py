@@ -132,10 +132,6 @@ class _SourceQueue:
         self.most = self.window + len(self.replaced)
 
 
-_NO_QUEUE = _SourceQueue(-1, 0)
-"""Stands for each retired source whose number no other source has yet."""
-
-
 class TwoTierDetector:
     """Duplicate detection in one domain: per-source queues of W ids, then one time queue of E seconds.
 
@@ -153,7 +149,7 @@ class TwoTierDetector:
         "_clock",
         "_elsewhere",
         "_expiry_us",
-        "_free_numbers",
+        "_free_queues",
         "_names",
         "_newest",
         "_queues",
@@ -186,7 +182,7 @@ class TwoTierDetector:
         self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
-        self._free_numbers: list[int] = []
+        self._free_queues: list[_SourceQueue] = []  # of retired sources, empty: a new source takes one with its number
         self._young: deque[str] = deque()
         self._renewed: dict[str, int] = {}
         self._serial = 0
@@ -268,7 +264,7 @@ class TwoTierDetector:
             receive(id_ or ForgottenId(), source, received_at_us=received_at_us)
             if policy_state == RETIRED:  # with all earlier ones of its source
                 self.retire(source)
-        if time_queue_newest_us is not None and self._expiry_us:
+        if time_queue_newest_us is not None:
             # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1
             if clock > self._clock:
@@ -301,15 +297,13 @@ class TwoTierDetector:
         """
         if not isinstance(message_source_id, str | None):
             raise not_text("message_source_id", message_source_id)
-        if not self._window or message_source_id not in self._queues:
+        if message_source_id not in self._queues:
             return
         for name in _names_of(message_source_id):
             queue = self._queues.pop(name)
-        queue.window = 0
         queue.most = len(queue.replaced)
         self._spill(queue)
-        self._queues_by_number[queue.number] = _NO_QUEUE
-        self._free_numbers.append(queue.number)
+        self._free_queues.append(queue)
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one.
@@ -373,9 +367,9 @@ class TwoTierDetector:
     def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
         if self._window == 0 and self._queues_by_number:
             return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
-        if self._free_numbers:
-            queue = _SourceQueue(self._free_numbers.pop(), self._window)
-            self._queues_by_number[queue.number] = queue
+        if self._free_queues:
+            queue = self._free_queues.pop()
+            queue.most = self._window
         else:
             queue = _SourceQueue(len(self._queues_by_number), self._window)
             self._queues_by_number.append(queue)

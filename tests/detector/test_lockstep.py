@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -51,6 +52,13 @@ def test_long_runs(settings_, ids, sources, random):
         pair.receive(str(random.randrange(ids)), "stuv"[random.randrange(sources)], now_us)
         if random.randrange(20) == 0:
             pair.retire("stuv"[random.randrange(sources)])
+
+
+@pytest.mark.parametrize("expiry_us", [0, 20])
+def test_what_is_replaced_behind_an_old_entry_is_swept_and_nothing_else(expiry_us):
+    pair = Lockstep(6, expiry_us)
+    for number, id_ in enumerate(["old", *"abc" * 20, *"defghi"]):
+        pair.receive(id_, "s", number)
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS, st.lists(st.integers(0, 120)))

@@ -41,6 +41,7 @@ def test_settings_that_detect_nothing_point_to_what_was_meant(expiry_secs):
 BAD_RECEIPTS = {
     "id that is no text": (1, None, 9),
     "id in bytes": (b"a", None, 9),
+    "id that is false but no text": (0, None, 9),
     "source that is no text": ("b", 1, 9),
     "source that can't be hashed": ("b", [], 9),
     "source that is false but no text": ("b", 0, 9),
@@ -97,8 +98,13 @@ def test_a_refused_first_receipt_changes_nothing(receipt):
     assert everything(detector) == before
 
 
-def test_a_later_time_below_zero_is_a_clock_set_back(refusing):
-    assert refusing.receive("b", received_at_us=-1).verdict is Verdict.NEW
+class Text(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("id_", ["b", Text("b")])
+def test_a_later_time_below_zero_is_a_clock_set_back(id_, refusing):
+    assert refusing.receive(id_, received_at_us=-1).verdict is Verdict.NEW
     assert refusing.clock_clamped == 1
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from receiver import TwoTierDetector
@@ -103,11 +103,21 @@ def test_following_now_and_then_is_having_seen_it_all(chosen, steps, lags, every
 
 def test_a_gone_entry_tells_the_latest_number_and_time_alone():
     detector = TwoTierDetector(window=2, expiry_secs=10)
-    detector.replay([entry(3, "a", "s", 1_000_000), entry(7, "b", "s", 2_000_000, GONE)], None)
+    detector.forgotten = deque()
+    gone = entry(7, "b", "s", 2_000_000, GONE)
+    detector.replay([entry(3, "a", "s", 1_000_000), gone], None)
     assert (detector.serial, detector.latest_us, detector.remembered_ids) == (7, 2_000_000, 1)
     assert "b" not in detector
     assert detector.receive("b", "s", received_at_us=0).verdict is Verdict.NEW
     assert detector.latest_us == 2_000_000
+    detector.replay([gone._replace(seq=9), entry(10, "c", "s", 3_000_000)], None)
+    assert (detector.serial, detector.latest_us) == (10, 3_000_000)
+    assert [serial_of(stamp) for stamp in detector.forgotten] == [7, 9]
+    assert "c" in detector
+
+
+def test_the_states_of_entries_are_those_that_stores_have():
+    assert (RETIRED, GONE) == (1, 2)
 
 
 def test_the_clock_never_goes_back():
@@ -119,6 +129,8 @@ def test_the_clock_never_goes_back():
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS)
+# Of "a" only the first entry is left, in the queue of "s".
+@example((1, 10), [("a", "s", 0), ("a", "t", 1), ("b", "t", 50), ("c", "t", 1)])
 def test_entries_are_what_can_matter(chosen, steps):
     log = Log(*chosen)
     for id_, source, received_at_us, *_ in receipts_of(steps, 0):
@@ -143,7 +155,7 @@ def test_whatever_leaves_is_named_forgotten_once(chosen, steps):
     gone = [serial_of(stamp) for stamp in log.detector.forgotten]
     assert len(set(gone)) == len(gone)
     log.trim(0)
-    kept = set(log.rows)
+    kept, entries = set(log.rows), set(log.detector.entries())
     # An id's newest entry that is too old stays named only with the id, which an older entry elsewhere may still hold.
-    assert set(log.detector.entries()) <= kept
-    assert len(kept) <= len(log.detector.entries()) + log.detector.remembered_ids
+    newest = {row.unique_message_id: serial for serial, row in log.rows.items()}
+    assert entries <= kept <= entries | {serial for id_, serial in newest.items() if id_ in log.detector}

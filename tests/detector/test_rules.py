@@ -158,6 +158,14 @@ def test_an_entry_replaced_within_its_queue_moves_the_expiry():
     assert verdicts(detector, "a@52 u") == [NEW]
 
 
+def test_the_time_queue_has_no_newest_time_before_its_first_entry():
+    with_expiry, without = TwoTierDetector(window=1, expiry_secs=10), TwoTierDetector(window=1, expiry_secs=0)
+    for detector, newest_us in ((with_expiry, 1_000_000), (without, None)):
+        assert detector.time_queue_newest_us is None
+        verdicts(detector, "a@1", "b@2")
+        assert detector.time_queue_newest_us == newest_us
+
+
 def test_no_source_and_the_empty_source_are_one():
     detector = TwoTierDetector(window=1, expiry_secs=0)
     detector.receive("a", None, received_at_us=0)
