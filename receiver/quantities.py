@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - all times are UTC, and `Z` is shorter than +00:00
-_SECOND_US = 1_000_000
+SECOND_US = 1_000_000
 _LARGER_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _LONGEST_IN_SECONDS = 120
 
@@ -35,7 +35,7 @@ def _to_three_digits(value: float) -> str:
 
 def exact_secs(us: int) -> str:
     """Microseconds as seconds, in decimals without trailing zeros: `0.5`, `3600`."""
-    secs, rest = divmod(us, _SECOND_US)
+    secs, rest = divmod(us, SECOND_US)
     return f"{secs}.{rest:06d}".rstrip("0").rstrip(".")
 
 
@@ -49,11 +49,11 @@ def duration(us: int) -> str:
     """Microseconds to three digits, in the unit a person would choose: `250 ms`, `20.0 s`, `5 min 3 s`, `2 d 4 h`."""
     if us < 1_000:  # noqa: PLR2004
         return f"{us} µs" if us else "0 s"
-    if us < _SECOND_US * 0.9995:
+    if us < SECOND_US * 0.9995:
         return f"{_rounded(us, 1_000)} ms"
-    if us < _LONGEST_IN_SECONDS * _SECOND_US:
-        return f"{_rounded(us, _SECOND_US)} s"
-    left = round(us / _SECOND_US)
+    if us < _LONGEST_IN_SECONDS * SECOND_US:
+        return f"{_rounded(us, SECOND_US)} s"
+    left = round(us / SECOND_US)
     parts: list[tuple[int, str]] = []
     for secs, unit in _LARGER_UNITS:
         number, left = divmod(left, secs)

@@ -50,8 +50,8 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
     """The files that paths, folders, globs, URLs and `-` stand for, in order; a folder's and a glob's by name.
 
     Where a rotating log was recorded to a path, the path stands for its files. With `growing`, the journals of receivers of
-    earlier versions are among the files. A journal is replaced by a finished file in the end, so a caller that
-    remembers files leaves journals out. The folder of a compacted log stands for the files that its manifest names.
+    earlier versions are among the files. A caller that remembers files leaves them out: in the end, a journal becomes a finished
+    file of another name. The folder of a compacted log stands for the files that its manifest names.
     """
     if isinstance(paths, str | os.PathLike):  # whose letters would be taken for paths
         raise SettingsError(

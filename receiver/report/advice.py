@@ -8,8 +8,6 @@ from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Analysis, Grade, Kind, Move, SettingFigures, SourceFigures
 from receiver.simulate.recommend import FAIR_BURSTS
 
-_LONGEST_NAME = 60
-
 
 def _named(setting: SettingFigures) -> str:
     return f"W = {count(setting.window)} and E = {seconds(setting.expiry_us)}"
@@ -184,7 +182,7 @@ def price_setters(analysis: Analysis) -> str:
 
 
 def _name(source: SourceFigures) -> str:
-    return named_source(source.source, _LONGEST_NAME)
+    return named_source(source.source)
 
 
 def properties(analysis: Analysis) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from receiver.quantities import count, duration, seconds
 from receiver.report.comparing import with_number
 from receiver.report.sizing import Grid
 from receiver.report.words import compact, second, size
-from receiver.simulate.figures import SettingFigures, Steps, Timeline
+from receiver.simulate.figures import Curve, SettingFigures, Timeline
 
 Spec = dict[str, Any]
 
@@ -195,7 +195,7 @@ def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[
     return sorted(mark for mark in (Mark(need[0], f"need {need[1]}", _INK), *marks) if mark.value)
 
 
-def curve_chart(curve: Steps, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:
+def curve_chart(curve: Curve, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:
     """What one tier alone misses, by its size, with the marks in rows above it."""
     need, (_, last_missed) = curve[-1][0], curve[-2]
     most = max(need, *(mark.value for mark in marks)) * 3 // 2 + 1

@@ -26,9 +26,7 @@ _WORDS = {
     "memory": "what a receiver of this library takes for that many ids",
 }
 _FEW_POLICIES = 3
-_LONGEST_NAME = 120
 _LONGEST_LABEL = 48
-_LONGEST_PARAGRAPH = 2_000
 _SIZED = frozenset(kind.name for kind in POLICIES if kind.parameters)
 
 
@@ -130,14 +128,14 @@ def _disputes(comparison: Comparison) -> Table:
         comparison.disputes,
         [
             (Column("row"), lambda dispute: str(dispute.row)),
-            (Column("id", Cells.NAME), lambda dispute: words.sanitised(dispute.unique_message_id, _LONGEST_NAME)),
+            (Column("id", Cells.NAME), lambda dispute: words.sanitised(dispute.unique_message_id, words.LONGEST_NAME)),
             (
                 Column("source", Cells.NAME, Only.PAGE),
-                lambda dispute: words.named_source(dispute.message_source_id, _LONGEST_NAME),
+                lambda dispute: words.named_source(dispute.message_source_id, words.LONGEST_NAME),
             ),
             (
                 Column("domain", Cells.NAME, Only.PAGE),
-                lambda dispute: words.named_domain(dispute.domain, _LONGEST_NAME),
+                lambda dispute: words.named_domain(dispute.domain, words.LONGEST_NAME),
             ),
             (Column("age"), lambda dispute: words.or_dash(dispute.age_us, duration)),
             (Column("duplicate", Cells.TEXT), lambda dispute: sides(dispute)[0] or "-"),
@@ -154,7 +152,7 @@ def _recommended_words(comparison: Comparison) -> str:
     if index is None or comparison.recommendation is None:
         return ""
     setting = comparison.recommendation.setting
-    why = words.sanitised(comparison.recommendation.explanation, _LONGEST_PARAGRAPH)
+    why = words.sanitised(comparison.recommendation.explanation, words.LONGEST_PARAGRAPH)
     return (
         f"Policy {index + 1} is the two-tier setting recommended for this log, W = {count(setting.window)} with "
         f"E = {seconds(setting.expiry_us)}. {why}"
@@ -163,7 +161,7 @@ def _recommended_words(comparison: Comparison) -> str:
 
 def named_policy(policy: str) -> str:
     """A policy's text, sanitised and shortened."""
-    return words.sanitised(policy, _LONGEST_NAME)
+    return words.sanitised(policy, words.LONGEST_NAME)
 
 
 def with_number(index: int, figures: PolicyFigures) -> str:

@@ -10,7 +10,7 @@ from receiver.policies.interface import FOR_EVER, Limit
 from receiver.policies.names import sized_systems
 from receiver.quantities import count, duration, seconds
 from receiver.report.document import Cells, Column, Items, Shown, Table
-from receiver.report.words import named_domain
+from receiver.report.words import LONGEST_NAME, MOST_DOMAINS, named_domain
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ REMEMBERED = {
     Limit.AGE: "ids for a time",
     Limit.SOURCES: "producers' numbers",
 }
-_MOST_DOMAINS = 50
-_LONGEST_NAME = 120
 
 
 class Enough(StrEnum):
@@ -161,9 +159,9 @@ def by_domain(analysis: Analysis) -> Table | None:
     domains.sort(key=lambda row: (-row[1].artemis_id_cache_size, row[0].domain))
     return Table.of(
         "What each domain would need of them, without the margin",
-        domains[:_MOST_DOMAINS],
+        domains[:MOST_DOMAINS],
         [
-            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain, _LONGEST_NAME)),
+            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain, LONGEST_NAME)),
             *map(shown, Limit),
         ],
     )

@@ -27,12 +27,12 @@ from receiver.report.document import (
 from receiver.simulate.figures import (
     MEANINGS,
     Analysis,
+    Curve,
     DomainFigures,
     Grade,
     Kind,
     SettingFigures,
     SourceFigures,
-    Steps,
 )
 from receiver.simulate.findings import DOUBTS
 
@@ -71,11 +71,8 @@ _MOST_GRID_LINES = 40
 _MOST_CELLS_AS_TABLE = 400
 _MOST_FRONTIER_ROWS = 20
 _MOST_NUMBERED_COLUMNS = 20
-_MOST_DOMAINS = 50
 _MOST_SOURCES = 10
 _MOST_STEPS = 20
-_LONGEST_PARAGRAPH = 2_000
-_LONGEST_NAME = 120
 _NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 
 
@@ -125,13 +122,13 @@ def _findings(analysis: Analysis) -> tuple[list[str], list[str]]:
     doubts: list[str] = []
     others: list[str] = []
     for finding in analysis.findings:
-        (doubts if finding.id in DOUBTS else others).append(words.sanitised(finding.text, _LONGEST_PARAGRAPH))
+        (doubts if finding.id in DOUBTS else others).append(words.sanitised(finding.text, words.LONGEST_PARAGRAPH))
     return doubts, others
 
 
 def _kinds(analysis: Analysis) -> Table:
-    """One row of each kind of setting. Where `keep` is what is set today, its row stands for both. A log that asks for nothing
-    has no rows for what it asks for, unless one of them is recommended.
+    """One row of each kind of setting. Where `keep` is what is set today, its row stands for both. Where the log asks for
+    nothing (no duplicate, or all may be missed), only `keep` and yours are shown, unless another is recommended.
     """
     recommended, keep, present = analysis.recommendation.sized, analysis.of(Kind.KEEP), analysis.of(Kind.PRESENT)
     is_one_row = present.setting == keep.setting
@@ -201,7 +198,7 @@ def _curve(
     axis: str,
     *,
     need: int,
-    curve: Steps,
+    curve: Curve,
     size_of: Callable[[SettingFigures], int],
     word: Callable[[int], str],
     exact: Callable[[int], str],
@@ -260,7 +257,7 @@ def _all_settings(analysis: Analysis) -> list[SettingFigures]:
     return [*analysis.settings, *([] if recommended in analysis.settings else [recommended])]
 
 
-def grid_of(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
+def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
     """The grid with at most so many windows, and so many expiries.
 
     The recommended setting is always there, on the grid or not, and so are those `beside` it.
@@ -290,7 +287,7 @@ def thinned(items: Sequence[T], most: int) -> list[T]:
 
 def _grid_chart(analysis: Analysis) -> Chart:
     recommended, present = analysis.recommendation.setting, analysis.of(Kind.PRESENT).setting
-    grid, without_present = grid_of(analysis, beside=[present]), grid_of(analysis)
+    grid, without_present = shown_grid(analysis, beside=[present]), shown_grid(analysis)
     caption = (
         "Green cells miss nothing; the darker the others, the more they miss. The solid frame is the recommended setting, "
         "the dashed one yours. Point at a cell to see its ids and memory."
@@ -374,13 +371,16 @@ def _timeline(analysis: Analysis) -> list[Chart]:
 
 def _sources(analysis: Analysis) -> Table:
     domain: list[Shown[SourceFigures]] = [
-        (Column("domain", Cells.NAME, is_spare=True), lambda source: words.named_domain(source.domain, _LONGEST_NAME))
+        (
+            Column("domain", Cells.NAME, is_spare=True),
+            lambda source: words.named_domain(source.domain, words.LONGEST_NAME),
+        )
     ]
     return Table.of(
         "Sources that need most, and the W or E that would do for each alone",
         analysis.sources[:_MOST_SOURCES],
         [
-            (Column("source", Cells.NAME), lambda source: words.named_source(source.source, _LONGEST_NAME)),
+            (Column("source", Cells.NAME), lambda source: words.named_source(source.source, words.LONGEST_NAME)),
             *(domain if len(analysis.domains) > 1 else []),
             (Column("receipts"), lambda source: count(source.receipts)),
             (Column("duplicates"), lambda source: count(source.duplicates)),
@@ -410,7 +410,7 @@ def _headroom_left(analysis: Analysis) -> str:
 
 def _domains(analysis: Analysis) -> Table:
     worst = sorted(analysis.domains, key=lambda domain: (-domain.duplicates, -domain.receipts, domain.domain))
-    more = len(worst) - _MOST_DOMAINS
+    more = len(worst) - words.MOST_DOMAINS
     recommended = analysis.recommendation.setting
 
     def of_recommended(domain: DomainFigures, figure: Callable[[SettingFigures], int]) -> str:
@@ -419,9 +419,9 @@ def _domains(analysis: Analysis) -> Table:
 
     return Table.of(
         "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else ""),
-        worst[:_MOST_DOMAINS],
+        worst[: words.MOST_DOMAINS],
         [
-            (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain, _LONGEST_NAME)),
+            (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain, words.LONGEST_NAME)),
             (Column("receipts"), lambda domain: count(domain.receipts)),
             (Column("sources"), lambda domain: count(domain.sources)),
             (Column("duplicates"), lambda domain: count(domain.duplicates)),

@@ -16,7 +16,7 @@ from receiver.durable.audit import StoredDomain, StoreFigures, memory_limit_ids
 from receiver.durable.duplicates import Need
 from receiver.durable.forgetting import KnownId
 from receiver.durable.status import Counts
-from receiver.quantities import count, duration
+from receiver.quantities import SECOND_US, count, duration
 from receiver.report.terminal import line
 from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.positions import PositionRow
@@ -24,7 +24,6 @@ from receiver.store.snapshot import PROBLEMS, DomainName, StoreFinding
 from receiver.store.tables import DomainState
 from receiver.store.upkeep import ParkedRow, TargetRow
 
-_US_PER_SEC = 1_000_000
 _LONGEST_TARGET = 200
 _LONGEST_LINE = 2000
 _LONGEST_ERROR = 500
@@ -45,7 +44,7 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
             line(console, f"  needs {_needs(domain.state, domain.need)}")
         if domain.secs_to_memory_limit is not None:
             secs = domain.secs_to_memory_limit
-            when = f"in {duration(round(secs * _US_PER_SEC))}" if secs else "now"
+            when = f"in {duration(round(secs * SECOND_US))}" if secs else "now"
             ids = count(memory_limit_ids(), "id")
             line(console, f"  at the rate of the last hour, its ids fill the memory for {ids} {when}")
         for row in _sorted_positions(domain):
@@ -150,18 +149,18 @@ _COLUMNS = (
     _Column("key", lambda d: d.state.domain_key),
     _Column("policy", lambda d: d.policy),
     _Column("window", lambda d: d.state.window_size),
-    _Column("expiry_secs", lambda d: d.state.expiry_us / _US_PER_SEC),
+    _Column("expiry_secs", lambda d: d.state.expiry_us / SECOND_US),
     _Column("resizes", lambda d: d.state.generation, "times changed"),
     *(_counter(each.name, each.metadata["title"]) for each in fields(Counts) if each.metadata["title"]),
     _Column(
         "max_delivery_secs",
-        lambda d: d.state.max_delivery_us / _US_PER_SEC,
+        lambda d: d.state.max_delivery_us / SECOND_US,
         "longest delivery",
         lambda d: duration(d.state.max_delivery_us),
     ),
     _Column("window_need", lambda d: d.need and d.need.window),
     _Column("window_need_is_lower_bound", lambda d: d.need and d.need.is_lower_bound),
-    _Column("expiry_need_secs", lambda d: d.need and d.need.expiry_us / _US_PER_SEC),
+    _Column("expiry_need_secs", lambda d: d.need and d.need.expiry_us / SECOND_US),
     _Column(
         "latest_received_at",
         lambda d: moment_or_none(d.state.latest_us) if d.state.last_seq else None,
@@ -212,7 +211,7 @@ def _table(domain: StoredDomain) -> Table:
     if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
         pairs.append((("in the inbox", or_dash(domain.inbox)), ("parked", or_dash(domain.parked))))
     if domain.state.is_concurrent:
-        oldest = "-" if domain.unfolded_secs is None else duration(round(domain.unfolded_secs * _US_PER_SEC))
+        oldest = "-" if domain.unfolded_secs is None else duration(round(domain.unfolded_secs * SECOND_US))
         pairs.append((("not folded in", or_dash(domain.unfolded_receipts)), ("the oldest, for", oldest)))
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
     for justify in ("left", "right", "left", "right"):

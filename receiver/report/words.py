@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from receiver.quantities import count, duration, moment, percent, three_digits
+from receiver.quantities import SECOND_US, count, duration, moment, percent, three_digits
 from receiver.simulate.figures import LogFigures
 
-_SECOND_US = 1_000_000
+LONGEST_NAME, LONGEST_PARAGRAPH = 120, 2_000
+"""The most characters that a report shows of a name in a table, and of a paragraph."""
+MOST_DOMAINS = 50
+"""The most rows of a table of domains."""
 
 
 def sanitised(text: str, most: int = 60) -> str:
@@ -126,6 +129,6 @@ def remarks(log: LogFigures, key: str) -> list[str]:
     if log.redelivered:
         longest = "unknown, for the log has no jms_timestamp"
         if log.max_delivery_secs:
-            longest = duration(round(log.max_delivery_secs * _SECOND_US))
+            longest = duration(round(log.max_delivery_secs * SECOND_US))
         said.append(f"{count(log.redelivered, 'receipt')} flagged JMSRedelivered, the longest delivery {longest}.")
     return said

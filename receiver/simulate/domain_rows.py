@@ -41,7 +41,7 @@ class DomainRows(NamedTuple):
     """Index in that order -> row."""
     replaced_by: Int32s
     """Index in that order -> the next receipt of the same id from the same source; where there is none, a number above all
-    rows. A queue loses its entries in that order, so what it reads lies together however quiet its source is."""
+    rows. A queue loses its entries in that order, so what is read lies together, however quiet the source."""
     duplicates: int
     """How many receipts have an earlier one."""
 
@@ -269,8 +269,8 @@ def lru_size(earlier: Int32s, weights: Int64s) -> int:
 
     A memory of N ids holds those of the N newest rows that are their id's newest. So a duplicate needs as many as there are
     from its earlier receipt on: what its window would need if the domain were one source. Only the largest need is asked
-    for. So it is enough to let the memory grow when it misses one, by a walk back over rows that it had dropped: in all, no
-    more steps than its size. The first rows may stand for several ids each, as in `reuse_distances`, but not for none.
+    for, so the memory grows only when it misses an id: it walks back over rows that it had dropped, in all no more steps than
+    its size. The first rows may stand for several ids each, as in `reuse_distances`, but not for none.
     """
     # Rows that are their id's newest so far, as a list. A row before all is the last element, for its index is -1.
     older = np.arange(-1, len(earlier), dtype=np.int32)

@@ -13,13 +13,13 @@ import numpy as np
 from receiver.simulate.compiled import Int64s
 from receiver.simulate.domain_rows import expiry_need_us
 from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
-from receiver.simulate.shares import STEPS, IdCounts, Measures, Share
+from receiver.simulate.shares import ROUND, IdCounts, Measures, Share
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from receiver.logs import StatusLine
-    from receiver.simulate.figures import Steps
+    from receiver.simulate.figures import Curve
 
 _T = TypeVar("_T")
 PerPart = tuple[_T, ...]
@@ -109,9 +109,9 @@ class Facts:
     from_other_sources: int
     """Duplicates whose id came last from another source."""
     most_expiry_need_us: int
-    missed_by_window: Steps
+    missed_by_window: Curve
     """What a window alone misses (E = 0)."""
-    missed_by_expiry_us: Steps
+    missed_by_expiry_us: Curve
     """What an expiry alone misses (W = 0)."""
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
@@ -162,7 +162,7 @@ def facts_of(
     domains, elsewhere_of = [], defaultdict(list)
     for domain, needed in elsewhere:
         elsewhere_of[domain].append(needed)
-    for number, own in groupby(shares, lambda share: domain_of[share.chunk]):
+    for number, own in groupby(shares, lambda share: domain_of[share.section]):
         needs, of_sources = _part_needs(list(own), measures), Elsewhere(sources=seen.domains[number].sources)
         domains.append(
             replace(
@@ -189,7 +189,7 @@ def facts_of(
         most_expiry_need_us=most_expiry_need_us,
         missed_by_window=missed_by(whole.windows),
         missed_by_expiry_us=missed_between(
-            sum((share.expiry_steps for share in shares), np.zeros(len(STEPS), np.int64)), most_expiry_need_us
+            sum((share.expiry_steps for share in shares), np.zeros(len(ROUND), np.int64)), most_expiry_need_us
         ),
         sources=by_source.worst(seen.domains),
         source_window_needs=ValueCounts.of(by_source.window_need[by_source.duplicates > 0]),
@@ -245,7 +245,7 @@ def _by_source(domain_of: Sequence[int], shares: Sequence[Share]) -> _BySource:
     names: list[str] = []
     domains: list[int] = []
     of_chunk = []
-    for domain, own in groupby(shares, lambda share: domain_of[share.chunk]):
+    for domain, own in groupby(shares, lambda share: domain_of[share.section]):
         numbers: dict[str, int] = {}
         for share in own:
             numbers_here = [numbers.setdefault(source, len(names) + len(numbers)) for source in share.sources]
@@ -280,7 +280,7 @@ def _all(columns: Sequence[Int64s]) -> Int64s:
 def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> int:
     """Bursts of all chunks. A burst that crosses a cut was counted twice, so it is subtracted once."""
     return sum(share.bursts for share in shares) - sum(
-        domain_of[before.chunk] == domain_of[after.chunk]
+        domain_of[before.section] == domain_of[after.section]
         and after.first_duplicate_us - before.last_duplicate_us <= gap_us
         for before, after in pairwise(share for share in shares if share.bursts)
     )
@@ -314,17 +314,17 @@ def _cross_domain(ids: Iterable[IdCounts]) -> Counter[tuple[str, str]]:
     return counts
 
 
-def missed_by(values: ValueCounts) -> Steps:
+def missed_by(values: ValueCounts) -> Curve:
     """What each setting misses of duplicates with these needs: exact at the largest needs, and between them at round ones."""
-    needs = np.union1d(values.values[-_EXACT_NEEDS:], STEPS[values.most > STEPS])
+    needs = np.union1d(values.values[-_EXACT_NEEDS:], ROUND[values.most > ROUND])
     sums = np.concatenate([[0], np.cumsum(values.counts)])
     missed = values.total - sums[np.searchsorted(values.values, needs, side="right")]
     return tuple(zip(needs.tolist(), missed.tolist(), strict=True))
 
 
-def missed_between(steps: Int64s, most: int) -> Steps:
-    """What `missed_by` gives, from counts between the `STEPS` and the largest need. A duplicate whose need is one of the
-    `STEPS` counts as missed; one that needs 0 is caught from 1 on.
+def missed_between(steps: Int64s, most: int) -> Curve:
+    """What `missed_by` gives, from counts between the numbers of `ROUND` and the largest need. A duplicate whose need is one
+    of them counts as missed; one that needs 0 is caught from 1 on.
     """
     filled = np.flatnonzero(steps)
     if not len(filled):
@@ -332,6 +332,6 @@ def missed_between(steps: Int64s, most: int) -> Steps:
     missed = np.cumsum(steps[::-1])[::-1].tolist()
     curve = {0: missed[0]}
     for index in range(int(filled[0]), int(filled[-1]) + 1):
-        if STEPS[index] > 1:
-            curve[int(STEPS[index]) - 1] = missed[index]
+        if ROUND[index] > 1:
+            curve[int(ROUND[index]) - 1] = missed[index]
     return (*curve.items(), (max(1, most), 0))

@@ -14,8 +14,8 @@ from receiver.policies.interface import Limit
 
 Pair = tuple[int, int]
 """A window, and an expiry in microseconds."""
-Steps = tuple[tuple[int, int], ...]
-"""Settings, ascending, and how many duplicates each misses; a setting between two misses no more than the smaller of them does.
+Curve = tuple[tuple[int, int], ...]
+"""Settings, ascending, each with how many duplicates it misses. One between two of them misses at most what the smaller one does.
 
 It begins with 0 and ends with the least that misses none; it is empty for a log without duplicates.
 """
@@ -298,9 +298,9 @@ class Analysis:
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""
-    missed_by_window: Steps
+    missed_by_window: Curve
     """What a window alone misses (E = 0)."""
-    missed_by_expiry_us: Steps
+    missed_by_expiry_us: Curve
     """What an expiry alone misses (W = 0)."""
     headroom: HeadroomFigures
     timeline: Timeline | None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import PARTS, domain_key
-from receiver.quantities import count, duration, percent
+from receiver.quantities import SECOND_US, count, duration, percent
 from receiver.simulate.figures import Finding, Kind, Move
 from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS, with_margin
 
@@ -25,8 +25,7 @@ _ENOUGH_TO_DOUBT = 100
 """How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
 _REPEATS_PER_ID = 100
 """From so many on, the id says hardly anything of the message."""
-_US = 1_000_000
-_HOUR_US = 3600 * _US
+_HOUR_US = 3600 * SECOND_US
 
 
 class Known(NamedTuple):
@@ -72,7 +71,7 @@ def _ids_repeated(known: Known) -> str:
 def _same_second(known: Known) -> str:
     log = known.facts.log
     checked = known.facts.firsts + log.duplicates
-    if checked < _ENOUGH_TO_DOUBT or log.span_us >= _US:
+    if checked < _ENOUGH_TO_DOUBT or log.span_us >= SECOND_US:
         return ""
     return (
         f"All {log.receipts:,} receipts have times within one second ({duration(log.span_us)}), so the log says nothing about E. Is "
@@ -231,13 +230,13 @@ def _short_window(known: Known) -> str:
     facts, setting = known.facts, known.recommendation.setting
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
     # Too short: at the peak rate the window is full sooner than the longest redelivery takes. Cross-multiplied, to be exact.
-    if not setting.window or not peak or setting.window * _US >= delivery_us * peak:
+    if not setting.window or not peak or setting.window * SECOND_US >= delivery_us * peak:
         return ""
     way_out = f"So W alone may miss a redelivery at the peak. E covers it: keep E at {duration(delivery_us)} or more."
     if setting.expiry_us < delivery_us:
         way_out = "E is less than that too, so a redelivery at the peak may be missed: a larger --budget allows for it."
     return (
-        f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * _US // peak)}, and the "
+        f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * SECOND_US // peak)}, and the "
         f"longest redelivery took {duration(delivery_us)}. {way_out}"
     )
 
@@ -264,7 +263,7 @@ def _clock_backwards(known: Known) -> str:
 
 
 def _rule_of_thumb(known: Known) -> str:
-    took_us = round(known.facts.log.max_delivery_secs * _US)
+    took_us = round(known.facts.log.max_delivery_secs * SECOND_US)
     if not took_us:
         return ""
     need_us = known.facts.most_expiry_need_us

@@ -246,7 +246,7 @@ class TopNeeds:
 
 
 def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iterator[TopNeeds]:
-    """For each window and half, no more than one more than may be missed."""
+    """For each window and half, the largest needs: at most `max_missed` + 1 of them."""
     asked = [WindowAsked(window, [], with_needs=True) for window in windows]
     for window, (_, _, needs_us) in zip(windows, section.replay(asked), strict=True):
         for half, of_half in enumerate((needs_us[: section.in_first_half], needs_us[section.in_first_half :])):
@@ -268,12 +268,15 @@ class Replays:
 
     def in_sections(
         self,
-        what: str,  # noqa: ARG002 - logs in chunks say it to those who wait
+        what: str,  # noqa: ARG002 - for logs in chunks
         work: Callable[[Section], Iterable[_Counts]],
         kind: type[_Counts],
-        largest: Pair,  # noqa: ARG002 - and give their chunks no more than that takes
+        largest: Pair,  # noqa: ARG002
     ) -> Iterable[_Counts]:
-        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`."""
+        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
+
+        A log in chunks shows `what` to those who wait, and gives its chunks tails that suit `largest`.
+        """
         for section in self._sections:
             yield from work(section)
             if kind is ReplayShare:

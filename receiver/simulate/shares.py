@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.domains import Channel, destination_name
+from receiver.quantities import SECOND_US
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 
 if TYPE_CHECKING:
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
     from receiver.simulate.domain_rows import ReuseDistances
     from receiver.simulate.figures import LogFigures
 
-STEPS = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in range(18))], np.int64)
+ROUND = np.array([0, *chain.from_iterable((10**p, 2 * 10**p, 5 * 10**p) for p in range(18))], np.int64)
 """Round numbers: 0, 1, 2, 5, 10, 20, ..."""
 _SLICES = 200
 _NOTHING = -1
-_SECOND_US = 1_000_000
 
 
 class Measures(NamedTuple):
@@ -49,9 +49,9 @@ class Measures(NamedTuple):
     @classmethod
     def of(cls, log: LogFigures, max_missed: int) -> Measures:
         start_us = log.first_received_at_us or 0
-        slice_us = int(STEPS[np.searchsorted(STEPS, log.span_us // _SLICES + 1)])
+        slice_us = int(ROUND[np.searchsorted(ROUND, log.span_us // _SLICES + 1)])
         slices = log.span_us // slice_us + 1
-        return cls(max_missed, log.middle_us, max(_SECOND_US, log.delivery_us), start_us, slice_us, slices)
+        return cls(max_missed, log.middle_us, max(SECOND_US, log.delivery_us), start_us, slice_us, slices)
 
     def in_first_half(self, times_us: Int64s) -> int:
         """How many of these ascending times are in the first half of the log."""
@@ -76,7 +76,7 @@ class Counted(NamedTuple):
 # `steps` makes columns of shares, by how their types are written here.
 @dataclass(frozen=True, slots=True)
 class Share:
-    chunk: int
+    section: int
     """The chunk's number, or the domain's where domains are held whole. Chunks are numbered domain by domain, in order."""
     clock_clamped: int
     largest_step_back_us: int
@@ -94,11 +94,11 @@ class Share:
     """How many duplicates of the first half of the log need each of these windows."""
     in_second_half: Int64s
     top_of_first_half_us: Int64s
-    """The largest expiries that duplicates of the first half need without a window: one more than may be missed. With the
-    others, so many are enough to tell the need of a log."""
+    """The largest E that duplicates of the first half need without a window. `max_missed` + 1 of them are kept: with those
+    of the other shares, that is enough to tell what the whole log needs."""
     top_of_second_half_us: Int64s
     expiry_steps: Int64s
-    """How many duplicates need an expiry between each of the `STEPS` and the next."""
+    """How many duplicates need an expiry between each of `ROUND` and the next."""
     bursts: int
     """Bursts of duplicates, as if there were no other chunk."""
     first_duplicate_us: int
@@ -142,7 +142,7 @@ class IdCounts:
         return cls(reused, from_other_sources, cross_from, cross_to, np.array(list(cross_domain.values()), np.int64))
 
 
-def share_of(chunk: int, counted: Counted, needs: ReuseDistances, measures: Measures) -> Share:
+def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Measures) -> Share:
     """Count a section; `needs` is what its duplicates need, whose ids may have come before the chunk."""
     received_at_us, source, sources = counted.received_at_us, counted.source, counted.sources
     steps_back_us = received_at_us - counted.as_read_us
@@ -167,7 +167,7 @@ def share_of(chunk: int, counted: Counted, needs: ReuseDistances, measures: Meas
         return largest
 
     return Share(
-        chunk=chunk,
+        section=section,
         clock_clamped=int(np.count_nonzero(steps_back_us)),
         largest_step_back_us=int(steps_back_us.max(initial=0)),
         marked_duplicates=marked_duplicates,
@@ -180,7 +180,7 @@ def share_of(chunk: int, counted: Counted, needs: ReuseDistances, measures: Meas
         in_second_half=count(need[middle:], window_needs),
         top_of_first_half_us=top_us(needs.expiry_us[:middle]),
         top_of_second_half_us=top_us(needs.expiry_us[middle:]),
-        expiry_steps=count(np.searchsorted(STEPS, needs.expiry_us, side="right") - 1, STEPS),
+        expiry_steps=count(np.searchsorted(ROUND, needs.expiry_us, side="right") - 1, ROUND),
         bursts=int(np.count_nonzero(np.diff(times_us) > measures.burst_gap_us)) + (len(times_us) > 0),
         first_duplicate_us=int(times_us[0]) if len(times_us) else -1,
         last_duplicate_us=int(times_us[-1]) if len(times_us) else -1,
@@ -217,8 +217,8 @@ def _second_counts(source: Int32s, times: Int64s, sources: int) -> tuple[Int64s,
     second, ends_us = np.int64(0), np.int64(0)
     for row in range(len(source)):
         if times[row] >= ends_us:  # divided once a second: a division takes as long as all else
-            second = times[row] // _SECOND_US
-            ends_us = (second + 1) * _SECOND_US
+            second = times[row] // SECOND_US
+            ends_us = (second + 1) * SECOND_US
         s = source[row]
         if last[s] != second:
             last[s] = second

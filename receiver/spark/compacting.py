@@ -60,7 +60,7 @@ _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
 
 
 @dataclass(frozen=True, slots=True)
-class _UnitReceipts:
+class _Placed:
     """Receipts of a unit, and the order that they are to stand in."""
 
     unit: int
@@ -77,10 +77,10 @@ _CELLS: dict[ValueKind, tuple[str, Callable[[], Any]]] = {
 }
 """The type of a column's cells as `steps.arrow_rows` knows it, and none of them."""
 
-Receipts: type[_UnitReceipts] = make_dataclass(
-    "Receipts",
+UnitReceipts: type[_Placed] = make_dataclass(
+    "UnitReceipts",
     [(name, _CELLS[column.kind][0], field(default_factory=_CELLS[column.kind][1])) for name, column in COLUMNS.items()],
-    bases=(_UnitReceipts,),
+    bases=(_Placed,),
     namespace={"__module__": __name__},
     frozen=True,
     slots=True,
@@ -116,7 +116,7 @@ def compact(
     _check(files, key, before, rows_per_file)
     units = units_of(files, rows_per_unit=rows_per_file)
     flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, on_progress)
-    flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), Receipts, UnitReport, BadRows)
+    flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), UnitReceipts, UnitReport, BadRows)
     with adding(folder, before) as new:
         read, counts = flow.kept("Reading receipts", UnitReport)
         reports = reports_of(counts, units, key)
@@ -125,7 +125,7 @@ def compact(
         lines, domains, columns = list(status_lines_of(reports)), sorted(set(name_of.values())), _columns(reports)
         receipts = sum(report.receipts for report in reports)
         # Ranges are of about the same size: a tenth more of them, and few are cut in two files.
-        rows = _in_order(read.only(Receipts).frame, domains, carry_us, -(-receipts * 11 // (10 * rows_per_file)))
+        rows = _in_order(read.only(UnitReceipts).frame, domains, carry_us, -(-receipts * 11 // (10 * rows_per_file)))
         with watched(spark.sparkContext, "Writing files", on_progress):
             _write(rows.select(*columns, "domain", "day"), new.written, rows_per_file)
         manifest = Manifest(
@@ -158,7 +158,7 @@ def _check(files: Sequence[LogFile], key: DomainKey, before: Manifest | None, ro
 
 
 def _read(how: Reading, key: DomainKey, rows: Iterator[Row]) -> Iterator[Row]:
-    """Each `Unit` becomes `Receipts`, a report, and its `BadRows`."""
+    """Each `Unit` becomes `UnitReceipts`, a report, and its `BadRows`."""
     for row in rows:
         unit = row.value
         with SpooledTemporaryFile(_TEXT_BYTES, "w+") as bad:
@@ -174,7 +174,7 @@ def _write_problem(file: IO[str], name: str, line: int, problem: str) -> None:
     file.write(json.dumps({"file": name, "line": line, "problem": problem}) + "\n")
 
 
-def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_UnitReceipts]:
+def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_Placed]:
     names = pa.array([key.name(channel) for channel in channels_of(piece)], pa.string())
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
@@ -184,7 +184,7 @@ def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_UnitRe
     }
     there = {name: pa.array(column) for name, column in columns.items() if column is not None}
     for part in in_pieces(pa.record_batch(there)):
-        yield Receipts(piece.unit, **{name: _cells(part.column(name)) for name in there})
+        yield UnitReceipts(piece.unit, **{name: _cells(part.column(name)) for name in there})
 
 
 def _cells(column: pa.Array) -> Any:
@@ -224,9 +224,9 @@ def _in_order(receipts: DataFrame, domains: list[str], carry_us: Int64s, parts: 
     spark = receipts.sparkSession
     numbers = spark.createDataFrame(pa.table({"domain": domains, "number": np.arange(len(domains))}))
     carries = spark.createDataFrame(pa.table({"unit": np.arange(len(carry_us)), "carry_us": carry_us}))
-    zipped = sql.arrays_zip(*(f"Receipts.{each.name}" for each in fields(Receipts) if each.name != "unit"))
+    zipped = sql.arrays_zip(*(f"UnitReceipts.{each.name}" for each in fields(UnitReceipts) if each.name != "unit"))
     # In two steps: else each row would carry the columns of all along.
-    rows = receipts.select("Receipts.unit", zipped.alias("zipped")).select("unit", sql.inline("zipped"))
+    rows = receipts.select("UnitReceipts.unit", zipped.alias("zipped")).select("unit", sql.inline("zipped"))
     rows = rows.join(sql.broadcast(numbers), "domain").join(sql.broadcast(carries), "unit")
     rows = rows.withColumns({"domain": sql.col("number"), "key_us": sql.greatest("key_us", "carry_us")})
     day = sql.date_from_unix_date(sql.expr(f"int(key_us div {_DAY_US})"))

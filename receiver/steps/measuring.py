@@ -11,9 +11,10 @@ receipt of its own, up to the begin of a chunk, are
     less the ids that it never sends after that receipt
     less the ids that it had last sent by then, and sends next in the chunk or later.
 
-Both that are taken away last came at that receipt or earlier, and so aren't newer. Any other id that last came so early
-comes again between, and is newer. The first two are in `SourceTotals`. The third is counted from the references themselves
-(`_replaced_later`): a chunk refers to each receipt that it replaces.
+An id is newer if it comes between that receipt and the chunk. So ids are taken away whose last receipt before the chunk is
+that one or an earlier one: they never come again (second line), or only in the chunk or later (third). The first two lines are
+in `SourceTotals`. The third is counted from the references themselves (`_replaced_later`): a chunk refers to each receipt that
+it replaces.
 
 `_distances` then puts each chunk behind the receipts that it refers to, each followed by a row that stands for all newer ids of
 its source up to the next, and measures it as a domain of its own.
@@ -177,7 +178,7 @@ def measure(
     flow = flow.grouped(work, plan.tasks, ChunkReceipts, EarlierReceipts, Share, NeededElsewhere)
     kept, counts = flow.kept("Measuring duplicates", Share, NeededElsewhere)
     shares, needs = by_kind(counts, Share, NeededElsewhere)
-    return kept.only(ChunkReceipts, EarlierReceipts), sorted(shares, key=lambda share: share.chunk), needs
+    return kept.only(ChunkReceipts, EarlierReceipts), sorted(shares, key=lambda share: share.section), needs
 
 
 def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> RowFlow:

@@ -12,9 +12,9 @@ receipts that can still change a verdict or a count:
 - what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. What is older was
   forgotten, unless it is in a queue.
 
-More receipts do no harm: behind the newest of its source, a queue loses an older one at once, as it did in truth. So it is
-enough to know *at least* how many ids a source has sent since a chunk (`_sent_at_least`). A chunk gives so many less than the
-largest window asks for.
+More receipts do no harm: behind the newest of its source, a queue loses an older one at once, as it did in truth. So
+`_sent_at_least` may count too few. A chunk gives a source's newest ids: one more than the largest window, less what the source
+has surely sent since.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.quantities import count, duration, moment, seconds
-from receiver.report.sizing import frontier, grid_of, thinned
+from receiver.report.sizing import frontier, shown_grid, thinned
 from receiver.report.words import compact, of_duplicates, sanitised, size
 from receiver.simulate.figures import SettingFigures
 
@@ -113,7 +113,7 @@ def test_thinning_keeps_the_ends_and_the_order(items, most):
 
 def test_a_thinned_grid_keeps_the_recommended_setting():
     analysis = large()
-    grid = grid_of(analysis, 10)
+    grid = shown_grid(analysis, 10)
     assert len(grid.windows) == len(grid.expiries_us) == 10
     setting = analysis.recommendation.setting
     assert grid.cells[setting.pair] == setting
@@ -121,6 +121,6 @@ def test_a_thinned_grid_keeps_the_recommended_setting():
 
 
 def test_a_small_grid_is_shown_whole():
-    grid = grid_of(realistic())
+    grid = shown_grid(realistic())
     assert grid.left_out == 0
     assert (0, 0) not in grid.cells

@@ -11,7 +11,7 @@ from receiver.simulate.domain_rows import reuse_distances
 from receiver.simulate.facts import WORST_SOURCES, ValueCounts, missed_between, missed_by
 from receiver.simulate.figures import LogFigures
 from receiver.simulate.ingest import ingest
-from receiver.simulate.shares import STEPS, Measures
+from receiver.simulate.shares import ROUND, Measures
 from receiver.simulate.whole import WholeLog, split_domains
 from tests.choosing import cases
 
@@ -19,10 +19,10 @@ VALUES = st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30)
 
 
 def by_steps(values):
-    """How many values stand between each of the STEPS and the next."""
-    above = [*STEPS[1:].tolist(), float("inf")]
+    """How many values stand between each of ROUND and the next."""
+    above = [*ROUND[1:].tolist(), float("inf")]
     return np.array(
-        [sum(low <= value < high for value in values) for low, high in zip(STEPS.tolist(), above, strict=True)],
+        [sum(low <= value < high for value in values) for low, high in zip(ROUND.tolist(), above, strict=True)],
         np.int64,
     )
 
