@@ -315,19 +315,25 @@ def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
         assert waiting(fresh_postgres_url) == 2
 
 
-def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url):
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("has_received", [False, True])
+def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url, has_received, joins):
     """A batch begins anew on another connection only while nothing is in it."""
-    with concurrent(fresh_postgres_url) as orders:
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
         def receive():
-            with orders.batch() as batch:
-                batch.connection.execute(text("CREATE TABLE effects ()"))
-                cut(fresh_postgres_url, batch.connection)
+            with orders.batch(connection if joins else None) as batch:
+                if has_received:
+                    batch.receive("b", received_at_us=0)
+                else:
+                    batch.connection.execute(text("CREATE TABLE effects ()"))
+                cut(fresh_postgres_url, batch._own)
                 batch.receive("a", received_at_us=0)
 
         with pytest.raises(StoreError):
             receive()
-        assert send(orders, "a") == [NEW]
+        connection.invalidate()
+        assert send(orders, "a", "b") == [NEW, NEW]
 
 
 @pytest.mark.parametrize(("when", "verdict"), [(Cut.BEFORE_COMMIT, NEW), (Cut.BEFORE_REPLY, DUPLICATE)])
