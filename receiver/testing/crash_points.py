@@ -7,9 +7,11 @@ death of a process: nothing uncommitted stays, and no lock.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import sysconfig
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -214,7 +216,11 @@ def watched() -> Iterator[None]:
         event.listen(target, name, listener)
     others, threading.excepthook = threading.excepthook, lambda thrown: _is_over(thrown) or others(thrown)
     try:
-        yield
+        with warnings.catch_warnings():
+            # A crash leaves connections of aiosqlite to the garbage collector. From Python 3.13 on it says so.
+            warnings.filterwarnings("ignore", "unclosed database", ResourceWarning)
+            yield
+            gc.collect()
     finally:
         threading.excepthook = others
         for target, name, listener in listeners:
