@@ -315,17 +315,18 @@ def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
         assert waiting(fresh_postgres_url) == 2
 
 
-@pytest.mark.parametrize("joins", [False, True])
-@pytest.mark.parametrize("has_received", [False, True])
-def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url, has_received, joins):
-    """A batch begins anew on another connection only while nothing is in it."""
+@pytest.mark.parametrize(
+    ("joins", "holds"), [(False, "rows"), (False, "receipts"), (True, "nothing"), (True, "rows"), (True, "receipts")]
+)
+def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url, joins, holds):
+    """A batch begins anew on another connection only while nothing is in it, and never on another than its caller's."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
         def receive():
             with orders.batch(connection if joins else None) as batch:
-                if has_received:
+                if holds == "receipts":
                     batch.receive("b", received_at_us=0)
-                else:
+                elif holds == "rows":
                     batch.connection.execute(text("CREATE TABLE effects ()"))
                 cut(fresh_postgres_url, batch._own)
                 batch.receive("a", received_at_us=0)
