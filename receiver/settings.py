@@ -59,7 +59,7 @@ def _read(file: Path | Traversable, hint: str | None = None) -> dict[str, Any]:
         _refuse_repeated(yaml.compose(text, yaml.SafeLoader))
         sections = yaml.safe_load(text)
     # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
-    except (OSError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
+    except (OSError, TypeError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"can't read the settings in {file}: {_reason(error)}", hint=hint) from error
     if not isinstance(sections, dict | None):
         raise SettingsError(f"{file} must hold sections of settings, as in the settings.yaml of the package", hint=hint)
@@ -80,6 +80,8 @@ def _refuse_repeated(node: Any) -> None:
     pairs = node.value if getattr(node, "id", None) == "mapping" else []
     names = set()
     for name, value in pairs:
+        if not isinstance(name.value, str):
+            raise TypeError(f"line {name.start_mark.line + 1} has a list or a mapping for a name")
         if name.value in names:
             raise ValueError(f"{name.value!r:.80} stands there twice, again in line {name.start_mark.line + 1}")
         names.add(name.value)

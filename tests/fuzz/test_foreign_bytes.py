@@ -20,6 +20,7 @@ FOUND = {
         # Its priority is below 0.
         b"\0Sp\xd0\0\0\0\t\0\0\0\x02\xa1\x01\x01U\xc8",
     ],
+    "settings": [b"? [a]\n: 1\n"],
 }
 """What a fuzzer found."""
 
