@@ -107,7 +107,7 @@ class Receiver(Closing):
         reuse = checked_id_reuse(id_reuse)
         if concurrent and reuse is IdReuse.DELIVER:
             raise SettingsError(
-                "concurrent receivers compare no bodies before they decide", hint="leave out id_reuse='deliver'"
+                "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
             )
         store_settings = store_settings or StoreSettings()
         wants = wanted(settings, policy, reject_batches=reject_batches)
