@@ -103,6 +103,7 @@ def check(log: list[Receipt], key: str, asked: Asked) -> None:
     assert advised.sized.kind == advice.recommended(budget_ids)
     assert [advised.window_move, advised.expiry_move] == advice.moves(budget_ids)
     assert advised.lowers == ("lower" in advice.moves(budget_ids))
+    assert ("A log that says this little" in advised.risk) is (advised.lowers and advice.grade() == "weak")
     for domain in analysis.domains:
         own = [each for each in advice.duplicates if each.domain == domain.domain]
         assert (domain.window_need, domain.expiry_need_us) == (advice.window_need(own), advice.expiry_need_us(own))
@@ -146,6 +147,16 @@ def test_where_each_grade_begins(bursts, span_us, pause_us, grade):
     analysis = analysed(log)
     assert analysis.evidence.expiry_need_us == 3_300_000
     assert analysis.evidence.grade == grade
+
+
+@pytest.mark.parametrize(("late", "grade"), [([], "strong"), (["54"], "weak")])
+def test_what_one_half_would_let_through_makes_it_weak(late, grade):
+    """Ids come again at once, and at the end one after five others."""
+    times_us = [START_US + number * (SECOND_US + 1) for number in range(60)]
+    log = [Receipt(time_us, f"{number}") for number, time_us in enumerate(times_us) for _ in range(2)]
+    log += [Receipt(times_us[-1], id_) for id_ in late]
+    check(log, "name:x", REGULAR._replace(budget=("lean", 0)))
+    assert analysed(log).evidence.grade == grade
 
 
 @pytest.mark.parametrize("odd_us", [0, 1])

@@ -112,11 +112,24 @@ def test_what_detects_nothing_is_refused_only_where_it_is_alone():
     check_grid([0], [0, 1])
 
 
+def chosen_for(window_need, expiry_need_us, also):
+    facts = WholeLog(ingested([Receipt(1, "a")])).facts
+    needed = replace(facts.whole, windows=ValueCounts.of(np.array([window_need])))
+    return grid_of(Question("default"), replace(facts, whole=needed, most_expiry_need_us=expiry_need_us), also)
+
+
+def test_chosen_lists_by_hand():
+    windows, expiries_us = chosen_for(300, 0, (620, 7))
+    assert windows == [0, 10, 20, 50, 200, 500, 620, 1000, 2000]
+    assert expiries_us == [0, 7, *(n * 100_000 for n in (1, 2, 10, 20, 100, 200, 1200))]
+    windows, expiries_us = chosen_for(0, 3_000_000_000, (7, 7))
+    assert windows == [0, 7, 10, 20, 50, 100, 200, 2000]
+    assert expiries_us == [0, 7, *(n * 100_000 for n in (1, 10, 100, 1000, 1200, 10_000, 100_000))]
+
+
 @given(st.integers(0, 10**13), st.integers(1, 10**13))
 def test_a_chosen_list_reaches_twice_the_need_and_holds_none_the_default_and_the_setting_beside_it(need, also):
-    facts = WholeLog(ingested([Receipt(1, "a")])).facts
-    needed = replace(facts.whole, windows=ValueCounts.of(np.array([need])))
-    chosen = grid_of(Question("default"), replace(facts, whole=needed, most_expiry_need_us=need), (also, also))
+    chosen = chosen_for(need, need, (also, also))
     for values, default in zip(chosen, (2000, 120_000_000), strict=True):
         assert values == sorted(set(values))
         assert values[0] == 0
