@@ -25,7 +25,7 @@ from receiver.policies.names import POLICIES
 from receiver.policies.sequence import MOST_DIGITS, parse_sequence
 from receiver.policies.solace import RGMID_FORM, ReplicationGroupMessageId
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
-from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
+from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import TextNumbers
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _all(domain: Domain) -> Judged:
 def _two_tier(window: int, expiry_us: int, domain: Domain) -> Judged:
     (counts,) = replay_windows(domain.rows, [WindowAsked(window, [expiry_us], with_needs=True)], threads=1)
     is_duplicate = domain.rows.earlier != _NOTHING
-    is_duplicate[is_duplicate] = is_caught(counts.needs_us, expiry_us)
+    is_duplicate[is_duplicate] = counts.needs_us <= expiry_us
     return Judged(is_duplicate, int(counts.peak_ids[0]))
 
 

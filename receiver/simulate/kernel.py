@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled, ones, prefetch
+from receiver.simulate.compiled import Int32s, Int64s, compiled, ones, prefetch
 from receiver.simulate.domain_rows import DomainRows
 
 _NOTHING = -1
@@ -56,7 +56,7 @@ class WindowCounts(NamedTuple):
     """By expiry, as is the next."""
     peak_ids: Int64s
     needs_us: Int64s
-    """By duplicate: the smallest E that catches it, -1 where the first tier does; empty unless asked."""
+    """By duplicate: the smallest E that catches it, above 0, or -1 where the first tier does; empty unless asked."""
 
 
 # The steps are inlined by force: a call would count references to each array, which costs more than the step.
@@ -201,9 +201,7 @@ def _note_need(need_us: int, duplicate: int, expiries_us: Int64s, needing: Int64
 
 
 @compiled(forceinline=True)
-def _limits(
-    times: Int64s, sparse_times: Int64s, clock: int, expiries_us: Int64s, spilled: Int64s, start: int
-) -> tuple[Int32s, Int64s, Int32s, Int32s]:
+def _limits(times: Int64s, expiries_us: Int64s, spilled: Int64s, start: int) -> tuple[Int32s, Int64s, Int32s, Int32s]:
     """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
     limit = np.zeros(len(expiries_us), np.int32)
     due_us = np.full(len(expiries_us), np.iinfo(np.int64).max)
@@ -212,10 +210,8 @@ def _limits(
         if expiries_us[e] == 0:
             limit[e] = len(times)  # remembers no id that spilled
             continue
-        if clock != _NOTHING:
-            limit[e] = _first_not_before(times, sparse_times, 0, clock, times[clock] - expiries_us[e])
-        due_us[e] = times[limit[e]] + expiries_us[e]
-        room[e] -= _count(spilled, limit[e], start)
+        due_us[e] = times[0] + expiries_us[e]
+        room[e] -= _count(spilled, 0, start)
     return limit, due_us, room, np.zeros_like(room)
 
 
@@ -247,7 +243,7 @@ def _replay(
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
         # Room is for ids that queues may hold before a peak may be passed.
-        limit, due_us, room, peaks = _limits(times, sparse_times, clock, asked_us, spilled, start)
+        limit, due_us, room, peaks = _limits(times, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
             queue, number, previous, old = source[row], several[row], earlier[row], replaced[row]
@@ -312,8 +308,3 @@ def replay_windows(
         return list(map(replay, asked))
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # the kernel runs without Python's lock
         return list(pool.map(replay, asked))
-
-
-def is_caught(needs_us: Int64s, expiry_us: int) -> Flags:
-    """Whether an expiry catches each duplicate, by what it needs under a window (`WindowCounts.needs_us`)."""
-    return (needs_us < 0) | ((needs_us <= expiry_us) & (expiry_us > 0))

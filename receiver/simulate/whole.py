@@ -14,7 +14,7 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
 from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures
-from receiver.simulate.kernel import WindowAsked, is_caught, replay_windows
+from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
@@ -249,7 +249,7 @@ def duplicates_by(receipts: Receipts, window: int, expiry_us: int) -> Flags:
     is_duplicate = np.zeros(len(receipts.received_at_us), np.bool_)
     for domain in split_domains(receipts):
         (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
-        is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = is_caught(counts.needs_us, expiry_us)
+        is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = counts.needs_us <= expiry_us
     return is_duplicate
 
 

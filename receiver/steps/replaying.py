@@ -27,7 +27,7 @@ import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import link_rows
-from receiver.simulate.kernel import WindowAsked, is_caught
+from receiver.simulate.kernel import WindowAsked
 from receiver.simulate.replays import Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
@@ -203,7 +203,7 @@ def judged(behind: RowFlow, plan: CutPlan, measures: Measures, window: int, expi
     def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
         for receipts, section in _sections(rows, plan, measures):
             (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
-            caught = is_caught(counts.needs_us, expiry_us)
+            caught = counts.needs_us <= expiry_us
             number = receipts.number[section.duplicates[caught] - section.counted_from]
             yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
 

@@ -57,7 +57,7 @@ def judged(trace, window, expiry_us):
     return Judged(caught, model.peak_ids, duplicates)
 
 
-def replayed(trace, windows, expiries_us):
+def replayed(trace, windows, expiries_us, *, with_needs=True, **how):
     gaps_us, sources, ids = zip(*trace, strict=True)
     rows = link_rows(
         np.cumsum(np.array(gaps_us, np.int64)),
@@ -66,7 +66,7 @@ def replayed(trace, windows, expiries_us):
         sources=SOURCES,
         distinct_ids=max(ids) + 1,
     )
-    return replay_windows(rows, [WindowAsked(window, expiries_us, with_needs=True) for window in windows])
+    return replay_windows(rows, [WindowAsked(window, expiries_us, with_needs) for window in windows], **how)
 
 
 def check(trace, windows, expiries_us):
@@ -95,6 +95,24 @@ def test_ids_that_keep_to_one_source(trace, windows, expiries_us):
 @given(traces(own_source=False), WINDOWS, EXPIRIES_US)
 def test_ids_that_several_sources_send(trace, windows, expiries_us):
     check(trace, windows, expiries_us)
+
+
+@cases(150)
+@given(traces(own_source=False), WINDOWS, EXPIRIES_US, st.integers(1, 60))
+def test_a_log_that_is_counted_in_two_parts_is_the_log(trace, windows, expiries_us, cut):
+    first = replayed(trace[:cut], windows, expiries_us)
+    second = replayed(trace, windows, expiries_us, counted_from=min(cut, len(trace)))
+    for whole, before, after in zip(replayed(trace, windows, expiries_us), first, second, strict=True):
+        assert whole.caught.tolist() == (before.caught + after.caught).tolist()
+        assert whole.peak_ids.tolist() == np.maximum(before.peak_ids, after.peak_ids).tolist()
+        assert whole.needs_us.tolist() == [*before.needs_us, *after.needs_us]
+
+
+@cases(50)
+@given(traces(own_source=False), WINDOWS, EXPIRIES_US)
+def test_who_asks_for_no_needs_gets_the_rest(trace, windows, expiries_us):
+    rest = [each._replace(needs_us=np.empty(0, np.int64)) for each in replayed(trace, windows, expiries_us)]
+    np.testing.assert_equal(replayed(trace, windows, expiries_us, with_needs=False), rest)
 
 
 @pytest.mark.parametrize("gaps_us", [[1], [0, 0, 5], [3, 1, 0, 40]])
