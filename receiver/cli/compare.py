@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli import options
-from receiver.cli.output import progress, report_file, show, spare_logs
+from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -86,13 +86,17 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         options.refuse_tables(logs, "write it as Parquet, and compare that")
     how = options.read_options(column_map, time_unit, time_zone, on_error)
     from receiver.report.comparing import comparison_document
-    from receiver.report.json_object import comparison_json
 
     with report_file(report) as write_report:
         comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
         document = cache(partial(comparison_document, comparison))
         write_report(document)
-    show(document, partial(comparison_json, comparison) if as_json else None)
+    if as_json:
+        from receiver.report.json_object import comparison_json
+
+        print_json(comparison_json(comparison))
+    else:
+        print_report(document())
 
 
 def _compare(

@@ -77,7 +77,7 @@ def with_fields(command: Callable[..., T]) -> Callable[..., T]:
 def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
     _documented[kind.__name__] = kind
     flag, _, metavar = usage.partition(" ")
-    # Of `StrEnum | str | None` the command takes the first; programs may give any.
+    # A field may have several types, as in `StrEnum | str | None`. The command takes the first, programs may give any.
     first = field.type.partition(" | ")[0]
     type_ = getattr(sys.modules[kind.__module__], first, None) or getattr(builtins, first)
     texts = [f"{{{kind.__name__}.{field.name}}}"]

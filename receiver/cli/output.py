@@ -33,14 +33,10 @@ def print_json(text: str) -> None:
     sys.stdout.buffer.write(text.encode() + b"\n")
 
 
-def show(document: Callable[[], Document], json_text: Callable[[], str] | None) -> None:
-    """Print a report, or the JSON text where that is given."""
-    if json_text is not None:
-        print_json(json_text())
-        return
+def print_report(document: Document) -> None:
     from receiver.report.terminal import print_document
 
-    print_document(document(), console())
+    print_document(document, console())
 
 
 def console() -> Console:

@@ -16,7 +16,7 @@ import typer
 from receiver.cli import options
 from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import progress, report_file, show
+from receiver.cli.output import print_json, print_report, progress, report_file
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
@@ -145,7 +145,6 @@ def simulate(
         verdicts,
         query,
     )
-    from receiver.report.json_object import analysis_json
     from receiver.report.sizing import analysis_document
 
     with report_file(report) as write_report:
@@ -153,7 +152,12 @@ def simulate(
         is_named = current is not None
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)
-    show(document, partial(analysis_json, analysis) if as_json else None)
+    if as_json:
+        from receiver.report.json_object import analysis_json
+
+        print_json(analysis_json(analysis))
+    else:
+        print_report(document())
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if single else analysis.recommendation.setting

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from receiver.durable.cache import DomainCache
 from receiver.durable.duplicates import Duplicate, Need, over_last_day
 from receiver.message import Receipt, Tier
+from receiver.quantities import SECOND_US
 from receiver.recording import Recorder
 from receiver.store.tables import DomainState, RecordedRow
 
@@ -65,8 +66,6 @@ class Headroom(NamedTuple):
 
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
 """For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
-
-_US_PER_SEC = 1_000_000
 
 
 def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], int] = operator.add) -> Any:
@@ -171,7 +170,7 @@ class Status(Counts):
     @property
     def rMaxDeliverySecs(self) -> float:  # noqa: N802
         """The longest time from JMSTimestamp to receipt of the redelivered ones, in seconds; 0.0 if there is none."""
-        return self.max_delivery_us / _US_PER_SEC
+        return self.max_delivery_us / SECOND_US
 
     @property
     def rDupsDet(self) -> int:  # noqa: N802
@@ -212,7 +211,7 @@ class Status(Counts):
 
         It counts up to the receipt just before the duplicate, so silence adds nothing. None as for `window_need`.
         """
-        return None if self.need is None else self.need.expiry_us / _US_PER_SEC
+        return None if self.need is None else self.need.expiry_us / SECOND_US
 
     def line(self) -> str:
         """Apama's JMS status line, without the figures of senders and connections."""
@@ -225,7 +224,7 @@ def status_line(counts: Counts | DomainState, remembered_ids: int | None, rate: 
     ids = "" if remembered_ids is None else f" rDupIds={remembered_ids:,}"
     return (
         f"JMS Status: r=1 rx={counts.receipts:,}{rates} rRedel={counts.redelivered:,}"
-        f" rMaxDeliverySecs={counts.max_delivery_us / _US_PER_SEC:,.1f} rDupsDet={counts.duplicates:,}{ids}"
+        f" rMaxDeliverySecs={counts.max_delivery_us / SECOND_US:,.1f} rDupsDet={counts.duplicates:,}{ids}"
     )
 
 
@@ -338,7 +337,7 @@ class Counters:
             domain=domain,
             policy=str(cache.policy),
             window=window,
-            expiry_secs=expiry_us / _US_PER_SEC,
+            expiry_secs=expiry_us / SECOND_US,
             rRate=rate,
             rDupIds=cache.remembered_ids,
             sources=cache.sources,

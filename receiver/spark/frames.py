@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_PART = 1_000_000
 _OF_RECEIPT = VERDICT_SCHEMA.names[1:-1]
-"""Of a row with a verdict, the columns that a receipt has: all but its number and the verdict."""
+"""The columns of a verdict's row that tell of the receipt: all but the number of the row and the verdict."""
 _PARTITION_BITS = 33
 """Above so many bits of a `monotonically_increasing_id` stands the number of the partition."""
 _ROW_ID = "_receiver_row_id"

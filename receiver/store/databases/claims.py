@@ -304,6 +304,7 @@ def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
 
 
 _TYPES = (str | None, str | None, int, bool, int | None, str | None)
+"""The types that the fields of a `Receipt` have once it is put down."""
 
 
 def sound_receipts(row: ArrivalRow) -> list[Receipt] | None:
