@@ -2,7 +2,8 @@
 
 import threading
 import time
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
@@ -12,13 +13,20 @@ from receiver.durable.audit import audit, look
 from receiver.durable.forgetting import forget, look_up
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
-from tests.stores import execute
+from tests.stores import execute, rows_of
 
 WAITING_FOR_A_LOCK = "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
 
 def concurrent(url, **options):
     return opened(url, concurrent=True, **options)
+
+
+@contextmanager
+def callers(url, isolation_level="READ COMMITTED"):
+    engine = create_engine(url, poolclass=NullPool, isolation_level=isolation_level)
+    with engine.connect() as connection:
+        yield connection
 
 
 def until(is_so, secs=10.0):
@@ -113,6 +121,56 @@ def test_conversion_both_ways(fresh_postgres_url):
                 assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
                 with pytest.raises(StoreError, match="any more"):
                     send(orders, "y")
+
+
+def test_converting_is_said_aloud(fresh_postgres_url, caplog):
+    """Whoever forgets `concurrent=True` takes the domain from all others."""
+    with concurrent(fresh_postgres_url) as orders:
+        send(orders, "a")
+        assert not caplog.messages
+        opened(fresh_postgres_url).close()
+    assert [said for said in caplog.messages if "becomes exclusive, for all who use it" in said]
+
+
+def test_converting_waits_for_open_transactions(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        with orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            with pytest.raises(StoreBusyError):
+                opened(url, patience_secs=0.1)
+        assert send(orders, "a") == [DUPLICATE]
+        with callers(url) as of_earlier_version:  # which knows no gate
+            of_earlier_version.execute(text("SELECT FROM receiver_domain FOR KEY SHARE"))
+            with pytest.raises(StoreBusyError):
+                opened(url, patience_secs=0.1)
+
+
+def test_converting_is_outrun_by_nobody(fresh_postgres_url):
+    """Else it would wait as long as there is always one of them open."""
+    url = fresh_postgres_url
+    with concurrent(url) as orders, ThreadPoolExecutor() as threads:
+        orders._folder.close()
+        with orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            converting = threads.submit(lambda: opened(url).close())
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 1)
+            later = threads.submit(send, orders, "b")
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 2 or later.done())
+            batch.receive("a", received_at_us=0)
+        converting.result()
+        with pytest.raises(StoreError, match="any more"):
+            later.result()
+
+
+def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
+    """What is forgotten by it is claimed no longer, though nothing comes."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(3, 0)) as orders:
+        send(orders, "a", "b", "c")
+        until(lambda: orders.is_folding and waiting(url) == 0)
+        with concurrent(url, settings=sizes(1, 0)):
+            until(lambda: claims(url) == ["c"])
 
 
 def test_a_lost_folder_is_replaced(fresh_postgres_url):

@@ -4,12 +4,11 @@ import os
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import text
 from sqlalchemy.exc import DataError
 
 from receiver.durable.session import DomainSession
@@ -20,17 +19,10 @@ from tests.durable.forked import forked
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
-from tests.durable.test_concurrent import WAITING_FOR_A_LOCK, claims, concurrent, until, waiting
-from tests.stores import execute, rows_of
+from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
+from tests.stores import execute
 
 ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
-
-
-@contextmanager
-def callers(url, isolation_level="READ COMMITTED"):
-    engine = create_engine(url, poolclass=NullPool, isolation_level=isolation_level)
-    with engine.connect() as connection:
-        yield connection
 
 
 def cut(url, connection):
@@ -445,56 +437,6 @@ def test_two_open_a_new_domain_at_once(fresh_postgres_url):
         second = concurrent(fresh_postgres_url)
     with second:
         assert send(second, "a") == [DUPLICATE]
-
-
-def test_converting_is_said_aloud(fresh_postgres_url, caplog):
-    """Whoever forgets `concurrent=True` takes the domain from all others."""
-    with concurrent(fresh_postgres_url) as orders:
-        send(orders, "a")
-        assert not caplog.messages
-        opened(fresh_postgres_url).close()
-    assert [said for said in caplog.messages if "becomes exclusive, for all who use it" in said]
-
-
-def test_converting_waits_for_open_transactions(fresh_postgres_url):
-    url = fresh_postgres_url
-    with concurrent(url) as orders:
-        with orders.batch() as batch:
-            batch.receive("a", received_at_us=0)
-            with pytest.raises(StoreBusyError):
-                opened(url, patience_secs=0.1)
-        assert send(orders, "a") == [DUPLICATE]
-        with callers(url) as of_earlier_version:  # which knows no gate
-            of_earlier_version.execute(text("SELECT FROM receiver_domain FOR KEY SHARE"))
-            with pytest.raises(StoreBusyError):
-                opened(url, patience_secs=0.1)
-
-
-def test_converting_is_outrun_by_nobody(fresh_postgres_url):
-    """Else it would wait as long as there is always one of them open."""
-    url = fresh_postgres_url
-    with concurrent(url) as orders, ThreadPoolExecutor() as threads:
-        orders._folder.close()
-        with orders.batch() as batch:
-            batch.receive("a", received_at_us=0)
-            converting = threads.submit(lambda: opened(url).close())
-            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 1)
-            later = threads.submit(send, orders, "b")
-            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 2 or later.done())
-            batch.receive("a", received_at_us=0)
-        converting.result()
-        with pytest.raises(StoreError, match="any more"):
-            later.result()
-
-
-def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
-    """What is forgotten by it is claimed no longer, though nothing comes."""
-    url = fresh_postgres_url
-    with concurrent(url, settings=sizes(3, 0)) as orders:
-        send(orders, "a", "b", "c")
-        until(lambda: orders.is_folding and waiting(url) == 0)
-        with concurrent(url, settings=sizes(1, 0)):
-            until(lambda: claims(url) == ["c"])
 
 
 @pytest.mark.parametrize("callback", ["closes", "exits"])
