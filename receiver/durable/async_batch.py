@@ -177,7 +177,7 @@ class SerialBatch(AsyncBatch):
                 self._batch.__exit__(type(error), error, None)
             raise
         session = self._tasks.session
-        if session.counters.unreported:
+        if session.unreported:
             await self._tasks.in_thread(session.notify)
 
     async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:

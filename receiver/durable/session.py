@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection
 
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache
-from receiver.durable.duplicates import OnDuplicate, report
+from receiver.durable.duplicates import Duplicate, OnDuplicate, report
 from receiver.durable.opening import MEMORY, Opened, new_number
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
@@ -84,6 +84,8 @@ class DomainSession(Guarded):
         """How many batches have left their number."""
         self._unsettled: deque[Unsettled] = deque()
         """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
+        self.unreported: deque[Duplicate] = deque()
+        """The duplicates of committed batches that nobody was told of yet."""
         self._on_duplicate = on_duplicate
 
     def claims_of(self, connection: Connection) -> Claims:
@@ -159,15 +161,6 @@ class DomainSession(Guarded):
             )
         return state
 
-    def catch_up(self, log: DomainLog, given: URL | None = None) -> tuple[DomainState, bool]:
-        """Have the domain to ourselves, settle earlier batches, and read what others recorded.
-
-        Returns the domain's state, and whether the log had changed since. `given` is as for `check_own`.
-        """
-        state = self.check_own(log.begin(), given)
-        self.settle(log)
-        return state, self.cache.follow(log, state)
-
     def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
         """Look up what became of earlier batches; drop the cache if one wasn't committed.
 
@@ -197,6 +190,7 @@ class DomainSession(Guarded):
         if self.recorder is not None and tally.recorded is not None:
             self.recorder.commit(tally.recorded)
         self.counters.commit(tally)
+        self.unreported += tally.events
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
@@ -216,10 +210,9 @@ class DomainSession(Guarded):
 
     def notify(self) -> None:
         """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
-        unreported = self.counters.unreported
-        while unreported:
+        while self.unreported:
             try:
-                event = unreported.popleft()
+                event = self.unreported.popleft()
             except IndexError:  # another thread was faster
                 break
             report(event, self._on_duplicate)
@@ -263,7 +256,9 @@ class DomainSession(Guarded):
             return
         if not self.cache.has_deletable and not self.numbered:
             return
-        state, _ = self.catch_up(self.log)
+        state = self.check_own(self.log.begin())
+        self.settle(self.log)
+        self.cache.follow(self.log, state)
         self.log.record(state, self.cache.changes(deletes_all=True), before=state)
         if self.numbered:
             self.log.forget_batches(state, self.writer)

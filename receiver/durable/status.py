@@ -292,8 +292,6 @@ class Counters:
 
     def __init__(self) -> None:
         self._total = Tally()
-        self.unreported: deque[Duplicate] = deque()
-        """The duplicates of committed batches that nobody was told of yet."""
         self._least_headroom = 1.0
         self._recent_headroom: deque[float] = deque(maxlen=_RECENT)
         self._headroom = HistogramCounter(BOUNDS)
@@ -306,7 +304,6 @@ class Counters:
         """A batch is known to be committed; called by one thread at a time."""
         self._committed += 1
         self._total.add(tally)
-        self.unreported += tally.events
         for duplicate in tally.events:
             if duplicate.headroom is not None:
                 self._least_headroom = min(self._least_headroom, duplicate.headroom)

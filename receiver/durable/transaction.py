@@ -68,6 +68,7 @@ class Transaction:
     def begin(self) -> None:
         """Have the domain to ourselves, and catch up with it."""
         session, log, held, joined = self._session, self.log, self._held, self._joined
+        given = None if joined is None else joined.connection.engine.url
         try:
             hold(held)
             session.acquire(held.owner)
@@ -75,9 +76,10 @@ class Transaction:
             release(held)
             raise
         try:
-            given = None if joined is None else joined.connection.engine.url
             with translated(given or session.address):
-                self.state, self._has_read_on = session.catch_up(log, given)
+                self.state = session.check_own(log.begin(), given)
+                session.settle(log)
+                self._has_read_on = self.cache.follow(log, self.state)
         except BaseException:
             log.rollback()
             session.release()
