@@ -23,9 +23,9 @@ from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, Serial
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
-from receiver.durable.transaction import under_way
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
+from receiver.store.connections import under_way
 from receiver.store.databases import database_of
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from sqlalchemy import Connection
 
 from receiver.durable.cache import row_of
 from receiver.durable.duplicates import Duplicate, headroom_of, need_of
-from receiver.durable.session import DomainSession
+from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.status import Tally
-from receiver.durable.transaction import Transaction
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
 from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues, for_each, not_text, time_hint
 from receiver.policies.artemis import ArtemisIdCache

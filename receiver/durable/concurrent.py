@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, not_open
 from receiver.durable.duplicates import Duplicate
-from receiver.durable.transaction import unknown_outcome
+from receiver.durable.session import DomainSession, unknown_outcome
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
@@ -33,7 +33,6 @@ from receiver.store.log import ended, joinable, keep_whole, under_way
 from receiver.store.sql_rows import discard, driver_of
 
 if TYPE_CHECKING:
-    from receiver.durable.session import DomainSession
     from receiver.store.databases.claims import Claims, Waiting
 
 _LOGGER = logging.getLogger("receiver")

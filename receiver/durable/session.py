@@ -1,28 +1,42 @@
-"""What the batches of one receiver share: the log, the domain in memory, and the batches whose outcome isn't known yet."""
+"""What the batches of one receiver share, and the transaction of each, from asking for the domain to its outcome.
+
+    asked     `begin` waits for the domain: for this process's other threads, then for the database's lock
+    held      it has the domain, and has caught up with what others recorded; receipts are decided in memory
+    recorded  `record` has put into the transaction what was decided, and commits a transaction of our own
+    ended     committed, given up by `abandon` or, in a caller's transaction, left to the caller, who commits
+
+Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log where
+the connection was lost during the commit. In a transaction of its caller's, a batch leaves its number. So whether it was
+committed is looked up when the domain is next used, and only then it is counted: `DomainSession.settle`.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection
 
 from receiver.domains import Channel
-from receiver.durable.cache import DomainCache
+from receiver.durable.cache import DomainCache, corrupt_if_nonsense
 from receiver.durable.duplicates import Duplicate, OnDuplicate, report
 from receiver.durable.opening import MEMORY, Opened, new_number
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
+from receiver.message import ReceiptValues
 from receiver.recording import Recorder
+from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded
-from receiver.store.databases import database_of, translated
+from receiver.store.connections import Guarded, Hold, hold, release
+from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog
+from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
@@ -31,6 +45,7 @@ if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims
 
 _LOGGER = logging.getLogger("receiver")
+_BACKOFF = Backoff(0.05, 1.0)
 
 
 class BatchOptions(NamedTuple):
@@ -82,7 +97,7 @@ class DomainSession(Guarded):
         """By which the store knows the numbers that batches of this receiver have left there."""
         self.numbered = 0
         """How many batches have left their number."""
-        self._unsettled: deque[Unsettled] = deque()
+        self.unsettled: deque[Unsettled] = deque()
         """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
         self.unreported: deque[Duplicate] = deque()
         """The duplicates of committed batches that nobody was told of yet."""
@@ -167,7 +182,7 @@ class DomainSession(Guarded):
         Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
         still have its COMMIT to do.
         """
-        unsettled = self._unsettled
+        unsettled = self.unsettled
         if not unsettled:
             return
         last = log.rows.last_batch(self.writer)
@@ -181,10 +196,6 @@ class DomainSession(Guarded):
         while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
             self.count(unsettled.popleft().tally)
 
-    def leave_unsettled(self, number: int, tally: Tally, transaction: Any) -> None:
-        """Count a batch once its caller's transaction turns out to be committed."""
-        self._unsettled.append(Unsettled(number, tally, transaction))
-
     def count(self, tally: Tally) -> None:
         """Count a batch that is committed."""
         if self.recorder is not None and tally.recorded is not None:
@@ -194,11 +205,11 @@ class DomainSession(Guarded):
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
-        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self._unsettled)
+        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self.unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self._unsettled or self.callers_go_on() or not self._acquire_if_free():
+        if not self.unsettled or self.callers_go_on() or not self._acquire_if_free():
             return
         try:
             with self._between_batches() as log:
@@ -264,3 +275,187 @@ class DomainSession(Guarded):
             self.log.forget_batches(state, self.writer)
         self.log.commit()
         self.log.give_back_space()
+
+
+class Transaction:
+    """A batch's transaction: `begin`, then `record` or `abandon`."""
+
+    def __init__(self, session: DomainSession, connection: Connection | None, task: Hashable = None) -> None:
+        """`connection` is the caller's whose transaction is joined, `task` that of an event loop if there is one."""
+        self.cache = session.cache
+        self._session = session
+        self._began_ns = perf_counter_ns()
+        """When the domain was asked for."""
+        self._joined = None if connection is None else session.log.join(connection, session.patience_secs)
+        self.log: DomainLog = self._joined or session.log
+        log = self.log
+        self._held = Hold(session.lock, lambda: log.holder, task or threading.get_ident(), domain=session.store_id)
+        self.state: DomainState
+        """The domain's state as the transaction found it."""
+        self._has_read_on = False
+        self.converts = False
+        """Whether it makes the domain one of the other kind."""
+        self.last_writer = new_number()
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence number of the batch's first receipt; each further one has the next."""
+        return self.state.receipts
+
+    def begin(self) -> None:
+        """Have the domain to ourselves, and catch up with it."""
+        session, log, held, joined = self._session, self.log, self._held, self._joined
+        given = None if joined is None else joined.connection.engine.url
+        try:
+            hold(held)
+            session.acquire(held.owner)
+        except BaseException:
+            release(held)
+            raise
+        try:
+            with translated(given or session.address):
+                self.state = session.check_own(log.begin(), given)
+                session.settle(log)
+                self._has_read_on = self.cache.follow(log, self.state)
+        except BaseException:
+            log.rollback()
+            session.release()
+            release(held)
+            raise
+
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Record nothing, and forget what was decided."""
+        if self._session.is_forked_off:
+            return
+        policy = self.cache.policy
+        has_decided = (policy.serial, policy.clock_us) != (self.state.last_seq, self.state.clock_us)
+        may_be_half_done = error is not None and not isinstance(error, Exception)
+        # What was read on in a transaction of the caller's may be rolled back with it.
+        may_vanish = self._has_read_on and self._joined is not None
+        if has_decided or may_be_half_done or may_vanish:
+            self.cache.drop()
+        try:
+            self.log.rollback()
+        finally:  # an interrupt may come meanwhile, and this thread would be refused the domain for ever
+            self._end()
+
+    def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
+        """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
+        session, log, cache = self._session, self.log, self.cache
+        number = None
+        if self._joined is not None:
+            session.numbered += 1
+            number = BatchNumber(session.writer, session.numbered)
+        try:
+            session.check_usable()  # it may have been forked off inside the batch
+            state, changes = self._changes(rows, tally, number)
+            with translated(session.address):
+                log.record(state, changes, before=self.state)
+        except BaseException as error:
+            cache.drop()
+            self.abandon(error)
+            raise
+        try:
+            if self._joined is not None and number is not None:
+                tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
+                session.unsettled.append(Unsettled(number.batch, tally, self._joined.transaction))
+            else:
+                self._commit(state, tally)
+                session.count(tally)
+            cache.advance(state, changes.rows)
+            log.give_back_space()
+        except BaseException:
+            cache.drop()
+            log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
+            raise
+        finally:
+            self._end()
+
+    def _changes(
+        self, rows: Sequence[ReceiptValues], tally: Tally, number: BatchNumber | None
+    ) -> tuple[DomainState, Changes]:
+        """The domain's new state, and all else that is to be recorded."""
+        cache = self.cache
+        if self.state.last_seq + len(rows) != cache.policy.serial:
+            raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
+        if (recorder := self._session.recorder) is not None:
+            tally.recorded = recorder.packed(rows, tally.full_receipts)
+        with corrupt_if_nonsense(self.state):
+            retired = cache.retire_due()
+            changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=tally.recorded)
+            return self._new_state(tally, len(retired)), changes
+
+    def _new_state(self, tally: Tally, retired: int) -> DomainState:
+        policy = self.cache.policy
+        needs_by_hour = self.state.needs_by_hour
+        if tally.events:
+            needs_by_hour = self.cache.needs_with(tally.events, policy.latest_us)
+        state = tally.added_to(
+            self.state,
+            last_seq=policy.serial,
+            # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
+            last_writer=self.last_writer,
+            latest_us=policy.latest_us,
+            clock_us=policy.clock_us,
+            retired_sources=self.state.retired_sources + retired,
+            needs_by_hour=needs_by_hour,
+        )
+        return state.converted() if self.converts else state
+
+    def _commit(self, state: DomainState, tally: Tally) -> None:
+        address = self._session.address
+        committing_ns = perf_counter_ns()
+        try:
+            self.log.commit()
+        except Exception as error:
+            failure = store_error(error, address)
+            self.log.discard()
+            if not self._was_committed(state, failure):
+                raise failure from error
+            _LOGGER.warning(
+                "the connection was lost while committing; the batch turns out to be committed: %s", failure
+            )
+        committed_ns = perf_counter_ns()
+        tally.batch_secs = (committed_ns - self._began_ns) / 1e9
+        tally.commit_secs = (committed_ns - committing_ns) / 1e9
+
+    def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
+        """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
+
+        Raises StoreError if that stays unknown.
+        """
+        try:
+            state_now = until_done(
+                self._state_now,
+                is_passing=lambda _: True,
+                backoff=_BACKOFF,
+                patience_secs=self._session.patience_secs,
+            )
+        except Exception as error:
+            raise unknown_outcome(failure) from error
+        self.log.rollback()
+        if state_now not in {state, self.state}:  # others have been here since
+            raise unknown_outcome(failure) from None
+        return state_now == state
+
+    def _state_now(self) -> DomainState:
+        try:
+            return self.log.begin()
+        except Exception:
+            self.log.discard()
+            raise
+
+    def _end(self) -> None:
+        self._session.release()
+        if self._joined is None:
+            release(self._held)
+        else:  # the domain stays locked until the caller's transaction ends
+            self._held.domain, self._held.is_over = None, self._joined.is_over
+
+
+def unknown_outcome(failure: StoreError) -> StoreError:
+    """The error for a commit that has failed in this way, and may have been done all the same."""
+    return StoreError(
+        f"{failure.message}; it isn't known whether the batch was committed",
+        hint="send it again: what was recorded after all is judged a duplicate",
+    )

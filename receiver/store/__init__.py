@@ -9,7 +9,7 @@ Nothing here knows what counts as a duplicate.
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it: memory, or a database in transactions of our own, or in one of the caller's |
 | `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; an asynchronous driver of the caller's, as these need one |
 | `databases/` | from an address to its kind and an engine; drivers' errors become ours; what SQLite and PostgreSQL do in their own ways, an object each |
-| `connections.py` | a connection kept open for many short transactions |
+| `connections.py` | a connection kept open for many short transactions; which thread or task has which lock |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
 | `messages.py` | a message, and what is kept of it: each field declared once |
 | `inbox.py`, `packed.py` | messages that wait for their target; how they are packed into rows |

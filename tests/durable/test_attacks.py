@@ -9,7 +9,7 @@ from sqlalchemy import create_engine, event, make_url, text
 
 from receiver.durable.batch import Batch
 from receiver.durable.forgetting import retire_sources
-from receiver.durable.transaction import Transaction
+from receiver.durable.session import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.databases.postgres import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum
