@@ -1,9 +1,9 @@
 """Each chunk put in order, its clock clamped, and what each source sent in it.
 
-In: the `TaskReceipts` of all pieces, and the `Links`. Out, for each chunk: `ChunkReceipts`, `References` and `IdEnds`;
-`SourceCounts` and `NeededElsewhere` for the driver, which adds them up. A chunk's begin is a place in the order of the log, so
-sorting its receipts gives the order of the whole log; and it begins with the clock of the latest receipt before, which is
-known (`before_us`).
+In: every `Piece`, whose `TaskReceipts` go to the tasks of their chunks, and the `Links`. Out, for each chunk: `ChunkReceipts`,
+`References` and `IdEnds`; `SourceCounts` and `NeededElsewhere` for the driver, which adds them up. A chunk's begin is a place
+in the order of the log, so sorting its receipts gives the order of the whole log; and it begins with the clock of the latest
+receipt before, which is known (`before_us`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from receiver.steps.arrow_rows import (
     used,
     values_in,
 )
-from receiver.steps.plan import CutPlan
+from receiver.steps.plan import CutPlan, cut_pieces, grouped_by
 from receiver.steps.schemas import (
     NEVER,
     ChunkReceipts,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 def assemble(
-    receipts: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
+    pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
 ) -> tuple[RowFlow, list[SourceCounts], list[NeededElsewhere]]:
     """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets.
 
@@ -56,9 +56,9 @@ def assemble(
     """
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        pieces, links = values_in(rows, TaskReceipts, Links)
+        of_pieces, links = values_in(rows, TaskReceipts, Links)
         links_of = by_chunk(links)
-        for chunk, columns, sources in _chunks(plan, pieces):
+        for chunk, columns, sources in _chunks(plan, of_pieces):
             receipts, linked = _assembled(chunk, columns, sources, int(before_us[chunk]), links_of.pop(chunk, []))
             yield Row(task, receipts)
             yield Row(0, _source_counts(receipts, linked))
@@ -66,10 +66,42 @@ def assemble(
             yield from _references(plan, receipts)
 
     kinds = ChunkReceipts, References, IdEnds, SourceCounts, NeededElsewhere
-    chunks = receipts.plus(links).grouped(work, plan.tasks, *kinds)
+    chunks = cut_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
     kept, counts = chunks.kept("Assembling chunks", SourceCounts, NeededElsewhere)
     source_counts, elsewhere = by_kind(counts, SourceCounts, NeededElsewhere)
     return kept, source_counts, elsewhere
+
+
+def cut_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
+    """`TaskReceipts` by task."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for cut in cut_pieces(plan, rows):
+            piece, unit_row = cut.piece, cut.unit_row
+            clock_steps_back = not np.array_equal(cut.key_us, piece.received_at_us)
+            is_unchecked = (piece.id_high | piece.id_low) == 0
+            redelivered = np.zeros(len(unit_row), np.bool_)
+            redelivered[piece.redelivered_row] = True
+            for group in grouped_by(plan.chunk_task[cut.chunk], cut.chunk, np.arange(len(unit_row))):
+                source, sources = used(group.of(piece.source), piece.sources)
+                numbers = group.of(unit_row)
+                receipts = TaskReceipts(
+                    unit=piece.unit,
+                    chunk=group.chunk,
+                    chunk_end=group.chunk_end,
+                    first_row=int(numbers[0]),
+                    unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
+                    received_at_us=group.of(piece.received_at_us),
+                    key_us=group.of(cut.key_us) if clock_steps_back else cut.key_us[:0],
+                    source=source,
+                    sources=sources,
+                    redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
+                    row_id=group.of(piece.row_id),
+                    unchecked_row=np.flatnonzero(group.of(is_unchecked)).astype(np.int32),
+                )
+                yield Row(group.key, receipts)
+
+    return pieces.map(work, TaskReceipts)
 
 
 class _Columns(NamedTuple):

@@ -1,8 +1,8 @@
 """Which receipts repeat an id of their domain, and which receipts of a chunk later chunks refer to.
 
-In: the `Ids` of all pieces, by partition. Out: the `Links` of each chunk; `Latest` and `IdCounts` for the driver. A partition has
-all receipts of its ids, of all domains and chunks. A receipt is a duplicate exactly if its id came before in its domain, and
-is replaced exactly if its source sends the id again. So both are seen here, and nowhere else.
+In: every `Piece`, whose `Ids` go to the partitions of their digests. Out: the `Links` of each chunk; `Latest` and `IdCounts` for
+the driver. A partition has all receipts of its ids, of all domains and chunks. A receipt is a duplicate exactly if its id came
+before in its domain, and is replaced exactly if its source sends the id again. So both are seen here, and nowhere else.
 
 A later chunk that has the id refers to the newest receipt of each source before it. So a receipt is referred to by all later
 chunks with the id, up to the one in which it is replaced.
@@ -21,16 +21,16 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
 from receiver.steps.arrow_rows import Row, RowFlow, by_kind, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
-from receiver.steps.plan import CutPlan
-from receiver.steps.schemas import NEVER, Ids, Latest, Links, channels_of
+from receiver.steps.plan import CutPiece, CutPlan, cut_pieces, grouped_by
+from receiver.steps.schemas import NEVER, Ids, Latest, Links, channel_of, channels_of, parts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-def link(ids: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts]]:
+def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts]]:
     """`Links`, kept; per chunk, the latest time of its domain before it, -1 if none; and the counts of ids."""
-    links = ids.grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
+    links = cut_ids(pieces, plan).grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
     kept, counts = links.kept("Linking ids", Latest, IdCounts)
     latest, id_counts = by_kind(counts, Latest, IdCounts)
     return kept.only(Links), _latest_before_us(plan, latest), id_counts
@@ -46,6 +46,62 @@ def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
         chunks = plan.of_domain(domain)
         before_us[chunks.start + 1 : chunks.stop] = np.maximum.accumulate(latest_us[chunks.start : chunks.stop - 1])
     return before_us
+
+
+def cut_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
+    """`Ids` by partition, and `Latest`, which goes with any."""
+
+    def work(rows: Iterator[Row]) -> Iterator[Row]:
+        for cut in cut_pieces(plan, rows):
+            checked = np.flatnonzero(cut.piece.id_high | cut.piece.id_low)
+            yield Row(cut.piece.unit % plan.partitions, _latest(plan, cut, checked))
+            yield from _ids(plan, cut, checked)
+
+    return pieces.map(work, Ids, Latest)
+
+
+def _latest(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Latest:
+    latest_us = np.full(plan.chunks, -1, np.int64)
+    np.maximum.at(latest_us, cut.chunk[checked], cut.piece.received_at_us[checked])
+    chunks = np.flatnonzero(latest_us >= 0)
+    return Latest(chunks.astype(np.int32), latest_us[chunks])
+
+
+def _ids(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Iterator[Row]:
+    piece, chunk = cut.piece, cut.chunk[checked]
+    unit_row, piece_channels = cut.unit_row, channels_of(piece)
+    channel_column = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
+    for group in grouped_by(_partitions(plan, chunk, piece.id_low[checked]), chunk, checked):
+        source, sources = used(group.of(piece.source), piece.sources)
+        channel, channels = used(group.of(channel_column), piece_channels)
+        ids = Ids(
+            unit=piece.unit,
+            chunk=group.chunk,
+            chunk_end=group.chunk_end,
+            unit_row=group.of(unit_row),
+            key_us=group.of(cut.key_us),
+            id_high=group.of(piece.id_high),
+            id_low=group.of(piece.id_low),
+            source=source,
+            sources=sources,
+            digest_hash=group.of(piece.digest_hash),
+            channel=channel,
+            channels=parts_of(channels),
+        )
+        yield Row(group.key, ids)
+
+
+def _partitions(plan: CutPlan, chunk: Int32s, id_low: Int64s) -> Int32s:
+    """The partition that each id goes to: equal ids of a domain go to the same one.
+
+    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
+    domains would be torn into as many rows as it has ids.
+    """
+    partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
+    if not plan.is_whole.any():
+        return partitions
+    domain = plan.chunk_domain[chunk]
+    return np.where(plan.is_whole[domain], domain % plan.partitions, partitions).astype(np.int32)
 
 
 def link_partition(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterator[Row]:

@@ -36,7 +36,7 @@ from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
 from receiver.steps.measuring import SourceTotals, measure
-from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
+from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judged, replayed
 from receiver.steps.schemas import Piece, Unit, UnitReport
@@ -84,8 +84,8 @@ class ChunkedLog(Replays, Closing):
         seen = seen_of(reports, domain_key(plan.key))
         self._measures = Measures.of(seen.log, max_missed)
 
-        links, before_us, id_counts = link(cut_ids(self._pieces, plan), plan)
-        chunks, counts, elsewhere = assemble(cut_receipts(self._pieces, plan), links, plan, before_us)
+        links, before_us, id_counts = link(self._pieces, plan)
+        chunks, counts, elsewhere = assemble(self._pieces, links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()

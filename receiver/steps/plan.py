@@ -1,15 +1,15 @@
 """How a log is cut up: its domains, the receipts at which their chunks begin, and which chunks share a task.
 
-`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_ids` and `cut_receipts`: in, each
-`Piece`; out, its `Ids` for the partitions of their digests, and its `TaskReceipts` for the tasks of their chunks. A cut is a
-place in the order of the log. So each receipt is in exactly one chunk, however inexact the samples are: they only decide how
-large chunks come out.
+`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_pieces` says of each receipt of a
+`Piece` in which chunk it is. A cut is a place in the order of the log. So each receipt is in exactly one chunk, however inexact
+the samples are: they only decide how large chunks come out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,9 +18,9 @@ from receiver.domains import Channel, DomainKey, domain_key
 from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
-from receiver.steps.arrow_rows import Row, RowFlow, changes, order_unless_sorted, runs, used
-from receiver.steps.read import carry_us_of, names_of
-from receiver.steps.schemas import Ids, Latest, Piece, TaskReceipts, Unit, UnitReport, channel_of, channels_of, parts_of
+from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
+from receiver.steps.read import names_of
+from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -134,6 +134,15 @@ def plan_of(
     )
 
 
+def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
+    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
+    carry_us = np.full(len(units), -1, np.int64)
+    for before, unit in pairwise(units):
+        if before.file == unit.file:
+            carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
+    return carry_us
+
+
 def splits_a_queue(name_of: dict[Channel, str]) -> bool:
     """Whether at least one queue is read in several domains, so that a repeat may hide from all of them."""
     return bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
@@ -192,95 +201,7 @@ def _tasks_of(sizes: Sequence[float], most: int) -> Int32s:
 _Number = TypeVar("_Number", bound=np.generic)
 
 
-def cut_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`Ids` by partition, and `Latest`, which goes with any."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for cut in _cut_pieces(plan, rows):
-            checked = np.flatnonzero(cut.piece.id_high | cut.piece.id_low)
-            yield Row(cut.piece.unit % plan.partitions, _latest(plan, cut, checked))
-            yield from _ids(plan, cut, checked)
-
-    return pieces.map(work, Ids, Latest)
-
-
-def _latest(plan: CutPlan, cut: _CutPiece, checked: npt.NDArray[np.intp]) -> Latest:
-    latest_us = np.full(plan.chunks, -1, np.int64)
-    np.maximum.at(latest_us, cut.chunk[checked], cut.piece.received_at_us[checked])
-    chunks = np.flatnonzero(latest_us >= 0)
-    return Latest(chunks.astype(np.int32), latest_us[chunks])
-
-
-def _ids(plan: CutPlan, cut: _CutPiece, checked: npt.NDArray[np.intp]) -> Iterator[Row]:
-    piece, chunk = cut.piece, cut.chunk[checked]
-    unit_row, piece_channels = cut.unit_row, channels_of(piece)
-    channel_column = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
-    for group in _grouped_by(_partitions(plan, chunk, piece.id_low[checked]), chunk, checked):
-        source, sources = used(group.of(piece.source), piece.sources)
-        channel, channels = used(group.of(channel_column), piece_channels)
-        ids = Ids(
-            unit=piece.unit,
-            chunk=group.chunk,
-            chunk_end=group.chunk_end,
-            unit_row=group.of(unit_row),
-            key_us=group.of(cut.key_us),
-            id_high=group.of(piece.id_high),
-            id_low=group.of(piece.id_low),
-            source=source,
-            sources=sources,
-            digest_hash=group.of(piece.digest_hash),
-            channel=channel,
-            channels=parts_of(channels),
-        )
-        yield Row(group.key, ids)
-
-
-def _partitions(plan: CutPlan, chunk: Int32s, id_low: Int64s) -> Int32s:
-    """The partition that each id goes to: equal ids of a domain go to the same one.
-
-    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
-    domains would be torn into as many rows as it has ids.
-    """
-    partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
-    if not plan.is_whole.any():
-        return partitions
-    domain = plan.chunk_domain[chunk]
-    return np.where(plan.is_whole[domain], domain % plan.partitions, partitions).astype(np.int32)
-
-
-def cut_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`TaskReceipts` by task."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for cut in _cut_pieces(plan, rows):
-            piece, unit_row = cut.piece, cut.unit_row
-            clock_steps_back = not np.array_equal(cut.key_us, piece.received_at_us)
-            is_unchecked = (piece.id_high | piece.id_low) == 0
-            redelivered = np.zeros(len(unit_row), np.bool_)
-            redelivered[piece.redelivered_row] = True
-            for group in _grouped_by(plan.chunk_task[cut.chunk], cut.chunk, np.arange(len(unit_row))):
-                source, sources = used(group.of(piece.source), piece.sources)
-                numbers = group.of(unit_row)
-                receipts = TaskReceipts(
-                    unit=piece.unit,
-                    chunk=group.chunk,
-                    chunk_end=group.chunk_end,
-                    first_row=int(numbers[0]),
-                    unit_row=numbers[:0] if isinstance(group.rows, slice) else numbers,
-                    received_at_us=group.of(piece.received_at_us),
-                    key_us=group.of(cut.key_us) if clock_steps_back else cut.key_us[:0],
-                    source=source,
-                    sources=sources,
-                    redelivered_row=np.flatnonzero(group.of(redelivered)).astype(np.int32),
-                    row_id=group.of(piece.row_id),
-                    unchecked_row=np.flatnonzero(group.of(is_unchecked)).astype(np.int32),
-                )
-                yield Row(group.key, receipts)
-
-    return pieces.map(work, TaskReceipts)
-
-
-class _CutPiece(NamedTuple):
+class CutPiece(NamedTuple):
     """A piece, and where its receipts belong."""
 
     piece: Piece
@@ -292,7 +213,7 @@ class _CutPiece(NamedTuple):
         return (self.piece.first_row + np.arange(len(self.chunk))).astype(np.int32)
 
 
-def _cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[_CutPiece]:
+def cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[CutPiece]:
     """Each piece with the keys and the chunks of its receipts."""
     name = domain_key(plan.key).name
     numbers = {domain: number for number, domain in enumerate(plan.domains)}
@@ -301,7 +222,7 @@ def _cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[_CutPiece]:
         piece = row.value
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
-        yield _CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_of(piece)], piece, key_us))
+        yield CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_of(piece)], piece, key_us))
 
 
 def keys_us(plan: CutPlan, piece: Piece) -> Int64s:
@@ -353,7 +274,7 @@ class _Group(NamedTuple):
         return column[self.rows] if len(column) else column
 
 
-def _grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[_Group]:
+def grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[_Group]:
     """The receipts at `rows` by their `key`, which says where they go."""
     chunks, at = distinct(chunk)
     keys, to = distinct(key)

@@ -13,7 +13,7 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby, pairwise
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -241,15 +241,6 @@ def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str
     """The domain of each channel."""
     channels = {channel for report in reports for channel in channels_of(report)}
     return {channel: key.name(channel) for channel in channels}
-
-
-def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
-    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
-    carry_us = np.full(len(units), -1, np.int64)
-    for before, unit in pairwise(units):
-        if before.file == unit.file:
-            carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
-    return carry_us
 
 
 def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:

@@ -16,8 +16,8 @@ from receiver.logs import ReadOptions
 from receiver.logs.files import find_files
 from receiver.steps.arrow_rows import Row as Made
 from receiver.steps.chunks import assemble as assemble_chunks
-from receiver.steps.link import link
-from receiver.steps.plan import CutPlan, cut_ids, cut_receipts, plan_of
+from receiver.steps.link import cut_ids, link
+from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import Reading, reading, reports_of, units_of
 from receiver.steps.schemas import ChunkReceipts, Piece, Unit, UnitReport
 from tests.logs.reading import FORMATS, Row
@@ -59,9 +59,9 @@ class Assembled(NamedTuple):
 
     def chunks(self) -> list[ChunkReceipts]:
         pieces = self.pieces.only(Piece)
-        links, _, _ = link(cut_ids(pieces, self.plan), self.plan)
+        links, _, _ = link(pieces, self.plan)
         before_us = np.full(self.plan.chunks, -1, np.int64)
-        chunks, _, _ = assemble_chunks(cut_receipts(pieces, self.plan), links, self.plan, before_us)
+        chunks, _, _ = assemble_chunks(pieces, links, self.plan, before_us)
         return [row.value for row in chunks.only(ChunkReceipts).rows]
 
 

@@ -11,7 +11,6 @@ from receiver.steps import log as module
 from receiver.steps.link import link
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import earlier_receipts
-from receiver.steps.plan import cut_ids, cut_receipts
 from receiver.steps.replaying import behind_tails
 from receiver.steps.schemas import EarlierReceipts, Piece
 from tests.logs.reading import Row
@@ -43,7 +42,7 @@ def says(text: str) -> bool:
 
 
 def test_link(made):
-    links = [row.value for row in link(cut_ids(made.pieces.only(Piece), made.plan), made.plan)[0].rows]
+    links = [row.value for row in link(made.pieces.only(Piece), made.plan)[0].rows]
     refs = [
         (each.chunk, int(each.unit_row[at]), to)
         for each in links
@@ -61,8 +60,8 @@ def test_chunks(log):
 
 def test_measuring(made, log):
     pieces = made.pieces.only(Piece)
-    links = link(cut_ids(pieces, made.plan), made.plan)[0]
-    assembled, _, _ = chunks.assemble(cut_receipts(pieces, made.plan), links, made.plan, np.full(2, -1))
+    links = link(pieces, made.plan)[0]
+    assembled, _, _ = chunks.assemble(pieces, links, made.plan, np.full(2, -1))
     (earlier,) = [row.value for row in earlier_receipts(assembled, made.plan, log._totals).only(EarlierReceipts).rows]
     newer_ids = dict(zip(earlier.row.tolist(), earlier.newer_ids.tolist(), strict=True))
     assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
