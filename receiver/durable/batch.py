@@ -82,6 +82,17 @@ class Batch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._is_open = self._is_simple = False
+        try:
+            self._end(error)
+        except BaseException as failure:
+            self.transaction.abandon(
+                failure
+            )  # does nothing but after an interrupt, which may come between any two steps
+            raise
+        if self._task is None or self._joined is None:  # else this is the event loop, which callbacks would block
+            self._session.notify()
+
+    def _end(self, error: BaseException | None) -> None:
         counters = self._counters
         if error is not None:
             counters.roll_back()
@@ -104,8 +115,6 @@ class Batch:
             except BaseException:
                 counters.fail()
                 raise
-        if self._task is None or self._joined is None:  # else this is the event loop, which callbacks would block
-            self._session.notify()
 
     @property
     def is_open(self) -> bool:

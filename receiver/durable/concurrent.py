@@ -114,20 +114,23 @@ class ConcurrentBatch(Batch):
         if not self._is_open:
             return
         self._is_open = False
-        self._batches.discard(self._session.store_id)
-        if self._session.is_forked_off:  # the transaction is its parent's
-            if error is None:
-                self._session.check_process()
-            return
-        if error is not None:
-            self._counters.roll_back()
-            self._roll_back()
-        else:
-            try:
+        try:
+            self._batches.discard(self._session.store_id)
+            if self._session.is_forked_off:  # the transaction is its parent's
+                if error is None:
+                    self._session.check_process()
+                return
+            if error is not None:
+                self._counters.roll_back()
+                self._roll_back()
+            else:
                 self._commit()
-            except BaseException:
+        except BaseException as failure:
+            if error is None:
                 self._counters.fail()
-                raise
+            if not isinstance(failure, Exception):  # an interrupt, which may come between any two steps
+                self._roll_back()
+            raise
 
     def _roll_back(self) -> None:
         if self._joined is not None:

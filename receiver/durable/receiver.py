@@ -79,7 +79,8 @@ class Receiver(Closing):
                 `artemis`.
             id_reuse: What becomes of a known id that comes with another body: `duplicate` drops it, `deliver`
                 delivers it. It is reported either way. None takes the default.
-            on_duplicate: Called with a `Duplicate` for each duplicate of a committed batch.
+            on_duplicate: Called with a `Duplicate` for each duplicate of a committed batch. An exception of it is logged.
+                SystemExit and KeyboardInterrupt leave the `with` block, though its batch is committed.
             store_settings: How this process uses the store, such as how long it waits for a lock.
             record: A folder, or a `Recording`. The receipts of committed batches are written there as a log, which
                 `receiver simulate` reads.

@@ -319,13 +319,17 @@ class Transaction:
                 self._has_read_on = self.cache.follow(log, self.state)
         except BaseException:
             log.rollback()
-            session.release()
+            session.release(held.owner)
             release(held)
             raise
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Record nothing, and forget what was decided."""
-        if self._session.is_forked_off:
+        """Record nothing, and forget what was decided; in a transaction that has ended, nothing."""
+        session = self._session
+        if session.is_forked_off:
+            return
+        if session.held_by != self._held.owner:
+            self._end()
             return
         policy = self.cache.policy
         has_decided = (policy.serial, policy.clock_us) != (self.state.last_seq, self.state.clock_us)
@@ -446,7 +450,7 @@ class Transaction:
             raise
 
     def _end(self) -> None:
-        self._session.release()
+        self._session.release(self._held.owner)
         if self._joined is None:
             release(self._held)
         else:  # the domain stays locked until the caller's transaction ends

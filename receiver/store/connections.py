@@ -74,10 +74,11 @@ class Guarded:
             raise
         self.held_by = owner
 
-    def release(self) -> None:
-        """Let other threads have it."""
-        self.held_by = None
-        self._thread_lock.release()
+    def release(self, owner: Hashable = None) -> None:
+        """Let other threads have it, unless its owner has done so already, and was interrupted."""
+        if self.held_by == owner:
+            self.held_by = None
+            self._thread_lock.release()
 
     def _acquire_if_free(self) -> bool:
         """Have it to ourselves if no other thread has it and it can be used; whether we have it."""

@@ -1,0 +1,71 @@
+"""An interrupt, such as Ctrl-C or a handler of a signal that raises, at each point of a batch at which Python lets one in."""
+
+import sys
+from collections import Counter
+from contextlib import suppress
+from typing import Self
+
+import pytest
+from sqlalchemy import text
+
+from receiver.durable import batch, concurrent, session
+from receiver.durable.audit import audit
+from receiver.store import connections
+from tests.durable.opened import opened
+from tests.stores import engine_of, execute
+
+FILES = {module.__file__ for module in (batch, concurrent, session, connections)}
+ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__code__}
+
+
+class Interrupt:
+    """One at the so-manieth point: where a function of ours begins, or one of C's that ours has called has ended."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.has_come = False
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._watch)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _watch(self, frame, event, of):
+        is_point = event == "call" or (event == "c_return" and of.__name__ != "acquire")
+        # Where `__exit__` or a lock's `acquire` is interrupted, nobody can know of it: that is Python's.
+        if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
+            self.left -= 1
+            if not self.left:
+                sys.setprofile(None)
+                self.has_come = True
+                raise KeyboardInterrupt
+
+
+def book(receiver, *ids):
+    with receiver.batch() as batch:
+        for id_ in ids:
+            if batch.receive(id_).deliver:
+                batch.connection.execute(text("INSERT INTO booked VALUES (:id)"), {"id": id_})
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_domain(store_url, is_concurrent):
+    if is_concurrent and not store_url.startswith("postgresql"):
+        pytest.skip("concurrent receivers are for PostgreSQL")
+    execute(store_url, "CREATE TABLE booked (id TEXT)")
+    point, ids = 0, []
+    with opened(store_url, patience_secs=0.3, concurrent=is_concurrent) as receiver:
+        while True:
+            point += 1
+            ids += [f"{point}-a", f"{point}-b"]
+            with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
+                book(receiver, *ids[-2:])
+            book(receiver, *ids[-2:])
+            if not interrupt.has_come:
+                break
+    assert point > 20
+    assert audit(store_url).findings == ()
+    with engine_of(store_url).connect() as connection:
+        assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
