@@ -98,6 +98,8 @@ def _check(program: Program, max_examples: int, seed: int) -> None:
     for name, value in (("consume", program.consume), ("effects", program.effects), ("body", program.body)):
         if not callable(value):
             raise SettingsError(f"{name} must be a function, not {value!r:.80}")
+        if isinstance(value, type) and "__call__" in dir(value):  # of its objects, not of `type`
+            raise SettingsError(f"{name} is the class {value.__name__}, not an object", hint=f"give {value.__name__}()")
     for name, number in (("messages", program.messages), ("max_examples", max_examples)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")

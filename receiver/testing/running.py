@@ -50,8 +50,7 @@ class Program:
 
     @property
     def is_async(self) -> bool:
-        call = getattr(self.consume, "__call__", None)  # noqa: B004 - of an object that is called
-        return inspect.iscoroutinefunction(self.consume) or inspect.iscoroutinefunction(call)
+        return any(map(inspect.iscoroutinefunction, [self.consume, type(self.consume).__call__]))
 
 
 class End(NamedTuple):
@@ -197,18 +196,22 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads: it makes its own
         process.start()
     theirs.close()
-    end = None
+    end = refused = None
     with ours, suppress(EOFError, ConnectionError):
-        while end is None:
+        while end is refused is None:
             if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
                 world.note(Struck(_idle(), ""))
                 process.kill()
             what, *arguments = ours.recv()
             if what == "end":
                 end = End(*arguments)
+            elif what == "refused":
+                refused = arguments[0]
             else:
                 ours.send(getattr(world, what)(*arguments))
     process.join()
+    if refused is not None:
+        raise refused
     if end is None and not isinstance(world.journal[-1], Struck):
         return End(f"its process ended with exit code {process.exitcode}")
     return end or End()
@@ -223,6 +226,8 @@ def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
     current.on_crash = lambda: os.kill(os.getpid(), signal.SIGKILL)
     try:
         _consume(program, current, story)
+    except SettingsError as error:
+        pipe.send(("refused", error))
     except BaseException as error:  # noqa: BLE001 - nobody is above it
         pipe.send(("end", _described(error)))
     else:
@@ -238,6 +243,8 @@ def _consume(program: Program, current: Run, story: str) -> object:
     if inspect.iscoroutine(given):
         given.close()
         raise SettingsError("consume gives a coroutine", hint="write it as `async def consume(broker)`")
+    if inspect.isgenerator(given) or inspect.isasyncgen(given):
+        raise SettingsError("consume is a generator, so calling it does nothing", hint="write it without `yield`")
     return this_task()
 
 

@@ -198,6 +198,34 @@ def test_no_database_is_said_once(tmp_path):
     assert warned[0].filename == __file__
 
 
+class CalledInALoop:
+    async def __call__(self, broker):
+        await broker.receive(5)
+
+
+def yields(broker):
+    yield broker.receive(5)
+
+
+async def yields_in_a_loop(broker):
+    yield await broker.receive(5)
+
+
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize(
+    ("consume", "error"),
+    [
+        (CalledInALoop, r"consume is the class CalledInALoop, not an object \(give CalledInALoop\(\)\)"),
+        (yields, "consume is a generator, so calling it does nothing .*without `yield`"),
+        (yields_in_a_loop, "consume is a generator"),
+        (lambda broker: waits_for_ever(broker, None), "consume gives a coroutine .*write it as `async def consume"),
+    ],
+)
+def test_a_consumer_whose_call_does_nothing(consume, error, kill):
+    with pytest.raises(SettingsError, match=error):
+        check_exactly_once(consume, list, kill=kill)
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error"),
     [
@@ -209,7 +237,6 @@ def test_no_database_is_said_once(tmp_path):
         ((print, list), {"seed": True}, "seed must be a whole number, not True"),
         ((print, list), {"max_examples": 1.5}, "max_examples must be a whole number"),
         ((print, list), {"max_examples": True}, "max_examples must be a whole number"),
-        ((lambda broker: waits_for_ever(broker, None), list), {}, "write it as `async def consume"),
         ((lambda broker: broker.receive(0), list), {}, "1 or more, not 0"),
         ((lambda broker: broker.receive("5"), list), {}, "1 or more, not '5'"),
         ((print, lambda: [17]), {}, r"effects\(\) must give the unique_message_id .* not \[17\]"),
