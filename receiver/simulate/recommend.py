@@ -19,6 +19,7 @@ those of the other.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -28,6 +29,8 @@ import numpy as np
 
 from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings
+from receiver.simulate.compiled import Int64s
+from receiver.simulate.domain_rows import expiry_need_us
 from receiver.simulate.figures import (
     Elsewhere,
     Evidence,
@@ -39,14 +42,15 @@ from receiver.simulate.figures import (
     SizedSetting,
     Unseen,
 )
+from receiver.simulate.kernel import WindowAsked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from receiver.settings import SimulateSettings
     from receiver.simulate.analysis import Question
     from receiver.simulate.facts import Facts, PartNeeds, PerPart, ValueCounts
-    from receiver.simulate.replays import PairOutcome, Replays
+    from receiver.simulate.replays import PairOutcome, Replays, Section
 
 _LEAST_EXPIRY_US = 1_000_000
 _TIMES_DELIVERY = 3
@@ -140,9 +144,55 @@ def sizing_of(log: Replays, question: Question) -> Sizing:
     # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
     lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
     windows, expiries_us = zip(both, lean, question.present, ReceiverSettings().sizes, map(max, grid), strict=True)
-    together = log.needs_together(tried, (max(windows), max(expiries_us)))
+    together = needs_together(log, tried, (max(windows), max(expiries_us)))
     asked = (_asked(*part, facts, settings) for part in zip(facts.parts, together, strict=True))
     return Sizing(facts, question, tuple(asked), grid)
+
+
+def needs_together(log: Replays, tried: PerPart[Sequence[int]], largest: Pair) -> PerPart[list[Pair]]:
+    """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
+    part's duplicates than allowed; 0 where none is needed. Nothing that is asked later exceeds `largest`.
+    """
+    facts = log.facts
+    # A window that catches all of a part needs no expiry, and the need without a window is known.
+    parts = zip(facts.parts, tried, strict=True)
+    windows = sorted({window for part, of_part in parts for window in of_part if 0 < window < part.windows.most})
+
+    def work(section: Section) -> Iterator[TopNeeds]:
+        return _top_needs(section, windows, facts.max_missed)
+
+    needs_us: defaultdict[tuple[int, int], list[Int64s]] = defaultdict(list)
+    for top in log.in_sections("Trying windows", work, TopNeeds, largest) if windows else ():
+        for part in (0, 1 + top.half):
+            needs_us[part, top.window].append(top.expiry_us)
+
+    def need_us(part: int, window: int) -> int:
+        if window == 0:
+            return facts.parts[part].expiry_us
+        own = needs_us.get((part, window))
+        return expiry_need_us(np.concatenate(own), facts.max_missed) if own else 0
+
+    return tuple([(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried))
+
+
+@dataclass(frozen=True, slots=True)
+class TopNeeds:
+    """The largest expiries that duplicates of one section, in one half of the log, need beside a window which misses them."""
+
+    window: int
+    half: int
+    """0 for the first half, 1 for the second."""
+    expiry_us: Int64s
+
+
+def _top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iterator[TopNeeds]:
+    """For each window and half, the largest needs: at most `max_missed` + 1 of them."""
+    asked = [WindowAsked(window, [], with_needs=True) for window in windows]
+    for window, (_, _, needs_us) in zip(windows, section.replay(asked), strict=True):
+        for half, of_half in enumerate((needs_us[: section.in_first_half], needs_us[section.in_first_half :])):
+            top_us = np.sort(of_half[of_half >= 0])[-max_missed - 1 :]
+            if len(top_us):
+                yield TopNeeds(window, half, top_us)
 
 
 def grid_of(question: Question, facts: Facts, also: Pair) -> tuple[list[int], list[int]]:

@@ -7,7 +7,6 @@ Users read of it as headroom.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,14 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from receiver.simulate.compiled import Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import DomainRows, expiry_need_us
+from receiver.simulate.domain_rows import DomainRows
 from receiver.simulate.figures import DomainFigures, HeadroomFigures, Pair, SettingFigures
 from receiver.simulate.kernel import WindowAsked, WindowCounts, replay_windows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from receiver.simulate.facts import Facts, PerPart
+    from receiver.simulate.facts import Facts
 
 NONE_CAUGHT = np.iinfo(np.int64).max
 """The least slack of no duplicate."""
@@ -235,26 +234,6 @@ def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures],
     )
 
 
-@dataclass(frozen=True, slots=True)
-class TopNeeds:
-    """The largest expiries that duplicates of one section, in one half of the log, need beside a window which misses them."""
-
-    window: int
-    half: int
-    """0 for the first half, 1 for the second."""
-    expiry_us: Int64s
-
-
-def top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Iterator[TopNeeds]:
-    """For each window and half, the largest needs: at most `max_missed` + 1 of them."""
-    asked = [WindowAsked(window, [], with_needs=True) for window in windows]
-    for window, (_, _, needs_us) in zip(windows, section.replay(asked), strict=True):
-        for half, of_half in enumerate((needs_us[: section.in_first_half], needs_us[section.in_first_half :])):
-            top_us = np.sort(of_half[of_half >= 0])[-max_missed - 1 :]
-            if len(top_us):
-                yield TopNeeds(window, half, top_us)
-
-
 class Replays:
     """A log that can be counted and replayed, section by section."""
 
@@ -281,31 +260,6 @@ class Replays:
             yield from work(section)
             if kind is ReplayShare:
                 self._advance(1)
-
-    def needs_together(self, tried: PerPart[Sequence[int]], largest: Pair) -> PerPart[list[Pair]]:
-        """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
-        part's duplicates than allowed; 0 where none is needed. Nothing that is asked later exceeds `largest`.
-        """
-        facts = self.facts
-        # A window that catches all of a part needs no expiry, and the need without a window is known.
-        parts = zip(facts.parts, tried, strict=True)
-        windows = sorted({window for part, of_part in parts for window in of_part if 0 < window < part.windows.most})
-
-        def work(section: Section) -> Iterator[TopNeeds]:
-            return top_needs(section, windows, facts.max_missed)
-
-        needs_us: defaultdict[tuple[int, int], list[Int64s]] = defaultdict(list)
-        for top in self.in_sections("Trying windows", work, TopNeeds, largest) if windows else ():
-            for part in (0, 1 + top.half):
-                needs_us[part, top.window].append(top.expiry_us)
-
-        def need_us(part: int, window: int) -> int:
-            if window == 0:
-                return facts.parts[part].expiry_us
-            own = needs_us.get((part, window))
-            return expiry_need_us(np.concatenate(own), facts.max_missed) if own else 0
-
-        return tuple([(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried))
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
         """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""

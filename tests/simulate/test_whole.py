@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs, repeats
 
 from receiver.domains import Channel
+from receiver.simulate.recommend import needs_together
 from receiver.simulate.shares import parted_queues
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
@@ -55,7 +56,7 @@ def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_
     windows = [0, 1, 3]
     times = clamped(log, key)
     parts = [list(part) for part in (repeats(log, key), *halves(log, key, times))]
-    for rows, needs in zip(parts, whole.needs_together((windows, windows, windows), (3, 0)), strict=True):
+    for rows, needs in zip(parts, needs_together(whole, (windows, windows, windows), (3, 0)), strict=True):
         assert [window for window, _ in needs] == windows
         for window, expiry_us in needs:
 

@@ -18,6 +18,7 @@ from receiver.simulate import compiled
 from receiver.simulate.analysis import Question, analyse
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
+from receiver.simulate.recommend import needs_together
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import ChunkedLog
 from receiver.steps.measuring import SourceTotals
@@ -73,7 +74,7 @@ def assert_alike(paths, question, cutting):
     first, second, third = ([0, *part.windows.values.tolist()] for part in (facts.whole, *facts.halves))
     tried = first, second, third
     widest = max(map(max, tried)), 0
-    assert chunked.needs_together(tried, widest) == whole.needs_together(tried, widest)
+    assert needs_together(chunked, tried, widest) == needs_together(whole, tried, widest)
     assert_same(analyse(chunked, question), analyse(whole, question))
 
 
