@@ -320,12 +320,12 @@ class Bridge:
     def _deliver(self) -> None:
         """Hand on what waits, if anything does."""
         if self.figures.any_waits:
-            self._until_done(partial(self._flow.deliver_waiting, self._has_enough))
+            self._until_done(self._deliver_due)
 
-    def _has_enough(self) -> bool:
-        """Asked after each lease."""
-        self.health.moves()
-        return self.is_stopping
+    def _deliver_due(self) -> None:
+        """Hand on a part after the other, until nothing is due or a stop is asked for."""
+        while self._flow.deliver_waiting() and not self.is_stopping:
+            self.health.moves()
 
     def _until_done(self, action: Callable[[], object]) -> bool:
         """Try again after growing pauses until it works; False if a stop was asked for before it did."""

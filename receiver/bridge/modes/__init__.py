@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from receiver.bridge.connectors import Source
@@ -78,9 +78,8 @@ class Flow(ABC):
         """Do what must be done before the broker may forget the batch."""
 
     @abstractmethod
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Hand on whatever waits and is due, a batch at a time, until `is_enough`; called while the figures say that
-        something waits."""
+    def deliver_waiting(self) -> bool:
+        """Hand on some of what waits and is due; whether there may be more. Called while the figures say that something waits."""
 
     def tend(self) -> None:
         """See what waits, and tidy up; called now and then."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from receiver.bridge.modes import Figures, Flow, log_failure
 from receiver.bridge.received import Received, Taken
@@ -34,8 +33,8 @@ class DirectFlow(Flow):
         self._waiting += taken.messages
         self.figures.waiting = len(self._waiting)
 
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        del is_enough  # what isn't handed on by the end is lost
+    def deliver_waiting(self) -> bool:
+        """All of it, for what isn't handed on by the end is lost."""
         why = ""
         while self._waiting and not why:
             messages = self._waiting
@@ -55,6 +54,7 @@ class DirectFlow(Flow):
             self.figures.waiting = len(self._waiting)
         if why:
             raise OutputError(f"{self.target.name}: a message failed: {why}", hint="it is tried again")
+        return False
 
     def close(self) -> None:
         if self._waiting:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import NamedTuple
@@ -78,26 +78,25 @@ class Dispatcher:
         """Begin to deliver what others have left."""
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
-            self.deliver_waiting(lambda: True)
+            self.deliver_waiting()
 
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        """Lease the target until nothing is left that is due, or until `is_enough`."""
+    def deliver_waiting(self) -> bool:
+        """Hand on what is due, by one lease; whether there may be more."""
+        began, has_more = time.monotonic(), False
         try:
-            has_more = True
-            while has_more:
-                began = time.monotonic()
-                has_more = self._hand_on_due()
-                if has_more:
-                    # Who waits for a file of SQLite looks ten times a second whether it is free.
-                    time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
-                    if is_enough():
-                        return
+            has_more = self._hand_on_due()
         finally:
-            self.at_hand = {}
+            if not has_more:
+                self.at_hand = {}
+        if has_more:
+            # Who waits for a file of SQLite looks ten times a second whether it is free.
+            time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
+            return True
         if not self._due_secs:  # nothing is left, also of what other bridges put there
             self.figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()
+        return False
 
     def tend(self) -> None:
         """Count what waits, also what others have left, and give space back once nothing is delivered."""
@@ -259,10 +258,8 @@ class KeepingFlow(Flow):
         if self._duplicates is not None:
             self._duplicates.figures.waiting += admitted.dropped
 
-    def deliver_waiting(self, is_enough: Callable[[], bool]) -> None:
-        for each in self._dispatchers:
-            if each.figures.waiting:
-                each.deliver_waiting(is_enough)
+    def deliver_waiting(self) -> bool:
+        return any(each.deliver_waiting() for each in self._dispatchers if each.figures.waiting)
 
     def tend(self) -> None:
         for each in self._dispatchers:
