@@ -10,8 +10,10 @@ import pytest
 
 from receiver import retrying
 from receiver.bridge import bridge as bridge_module
+from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
+from receiver.bridge.targets.python_target import PythonTarget
 from receiver.errors import (
     BrokerError,
     BrokerRefusedError,
@@ -298,6 +300,21 @@ def test_a_stop_finishes_the_batch_under_way(route):
     assert route.effects() == TEN[:4]
     assert (route.queued, route.waiting()) == (TEN[4:], 0)
     assert bridge.is_stopping
+
+
+def test_a_stop_waits_for_what_is_handed_on_and_not_for_all_that_waits(sqlite_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(inbox_flow, "_AT_ONCE", 2)
+    route = Route(sqlite_url, tmp_path, "call")
+    send(route, *TEN)
+    bridge = open_bridge(route.origin, PythonTarget("python:tests:see", lambda got: see(got.text)), route.store)
+
+    def see(body):
+        route.seen.append(body)
+        bridge.stop()
+
+    bridge.run()
+    assert route.effects() == TEN[:2]
+    assert route.waiting() == len(TEN[2:])
 
 
 def test_a_stop_before_the_start_takes_nothing(route):
