@@ -19,7 +19,7 @@ from receiver.store.codec import to_bytes
 from receiver.store.databases import database_of, read_only, store_url, translated
 from receiver.store.databases.claims import Claims
 from receiver.store.databases.database import shown
-from receiver.store.log import DomainLog, KeptLog
+from receiver.store.log import DomainLog, KeptLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState, domains
@@ -179,7 +179,7 @@ def _in_each_domain(url: URL, domain: str | None, do: Callable[[KeptLog], _T | N
     engine = open_store_engine(url, StoreSettings()) if writes else read_only(url)
     done = []
     for number in numbers:
-        log = database_of(url).log(engine, number)
+        log = OwnLog(database_of(url), engine, number)
         try:
             with translated(url):
                 done.append(do(log))

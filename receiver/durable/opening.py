@@ -22,7 +22,7 @@ from receiver.store.codec import to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
-from receiver.store.log import KeptLog, MemoryLog
+from receiver.store.log import KeptLog, MemoryLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState, domains
@@ -107,7 +107,7 @@ def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, sto
     try:
         with translated(url):
             domain_id = _domain_id(url, engine, kind, name, wanted)
-            log = database_of(url).log(engine, domain_id)
+            log = OwnLog(database_of(url), engine, domain_id)
             state = _as_wanted(log, wanted, (kind, name))
     except BaseException:
         engine.dispose()

@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTrans
 from receiver.errors import SettingsError, StoreBusyError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.sql_rows import Changes, SqlRows, Vacuum, discard, driver_of
-from receiver.store.tables import DomainState, joined
+from receiver.store.tables import DomainState, joined, receipts
 
 if TYPE_CHECKING:
     from receiver.store.databases.database import Database
@@ -33,7 +33,8 @@ _T = TypeVar("_T")
 _ENDS = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to\b))\b", re.IGNORECASE)
 """A statement that ends a transaction."""
 _KEPT_SEQS = 1_000_000_000
-"""A killed receiver's number is kept for so many more receipts of the domain: its recording is settled by it."""
+"""A killed receiver's number is kept for so many more receipts of the domain: the journal that an earlier version left is
+settled by it."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
@@ -99,10 +100,10 @@ class MemoryLog:
 class OwnLog:
     """One domain's log in transactions of our own, on a connection that is made when it is first needed, and then kept."""
 
-    def __init__(self, database: Database, engine: Engine, domain_id: int, vacuum: Vacuum) -> None:
+    def __init__(self, database: Database, engine: Engine, domain_id: int) -> None:
         self.engine = engine
         self.domain_id = domain_id
-        self.vacuum = vacuum
+        self.vacuum = database.vacuum_of(receipts.name, truncates=False)  # autovacuum is left to shorten the table
         self.in_use = threading.Lock()
         """Held by the thread that uses the connection."""
         self._database = database

@@ -16,9 +16,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.log import OwnLog
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, SqlRows, Vacuum
-from receiver.store.tables import receipts
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims
@@ -98,11 +96,6 @@ class Database(ABC):
     """The rows of a domain through a connection to one of these databases."""
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
-
-    def log(self, engine: Engine, domain_id: int) -> OwnLog:
-        """The log of a domain, in transactions of our own."""
-        vacuum = self.vacuum_of(receipts.name, truncates=False)  # autovacuum is left to shorten the table
-        return OwnLog(self, engine, domain_id, vacuum)
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
