@@ -22,6 +22,8 @@ from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
     DomainState,
+    arrivals,
+    claims,
     domains,
     joined,
     message_rows,
@@ -287,6 +289,6 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
         )
         receipts_gone, targets_gone, *_ = (
             connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
-            for table in (receipts, targets, joined, positions, nodes, domains)
+            for table in (receipts, targets, joined, positions, nodes, claims, arrivals, domains)
         )
         return Dropped(receipts_gone, packed + unpacked_gone, parked_gone, targets_gone)

@@ -6,7 +6,7 @@ import time
 import pytest
 from sqlalchemy import text
 
-from receiver.durable import opening
+from receiver.durable import concurrent, opening
 from receiver.durable.audit import look
 from receiver.errors import SettingsError, StoreError
 from receiver.senders import SequenceIdMaker
@@ -59,6 +59,18 @@ def test_all_of_a_domain_goes_and_nothing_else(store_url):
         assert numbers.next().startswith("2:")
     with opened(store_url) as receiver:
         assert send(receiver, "joined") == [NEW]
+
+
+def test_claims_of_a_concurrent_domain_go_with_it_and_receipts_to_be_folded_in(fresh_postgres_url, monkeypatch):
+    monkeypatch.setattr(concurrent.Folder, "_run", lambda _: None)
+    url = fresh_postgres_url
+    with opened(url, concurrent=True) as receiver:
+        send(receiver, "a", "b", "a")
+    drop_domain(url, state(url, receiver.domain_id))
+    assert not any(contents_of(url).values())
+    assert_sound(url)
+    with opened(url, concurrent=True) as receiver:
+        assert send(receiver, "a") == [NEW]
 
 
 def test_a_receiver_that_is_open_is_told(store_url, caplog):
