@@ -176,3 +176,25 @@ def test_receivers_of_several_domains_and_stores_share_a_folder(store_url, tmp_p
     for number in range(len(urls)):
         assert [id_ for id_ in by_name if id_.startswith(f"{number}:")] == [f"{number}:{batch}" for batch in range(20)]
     assert unfinished(folder) == []
+
+
+CONCURRENT = """
+import atexit, sys, time
+from tests.durable.opened import opened, send
+
+atexit.register(time.sleep, 1)  # the last to be called
+orders = opened(sys.argv[1], concurrent=True, record=sys.argv[2])
+send(orders, "a")
+while not orders.is_folding or orders.figures().receipts < 1:
+    time.sleep(0.01)
+send(orders, "b")
+"""
+
+
+def test_a_concurrent_receiver_that_nobody_closes_records_all_that_it_folds_in(fresh_postgres_url, tmp_path):
+    """The end of the process ends the folding before the recording."""
+    subprocess.run([sys.executable, "-c", CONCURRENT, fresh_postgres_url, str(tmp_path)], check=True)
+    with opened(fresh_postgres_url, concurrent=True, record=tmp_path):
+        pass
+    receipts_read = [each for name in segments(tmp_path) for each in read(tmp_path / name)]
+    assert sorted(ids(receipts_read)) == ["a", "b"]
