@@ -298,23 +298,40 @@ def test_a_target_whose_number_is_anothers(fresh_postgres_url):
             pass
 
 
-def test_a_loss_that_the_connection_does_not_show(store_url):
-    """As through a pooler, or where an older copy was put into the place of a file: rows tell."""
-    engine = create_engine(store_url, poolclass=NullPool)
+@contextmanager
+def lost_unseen(url):
+    """What is committed within is lost, as through a pooler, or where an older copy was put into the place of a file."""
+    engine = create_engine(url, poolclass=NullPool)
     tables = ["receiver_domain", "receiver_receipt"]
+    with engine.begin() as connection:
+        copies = {name: connection.execute(text(f"SELECT * FROM {name}")).mappings().all() for name in tables}  # noqa: S608
+    yield
+    with engine.begin() as connection:
+        for name, rows in copies.items():
+            connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608
+            for row in rows:
+                columns = ", ".join(row)
+                values = ", ".join(f":{column}" for column in row)
+                connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({values})"), dict(row))  # noqa: S608
+
+
+def test_a_loss_that_the_connection_does_not_show(store_url):
+    """Rows tell."""
     with opened(store_url) as orders:
         send(orders, "kept")
-        with engine.begin() as connection:
-            copies = {name: connection.execute(text(f"SELECT * FROM {name}")).mappings().all() for name in tables}  # noqa: S608
-        send(orders, *LOST)
-        with engine.begin() as connection:
-            for name, rows in copies.items():
-                connection.execute(text(f"DELETE FROM {name}"))  # noqa: S608
-                for row in rows:
-                    columns = ", ".join(row)
-                    values = ", ".join(f":{column}" for column in row)
-                    connection.execute(text(f"INSERT INTO {name} ({columns}) VALUES ({values})"), dict(row))  # noqa: S608
+        with lost_unseen(store_url):
+            send(orders, *LOST)
         with opened(store_url) as new:
             send(new, *OTHERS)
         assert send(orders, LOST[0], OTHERS[0], "kept") == [NEW, DUPLICATE, DUPLICATE]
+    assert_sound(store_url)
+
+
+def test_a_loss_that_no_row_shows(store_url):
+    """The clock tells."""
+    with opened(store_url, policy="cmq:retry=0,network=0") as orders:
+        send(orders, "kept")
+        with lost_unseen(store_url), orders.batch() as batch:
+            batch.advance(min_msg_time_us=1)
+        assert send(orders, "kept") == [DUPLICATE]
     assert_sound(store_url)
