@@ -300,7 +300,7 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
     # What was forgotten by hand has no id any more.
     left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
     # Few ids come more than once. To release them, all that waits is read: not for a few, then, while much waits.
-    if left and (folded < at_most or len(left) > _LEFT_AT_MOST):
+    if folded < at_most or len(left) > _LEFT_AT_MOST:
         left = claims.release(left)
     return folded, FoldedUpTo(policy, transaction.last_writer, left)
 

@@ -238,6 +238,52 @@ def what_came_once_is_released_at_once(domain):
     domain.check()
 
 
+def the_log_is_read_anew(domain):
+    """What is forgotten again thereby was released long ago, and has come again since."""
+    with claimed_domain(domain.url, "large", window=8) as large:
+        commit(large, "abcdefgh")
+        commit(large, "i")
+        large.fold_all(0)
+        commit(large, "j")
+        commit(large, "a")
+        large.receivers[0].session.cache.drop()
+        large.fold(0, 1)
+        large.check()
+
+
+def an_id_is_the_text_of_what_was_forgotten_by_hand(domain):
+    commit(domain, "a")
+    domain.fold_all(0)
+    domain.forget("a")
+    commit(domain, ["forgotten"])
+    domain.fold_all(0)
+    commit(domain, "b")
+    domain.fold_all(0)
+
+
+def few_are_left_while_much_waits(domain):
+    """Then neither all claims are read, nor all that waits."""
+    commit(domain, "a")
+    commit(domain, "a")
+    domain.fold_all(0)
+    commit(domain, "bc")
+    commit(domain, "d")
+    refused = partial(patch.object, Claims, side_effect=AssertionError)
+    with refused("folded_in"), refused("that_wait"):
+        domain.fold(0, 2)
+    assert domain.claimed() == {"a", "b", "c", "d"}
+
+
+def many_are_left_while_much_waits(domain):
+    commit(domain, "ab")
+    commit(domain, "ab")
+    domain.fold_all(0)
+    commit(domain, "cd")
+    commit(domain, "e")
+    domain.fold(0, 2)
+    assert domain.claimed() == {"c", "d", "e"}
+
+
 def another_domain_has_the_same_ids(domain):
     with claimed_domain(domain.url, "another") as other:
         for each in (other, domain):
@@ -293,6 +339,10 @@ def trusting(batch, claims, known, at_most, fold=concurrent.fold):
     return fold(batch, claims, known and known._replace(last_writer=batch.transaction.state.last_writer), at_most)
 
 
+def as_if_never_read_anew(batch, claims, known, at_most, fold=concurrent.fold):
+    return fold(batch, claims, known and known._replace(policy=batch.transaction.cache.policy), at_most)
+
+
 def from_the_end(ids, claimed_before, repeated=claims._repeated):
     return list(repeated(ids[::-1], claimed_before))[::-1]
 
@@ -340,6 +390,26 @@ FAULTS = {
     ),
 }
 
+UNUSUAL = {
+    "nothing released while much waits": (
+        many_are_left_while_much_waits,
+        partial(patch.object, concurrent, "_LEFT_AT_MOST", 2),
+    ),
+    "what was released released again from memory read anew": (
+        the_log_is_read_anew,
+        partial(patch.object, concurrent, "fold", as_if_never_read_anew),
+    ),
+    "what was forgotten by hand taken for an id": (
+        an_id_is_the_text_of_what_was_forgotten_by_hand,
+        partial(patch.object, concurrent, "ForgottenId", int),
+    ),
+    "all read while few are left": (
+        few_are_left_while_much_waits,
+        partial(patch.object, concurrent, "_LEFT_AT_MOST", 0),
+    ),
+}
+"""Which the model is too seldom shown."""
+
 
 @pytest.fixture(autouse=True)
 def _few_are_left(monkeypatch):
@@ -348,7 +418,8 @@ def _few_are_left(monkeypatch):
 
 
 STORIES = sorted(
-    {story for story, _ in FAULTS.values()} | {another_domain_has_the_same_ids}, key=lambda story: story.__name__
+    {story for story, _ in (FAULTS | UNUSUAL).values()} | {another_domain_has_the_same_ids},
+    key=lambda story: story.__name__,
 )
 
 
@@ -358,9 +429,9 @@ def test_a_story(fresh_postgres_url, story):
         story(domain)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", FAULTS | UNUSUAL)
 def test_a_fault_is_noticed(fresh_postgres_url, fault):
-    story, broken = FAULTS[fault]
+    story, broken = (FAULTS | UNUSUAL)[fault]
     with broken(), pytest.raises(AssertionError), claimed_domain(fresh_postgres_url, "story") as domain:
         story(domain)
 
