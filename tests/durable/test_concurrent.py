@@ -123,6 +123,17 @@ def test_conversion_both_ways(fresh_postgres_url):
                     send(orders, "y")
 
 
+def test_converting_drops_claims_that_nobody_made(fresh_postgres_url):
+    """`receiver check` finds them in a damaged store. Kept, they would have messages dropped."""
+    url = fresh_postgres_url
+    with opened(url) as old:
+        send(old, "a")
+    execute(url, "INSERT INTO receiver_claim SELECT domain_id, 'b', null, false, true FROM receiver_domain")
+    assert [finding.kind for finding in audit(url).findings] == ["claims"]
+    with concurrent(url) as orders:
+        assert send(orders, "a", "b") == [DUPLICATE, NEW]
+
+
 def test_converting_is_said_aloud(fresh_postgres_url, caplog):
     """Whoever forgets `concurrent=True` takes the domain from all others."""
     with concurrent(fresh_postgres_url) as orders:
