@@ -29,6 +29,45 @@ NONE_CAUGHT = np.iinfo(np.int64).max
 _Counts = TypeVar("_Counts")
 
 
+class Replays:
+    """A log that can be counted and replayed, section by section."""
+
+    def __init__(
+        self, facts: Facts, sections: Sequence[Section] = (), advance: Callable[[int], None] = lambda _done: None
+    ) -> None:
+        """`advance` is called with 1 for each section whose grid is done."""
+        self.facts = facts
+        """Everything that doesn't depend on a setting."""
+        self._sections, self._advance = sections, advance
+
+    def in_sections(
+        self,
+        what: str,  # noqa: ARG002 - for logs in chunks
+        work: Callable[[Section], Iterable[_Counts]],
+        kind: type[_Counts],
+        largest: Pair,  # noqa: ARG002
+    ) -> Iterable[_Counts]:
+        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
+
+        A log in chunks shows `what` to those who wait, and gives its chunks tails that suit `largest`.
+        """
+        for section in self._sections:
+            yield from work(section)
+            if kind is ReplayShare:
+                self._advance(1)
+
+    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
+        """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
+        asked = ReplayAsked.of(self.facts, windows, expiries_us, pairs)
+        largest = max(each.window for each in asked.windows), max(each.expiries_us[-1] for each in asked.windows)
+
+        def work(section: Section) -> Iterator[ReplayShare]:
+            yield replay_section(section, asked)
+
+        shares = self.in_sections("Replaying", work, ReplayShare, largest)
+        return replayed_of(shares, self.facts.domains, asked)
+
+
 class ReplayAsked(NamedTuple):
     """A grid and pairs (window, expiry_us) to replay. What is counted for a window and an expiry is a *cell*."""
 
@@ -232,42 +271,3 @@ def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures],
         ),
         pairs={pair: PairOutcome(*outcome) for pair, outcome in zip(asked.pairs, outcomes, strict=True)},
     )
-
-
-class Replays:
-    """A log that can be counted and replayed, section by section."""
-
-    def __init__(
-        self, facts: Facts, sections: Sequence[Section] = (), advance: Callable[[int], None] = lambda _done: None
-    ) -> None:
-        """`advance` is called with 1 for each section whose grid is done."""
-        self.facts = facts
-        """Everything that doesn't depend on a setting."""
-        self._sections, self._advance = sections, advance
-
-    def in_sections(
-        self,
-        what: str,  # noqa: ARG002 - for logs in chunks
-        work: Callable[[Section], Iterable[_Counts]],
-        kind: type[_Counts],
-        largest: Pair,  # noqa: ARG002
-    ) -> Iterable[_Counts]:
-        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
-
-        A log in chunks shows `what` to those who wait, and gives its chunks tails that suit `largest`.
-        """
-        for section in self._sections:
-            yield from work(section)
-            if kind is ReplayShare:
-                self._advance(1)
-
-    def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
-        """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""
-        asked = ReplayAsked.of(self.facts, windows, expiries_us, pairs)
-        largest = max(each.window for each in asked.windows), max(each.expiries_us[-1] for each in asked.windows)
-
-        def work(section: Section) -> Iterator[ReplayShare]:
-            yield replay_section(section, asked)
-
-        shares = self.in_sections("Replaying", work, ReplayShare, largest)
-        return replayed_of(shares, self.facts.domains, asked)
