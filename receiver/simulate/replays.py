@@ -7,6 +7,7 @@ Users read of it as headroom.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -29,32 +30,19 @@ NONE_CAUGHT = np.iinfo(np.int64).max
 _Counts = TypeVar("_Counts")
 
 
-class Replays:
+class Replays(ABC):
     """A log that can be counted and replayed, section by section."""
 
-    def __init__(
-        self, facts: Facts, sections: Sequence[Section] = (), advance: Callable[[int], None] = lambda _done: None
-    ) -> None:
-        """`advance` is called with 1 for each section whose grid is done."""
-        self.facts = facts
-        """Everything that doesn't depend on a setting."""
-        self._sections, self._advance = sections, advance
+    facts: Facts
+    """Everything that doesn't depend on a setting."""
 
+    @abstractmethod
     def in_sections(
-        self,
-        what: str,  # noqa: ARG002 - for logs in chunks
-        work: Callable[[Section], Iterable[_Counts]],
-        kind: type[_Counts],
-        largest: Pair,  # noqa: ARG002
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> Iterable[_Counts]:
-        """Everything that `work` makes of sections, which replay no larger window and expiry than `largest`.
-
-        A log in chunks shows `what` to those who wait, and gives its chunks tails that suit `largest`.
+        """Values of a `kind`: everything that `work` makes of sections, which replay no larger window and expiry than
+        `largest`. `what` names it to those who wait.
         """
-        for section in self._sections:
-            yield from work(section)
-            if kind is ReplayShare:
-                self._advance(1)
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
         """Replay the grid of `windows` and `expiries_us`, both ascending, and the pairs (window, expiry_us)."""

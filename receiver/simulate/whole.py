@@ -13,10 +13,10 @@ from receiver.message import Verdict
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
 from receiver.simulate.facts import LogSeen, facts_of
-from receiver.simulate.figures import DomainFigures, LogFigures
+from receiver.simulate.figures import DomainFigures, LogFigures, Pair
 from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import lacking_parts
-from receiver.simulate.replays import Replays, Section
+from receiver.simulate.replays import Replays, ReplayShare, Section
 from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _NOTHING = -1
 _Value = TypeVar("_Value", np.int32, np.int64)
+_Counts = TypeVar("_Counts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,27 +116,32 @@ class WholeLog(Replays):
     def __init__(
         self, receipts: Receipts, *, max_missed: int = 0, advance: Callable[[int], None] = lambda _done: None
     ) -> None:
-        """`max_missed` is how many duplicates a recommended setting may miss; `advance` is as for `Replays`."""
+        """`max_missed` is how many duplicates a recommended setting may miss. `advance` is called with 1 for each domain whose
+        grid is done."""
         self.domains = list(split_domains(receipts))
         """Ordered by name."""
         seen = _seen(receipts, self.domains)
         measures = Measures.of(seen.log, max_missed)
-        sections, shares, elsewhere = [], [], []
+        self._sections: list[Section] = []
+        self._advance = advance
+        shares, elsewhere = [], []
         for number, domain in enumerate(self.domains):
             rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
             shares.append(share_of(number, counted, needs, measures))
             elsewhere.append((number, elsewhere_of(rows)))
             in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
-            sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
-        facts = facts_of(
-            seen,
-            measures,
-            range(len(self.domains)),
-            shares,
-            ids=[_id_counts(receipts, self.domains)],
-            elsewhere=elsewhere,
-        )
-        super().__init__(facts, sections, advance)
+            self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
+        ids = [_id_counts(receipts, self.domains)]
+        self.facts = facts_of(seen, measures, range(len(self.domains)), shares, ids=ids, elsewhere=elsewhere)
+
+    def in_sections(
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
+    ) -> Iterator[_Counts]:
+        del what, largest  # a whole domain can be replayed by any setting
+        for section in self._sections:
+            yield from work(section)
+            if kind is ReplayShare:
+                self._advance(1)
 
 
 def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:

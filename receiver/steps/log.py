@@ -98,7 +98,7 @@ class ChunkedLog(Replays, Closing):
             (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
             for each in elsewhere + over_chunks
         ]
-        super().__init__(facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed))
+        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed)
         self._behind: tuple[int, int, RowFlow] | None = None
         """Chunks behind their tails, and the largest window and expiry that the tails suit."""
 
