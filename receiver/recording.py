@@ -120,7 +120,7 @@ class Recorder(Closing):
             self.last_error = _FORKED
             return None
         with self._changed:
-            if self._closing:
+            if self._closing and self._store is None:  # in a store they wait for whoever records there next
                 self._drop(receipts, _CLOSED)
                 return None
             self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait

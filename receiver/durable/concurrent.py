@@ -11,7 +11,6 @@ has forgotten it, in the transaction in which that is recorded.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
@@ -353,10 +352,6 @@ class Folder:
         self._failing: str | None = None
         self._thread = threading.Thread(target=self._run, name="receiver-folder", daemon=True)
         self._thread.start()
-        if (
-            session.recorder is not None
-        ):  # where the program ends, this ends first: what is folded in after it isn't recorded
-            atexit.register(self.close)
 
     @property
     def is_folding(self) -> bool:
@@ -364,10 +359,7 @@ class Folder:
         return self._is_folding
 
     def close(self) -> None:
-        """Fold in what is there, if it is this process that folds; let another take over. A process forked off does nothing."""
-        if self._session.is_forked_off:
-            return
-        atexit.unregister(self.close)
+        """Fold in what is there, if it is this process that folds; let another take over."""
         self._ends.set()
         if threading.current_thread() is not self._thread:  # which reports duplicates, and may be told there to close
             self._thread.join()

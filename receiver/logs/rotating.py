@@ -11,6 +11,7 @@ of time. Readers take finished files for any other log. What begins with a dot i
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - Arrow loads it with the first array, which fails where the program ends
 import os
 import re
 import struct

@@ -178,23 +178,35 @@ def test_receivers_of_several_domains_and_stores_share_a_folder(store_url, tmp_p
     assert unfinished(folder) == []
 
 
-CONCURRENT = """
+UNCLOSED = """
 import atexit, sys, time
 from tests.durable.opened import opened, send
 
-atexit.register(time.sleep, 1)  # the last to be called
-orders = opened(sys.argv[1], concurrent=True, record=sys.argv[2])
+def at_last():  # once the recording has ended: so a thread may go on
+    send(orders, "b")
+    time.sleep(sys.argv[3] == "concurrent")  # meanwhile it is folded in
+
+atexit.register(at_last)
+orders = opened(sys.argv[1], record=sys.argv[2], concurrent=sys.argv[3] == "concurrent")
 send(orders, "a")
-while not orders.is_folding or orders.figures().receipts < 1:
-    time.sleep(0.01)
-send(orders, "b")
 """
 
 
-def test_a_concurrent_receiver_that_nobody_closes_records_all_that_it_folds_in(fresh_postgres_url, tmp_path):
-    """The end of the process ends the folding before the recording."""
-    subprocess.run([sys.executable, "-c", CONCURRENT, fresh_postgres_url, str(tmp_path)], check=True)
-    with opened(fresh_postgres_url, concurrent=True, record=tmp_path):
+@pytest.mark.parametrize("kind", ["exclusive", "concurrent"])
+def test_a_program_that_ends_without_closing_its_receiver_records_everything(store_url, tmp_path, kind):
+    """A file is made at its end. What comes later waits in the store."""
+    if kind == "concurrent" and not store_url.startswith("postgresql"):
+        pytest.skip("concurrent receivers are for PostgreSQL")
+    command = [sys.executable, "-c", UNCLOSED, store_url, str(tmp_path / "receipts"), kind]
+    (tmp_path / "receipts").mkdir()
+    ran = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert ran.stderr == ""
+    if kind == "exclusive":
+        assert recorded_in(tmp_path / "receipts") == ["a"]
+    with opened(store_url, concurrent=kind == "concurrent", record=tmp_path / "receipts"):
         pass
-    receipts_read = [each for name in segments(tmp_path) for each in read(tmp_path / name)]
-    assert sorted(ids(receipts_read)) == ["a", "b"]
+    assert sorted(recorded_in(tmp_path / "receipts")) == ["a", "b"]
+
+
+def recorded_in(folder):
+    return [id_ for name in segments(folder) for id_ in ids(read(folder / name))]
