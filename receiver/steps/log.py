@@ -35,7 +35,7 @@ from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
-from receiver.steps.measuring import SourceTotals, measure
+from receiver.steps.measuring import measure
 from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
 from receiver.steps.replaying import behind_tails, judged, replayed
@@ -89,8 +89,8 @@ class ChunkedLog(Replays, Closing):
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
-        self._totals = SourceTotals.of(plan, counts)
-        self._measured, shares, over_chunks = measure(chunks, plan, self._totals, before_us, self._measures)
+        measured = measure(chunks, plan, counts, before_us, self._measures)
+        self._measured, self._totals, shares, over_chunks = measured
         chunks.forget()
 
         domain_of = plan.chunk_domain.tolist()

@@ -151,12 +151,13 @@ def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
 
 
 def measure(
-    chunks: RowFlow, plan: CutPlan, totals: SourceTotals, before_us: Int64s, measures: Measures
-) -> tuple[RowFlow, list[Share], list[NeededElsewhere]]:
+    chunks: RowFlow, plan: CutPlan, counts: Sequence[SourceCounts], before_us: Int64s, measures: Measures
+) -> tuple[RowFlow, SourceTotals, list[Share], list[NeededElsewhere]]:
     """`ChunkReceipts` and `EarlierReceipts`, kept; and what the driver gets, a `Share` of each chunk in order.
 
-    `before_us` as for `assemble`.
+    `counts` and `before_us` as `assemble` gives and takes them.
     """
+    totals = SourceTotals.of(plan, counts)
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
         chunks, earlier, needs = values_in(rows, ChunkReceipts, EarlierReceipts, NeededElsewhere)
@@ -176,9 +177,9 @@ def measure(
     earlier = earlier_receipts(chunks, plan, totals)
     flow = chunks.only(ChunkReceipts).plus(earlier)
     flow = flow.grouped(work, plan.tasks, ChunkReceipts, EarlierReceipts, Share, NeededElsewhere)
-    kept, counts = flow.kept("Measuring duplicates", Share, NeededElsewhere)
-    shares, needs = by_kind(counts, Share, NeededElsewhere)
-    return kept.only(ChunkReceipts, EarlierReceipts), sorted(shares, key=lambda share: share.section), needs
+    kept, measured = flow.kept("Measuring duplicates", Share, NeededElsewhere)
+    shares, needs = by_kind(measured, Share, NeededElsewhere)
+    return kept.only(ChunkReceipts, EarlierReceipts), totals, sorted(shares, key=lambda share: share.section), needs
 
 
 def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> RowFlow:
