@@ -85,9 +85,8 @@ class Batch:
         try:
             self._end(error)
         except BaseException as failure:
-            self.transaction.abandon(
-                failure
-            )  # does nothing but after an interrupt, which may come between any two steps
+            # Does nothing but after an interrupt, which may come between any two steps.
+            self.transaction.abandon(failure)
             raise
         if self._task is None or self._joined is None:  # else this is the event loop, which callbacks would block
             self._session.notify()

@@ -317,10 +317,8 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
     What is remembered is claimed; or what waits is folded in, and no claim is left.
     """
     transaction = batch.transaction
-    if (
-        transaction.state.is_concurrent == to_concurrent
-    ):  # another process was faster, and consumers may be at work already
-        return
+    if transaction.state.is_concurrent == to_concurrent:
+        return  # another process was faster, and consumers may be at work already
     claims.keep_others_out()
     policy = transaction.cache.policy
     if not isinstance(policy, TwoTierDetector):

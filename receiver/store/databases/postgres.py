@@ -164,9 +164,8 @@ class PostgresRows(sql_rows.SqlRows):
     def _begun(self, isolation_level: str, select: str) -> tuple[Any, ...] | None:
         """The values of the domain's row, read as a transaction begins: both on one way to the server and back."""
         if self.server_run is None:
-            self.driver.autocommit = (
-                True  # so that the driver begins no transaction of its own, for which it would wait
-            )
+            # Else the driver would begin a transaction of its own, and wait for that.
+            self.driver.autocommit = True
             self.server_run = run_of(self.connection, self.driver)
         with self.driver.pipeline():
             self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
