@@ -229,7 +229,7 @@ class KeptConnection(Guarded):
             self._discard()  # which rolls back too, whatever the connection was in the middle of
             raise
         finally:
-            self.release()
+            self._thread_lock.release()  # at once: an interrupt where a function of ours begins would leave it locked
 
     def _connected(self) -> Connection:
         if self._kept is not None and self._database.is_replaced(driver_of(self._kept)):

@@ -10,6 +10,8 @@ from sqlalchemy import text
 
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
+from receiver.senders import SequenceIdMaker
+from receiver.settings import StoreSettings
 from receiver.store import connections
 from tests.durable.opened import opened
 from tests.stores import engine_of, execute
@@ -69,3 +71,19 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
     assert audit(store_url).findings == ()
     with engine_of(store_url).connect() as connection:
         assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
+
+
+def test_an_interrupt_anywhere_gives_no_number_twice_and_lets_go_of_the_store(sqlite_url):
+    numbers, point = [], 0
+    with SequenceIdMaker.open(
+        sqlite_url, message_source_id="m", store_settings=StoreSettings(lock_timeout_secs=0.3)
+    ) as maker:
+        while True:
+            point += 1
+            with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
+                numbers.append(maker.next())
+            numbers.append(maker.next())
+            if not interrupt.has_come:
+                break
+    assert point > 10
+    assert len(set(numbers)) == len(numbers)
