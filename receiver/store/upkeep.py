@@ -21,15 +21,11 @@ from receiver.store.packed import add_waiting, from_rows, pack_of_target
 from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
+    METADATA,
     DomainState,
-    arrivals,
-    claims,
     domains,
-    joined,
     message_rows,
-    nodes,
     parked,
-    positions,
     receipts,
     targets,
     unpacked,
@@ -283,12 +279,14 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
 
     with upkeep(address) as kept, kept.transaction(lock) as (connection, _):
         packed = _messages_in(connection, waiting.c.target_id.in_(of_its_targets))
-        _, unpacked_gone, parked_gone = (
-            connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
-            for table in (waiting, unpacked, parked)
-        )
-        receipts_gone, targets_gone, *_ = (
-            connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
-            for table in (receipts, targets, joined, positions, nodes, claims, arrivals, domains)
-        )
-        return Dropped(receipts_gone, packed + unpacked_gone, parked_gone, targets_gone)
+        gone = {
+            table: connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
+            for table in METADATA.tables.values()
+            if "target_id" in table.c and table is not targets
+        }
+        gone |= {
+            table: connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
+            for table in METADATA.tables.values()
+            if "domain_id" in table.c
+        }
+        return Dropped(gone[receipts], packed + gone[unpacked], gone[parked], gone[targets])
