@@ -38,7 +38,7 @@ from receiver.steps.link import link
 from receiver.steps.measuring import measure
 from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
-from receiver.steps.replaying import behind_tails, judged, replayed
+from receiver.steps.replaying import TailedChunks
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
@@ -82,49 +82,34 @@ class ChunkedLog(Replays, Closing):
         """How it is cut up."""
         self._pieces = pieces.only(Piece)
         seen = seen_of(reports, domain_key(plan.key))
-        self._measures = Measures.of(seen.log, max_missed)
+        measures = Measures.of(seen.log, max_missed)
 
         links, before_us, id_counts = link(self._pieces, plan)
         chunks, counts, elsewhere = assemble(self._pieces, links, plan, before_us)
         links.forget()
         if not plan.keeps_rows:
             pieces.forget()
-        measured = measure(chunks, plan, counts, before_us, self._measures)
-        self._measured, self._totals, shares, over_chunks = measured
+        measured, totals, shares, over_chunks = measure(chunks, plan, counts, before_us, measures)
         chunks.forget()
+        self._chunks = TailedChunks(measured, plan, totals, measures)
 
         domain_of = plan.chunk_domain.tolist()
         needed = [
             (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
             for each in elsewhere + over_chunks
         ]
-        self.facts = facts_of(seen, self._measures, domain_of, shares, ids=id_counts, elsewhere=needed)
-        self._behind: tuple[int, int, RowFlow] | None = None
-        """Chunks behind their tails, and the largest window and expiry that the tails suit."""
+        self.facts = facts_of(seen, measures, domain_of, shares, ids=id_counts, elsewhere=needed)
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> list[_Counts]:
-        behind = self._behind_tails(*largest)
-        return replayed(behind, self.plan, self._measures, work, kind).collect(what)
+        return self._chunks.replayed(work, kind, *largest).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
-        return judged(behind, self.plan, self._measures, window, expiry_us)
+        return self._chunks.judged(window, expiry_us)
 
     def close(self) -> None:
         """Forget what is kept of the log."""
-        for flow in (self._pieces, self._measured, *(self._behind[2:] if self._behind else ())):
-            flow.forget()
-
-    def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
-        """The chunks with tails for windows and expiries up to these: kept, and made anew only for larger ones."""
-        if self._behind is not None:
-            if self._behind[0] >= window and self._behind[1] >= expiry_us:
-                return self._behind[2]
-            self._behind[2].forget()
-        behind = behind_tails(self._measured, self.plan, self._totals, window, expiry_us)
-        kept, _ = behind.dealt(self.plan.tasks).kept("Putting chunks behind their tails")
-        self._behind = window, expiry_us, kept
-        return kept
+        self._pieces.forget()
+        self._chunks.forget()

@@ -1,7 +1,7 @@
 """Each chunk replayed from its true starting state, by the kernel of the whole log.
 
 `behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` that they refer to; out, these, and more `EarlierReceipts`, which
-chunks leave to later ones as their *tails*. `replayed` and `judged`: in, all these; out, what is made of each chunk's replay.
+chunks leave to later ones as their *tails*. `TailedChunks`: in, all these; out, what is made of each chunk's replay.
 
 What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only their
 receipts that can still change a verdict or a count:
@@ -34,6 +34,56 @@ from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, i
 from receiver.steps.measuring import SourceTotals
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
+
+
+class TailedChunks:
+    """The chunks of a log, to be replayed behind their tails. Chunks with tails are kept, and made anew only for larger
+    windows and expiries."""
+
+    def __init__(self, measured: RowFlow, plan: CutPlan, totals: SourceTotals, measures: Measures) -> None:
+        self.measured, self.plan, self.totals, self.measures = measured, plan, totals, measures
+        self._behind: tuple[int, int, RowFlow] | None = None
+        """The chunks behind their tails, and the largest window and expiry that the tails suit."""
+
+    def replayed(
+        self, work: Callable[[Section], Iterable[Any]], kind: type[Any], window: int, expiry_us: int
+    ) -> RowFlow:
+        """Values of a `kind`, which `work` makes of each chunk by windows and expiries up to these."""
+        plan, measures = self.plan, self.measures  # not the log, which no task could take
+
+        def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
+            for _, section in _sections(rows, plan, measures):
+                yield from (Row(0, value) for value in work(section))
+
+        return self._kept_behind(window, expiry_us).each_key(of_task, kind)
+
+    def judged(self, window: int, expiry_us: int) -> RowFlow:
+        """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
+        plan, measures = self.plan, self.measures
+
+        def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
+            for receipts, section in _sections(rows, plan, measures):
+                (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
+                caught = counts.needs_us <= expiry_us
+                number = receipts.number[section.duplicates[caught] - section.counted_from]
+                yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
+
+        return behind_tails(self.measured, plan, self.totals, window, expiry_us).grouped(of_task, plan.tasks, Caught)
+
+    def forget(self) -> None:
+        """Forget what is kept of them."""
+        for flow in (self.measured, *(self._behind[2:] if self._behind else ())):
+            flow.forget()
+
+    def _kept_behind(self, window: int, expiry_us: int) -> RowFlow:
+        if self._behind is not None:
+            if self._behind[0] >= window and self._behind[1] >= expiry_us:
+                return self._behind[2]
+            self._behind[2].forget()
+        behind = behind_tails(self.measured, self.plan, self.totals, window, expiry_us)
+        kept, _ = behind.dealt(self.plan.tasks).kept("Putting chunks behind their tails")
+        self._behind = window, expiry_us, kept
+        return kept
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> RowFlow:
@@ -183,31 +233,6 @@ class _Giver:
         source = self._receipts.source[rows]
         ends = np.searchsorted(source, np.arange(len(due)), side="right")
         return rows[ends[source] - np.arange(len(rows)) <= due[source]]
-
-
-def replayed(
-    behind: RowFlow, plan: CutPlan, measures: Measures, work: Callable[[Section], Iterable[Any]], kind: type[Any]
-) -> RowFlow:
-    """Values of a `kind`, which `work` makes of each chunk. The flow was dealt by task."""
-
-    def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        for _, section in _sections(rows, plan, measures):
-            yield from (Row(0, value) for value in work(section))
-
-    return behind.each_key(of_task, kind)
-
-
-def judged(behind: RowFlow, plan: CutPlan, measures: Measures, window: int, expiry_us: int) -> RowFlow:
-    """`Caught`. The plan keeps rows."""
-
-    def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-        for receipts, section in _sections(rows, plan, measures):
-            (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
-            caught = counts.needs_us <= expiry_us
-            number = receipts.number[section.duplicates[caught] - section.counted_from]
-            yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
-
-    return behind.grouped(of_task, plan.tasks, Caught)
 
 
 def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterator[tuple[ChunkReceipts, Section]]:
