@@ -62,16 +62,21 @@ class Guarded:
     def acquire(self, owner: Hashable = None) -> None:
         """Have it to ourselves; `ClosedError` also if it was closed while we waited."""
         self.check_usable()  # before the lock, which a process forked off may have got locked, for ever
-        if not self._thread_lock.acquire(timeout=self.patience_secs):
+        has_it: list[bool] = []
+        try:
+            # What C does alone, with what comes of it in a list: no interrupt can come in between.
+            has_it += map(self._thread_lock.acquire, [True], [self.patience_secs])
+            if has_it[0]:
+                self.check_usable()
+        except BaseException:
+            if any(has_it):
+                self._thread_lock.release()
+            raise
+        if not has_it[0]:
             raise StoreBusyError(
                 f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
                 hint=f"keep {self._uses} short, or raise lock_timeout_secs",
             )
-        try:
-            self.check_usable()
-        except BaseException:
-            self._thread_lock.release()
-            raise
         self.held_by = owner
 
     def release(self, owner: Hashable = None) -> None:

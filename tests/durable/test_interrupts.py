@@ -34,9 +34,9 @@ class Interrupt:
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
 
-    def _watch(self, frame, event, of):
-        is_point = event == "call" or (event == "c_return" and of.__name__ != "acquire")
-        # Where `__exit__` or a lock's `acquire` is interrupted, nobody can know of it: that is Python's.
+    def _watch(self, frame, event, _of):
+        is_point = event in {"call", "c_return"}
+        # Where `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's.
         if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
             self.left -= 1
             if not self.left:

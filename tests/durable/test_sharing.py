@@ -101,12 +101,12 @@ def test_it_is_closed_while_another_thread_waits(any_url, monkeypatch, waits_to)
 
         release = lock.release
 
-        def acquire(self, **wait):
+        def acquire(self, *wait):
             monkeypatch.setattr(session, "_thread_lock", lock)
             closing = threading.Thread(target=receiver.close)
             closing.start()
             closing.join()
-            return lock.acquire(**wait)
+            return lock.acquire(*wait)
 
     monkeypatch.setattr(session, "_thread_lock", ClosedMeanwhile())
     if waits_to == "close":
