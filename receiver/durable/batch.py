@@ -76,7 +76,7 @@ class Batch:
         self._is_open = True
         # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over
         # isn't simple, so `decide` tests for both at once.
-        self._is_simple = not (policy.goes_by_send_time or self._transactional is not None)
+        self._is_simple = not policy.goes_by_send_time
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

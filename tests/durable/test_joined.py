@@ -332,6 +332,18 @@ def test_no_phantoms_of_what_was_rolled_back(orders, store_url, engine):
         assert orders.status().rx == 0
 
 
+def test_no_phantoms_of_what_was_read_before_it_was_rolled_back(orders, store_url, engine):
+    """Though the newest receipt comes again, under its number and at its time."""
+    with opened(store_url) as other:
+        with engine.connect() as connection:
+            send(orders, "lost", "tail", connection=connection)
+            with other.batch(connection):
+                pass
+            connection.rollback()
+        send(orders, "kept", "tail")
+        assert undone(other, "lost", "kept", "tail") == [NEW, DUPLICATE, DUPLICATE]
+
+
 def test_a_transaction_may_be_the_first_thing_ever(store_url, engine):
     with opened(store_url, settings=sizes(3, 0)) as orders, engine.begin() as connection:
         assert send(orders, "a", connection=connection) == [NEW]

@@ -165,6 +165,16 @@ def test_a_rejected_batch_leaves_no_trace(store_url):
         assert connection.exec_driver_sql("SELECT count(*) FROM paid").scalar() == 0
 
 
+def test_an_id_used_again_rejects_no_batch(any_url):
+    """It is delivered, so its batch isn't to come again."""
+    with opened(any_url, policy="artemis:id_cache_size=9", reject_batches=True, id_reuse="deliver") as receiver:
+        for body in "123":
+            with receiver.batch() as batch:
+                assert batch.receive("a", received_at_us=0, body_digest=body).deliver
+        with pytest.raises(BatchRejectedError), receiver.batch() as batch:
+            batch.receive("a", received_at_us=0, body_digest="2")
+
+
 def test_a_minimum_message_time(any_url):
     """It is recorded with its batch, alone too; ids without a send time go by when they were received."""
     options = {"policy": "cmq:retry=2,network=1"}

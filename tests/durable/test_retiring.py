@@ -11,7 +11,7 @@ from receiver import Verdict
 from receiver.durable.audit import look
 from receiver.durable.forgetting import retire_sources
 from receiver.durable.retirement import DAY_US
-from receiver.errors import SettingsError
+from receiver.errors import SettingsError, StoreError
 from receiver.settings import ReceiverSettings
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes, undone
@@ -150,6 +150,18 @@ def test_what_a_batch_retires_is_rolled_back_with_it(any_url):
             raise UndoError
         assert orders.status().retired_sources == 0
         assert receive(orders, ("a", "s", 0)) == [DUPLICATE]
+
+
+def test_what_a_batch_retires_that_fails_is_not_retired(store_url):
+    """Though the batch has decided on nothing."""
+    with opened(store_url, settings=sizes(2, 0)) as orders:
+        receive(orders, ("a", "s", 0), ("b", "t", 0))
+    with opened(store_url, settings=sizes(2, 0, max_sources=1)) as orders:
+        with pytest.raises(StoreError), orders.batch() as batch:
+            batch.connection.exec_driver_sql("ALTER TABLE receiver_receipt RENAME TO gone")
+        assert undone(orders, "a", "b") == [DUPLICATE, DUPLICATE]
+        receive(orders, (None, None, 0))
+        assert undone(orders, "a", "b") == [NEW, DUPLICATE]
 
 
 def test_another_process_notices(store_url):

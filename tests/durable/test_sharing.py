@@ -4,10 +4,11 @@ import threading
 import time
 
 import pytest
+from sqlalchemy import NullPool, create_engine
 
 from receiver.errors import ClosedError, StoreBusyError
 from receiver.store.sql_rows import ROWS_AT_ONCE
-from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes
+from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes, undone
 
 SHORT_SECS = 0.2
 
@@ -46,6 +47,31 @@ def test_who_is_far_behind_reads_on_though_others_have_deleted_what_it_knew(stor
         with one.batch() as batch:
             assert batch.receive(f"{last}", received_at_us=last).verdict is DUPLICATE
             assert batch.receive("x", received_at_us=last).verdict is NEW
+
+
+def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with opened(store_url) as orders, opened(store_url) as other:
+        send(orders, "x")
+        policy = orders.session.cache.policy
+        undone(orders)
+        with orders.batch():
+            pass
+        with engine.connect() as connection:
+            undone(orders, connection=connection)
+        send(other, "y")
+        undone(orders)
+        assert send(orders, "x", "y") == [DUPLICATE, DUPLICATE]
+        assert orders.session.cache.policy is policy
+
+
+def test_an_interrupt_may_leave_memory_half_changed(any_url):
+    with opened(any_url) as orders:
+        send(orders, "x")
+        with pytest.raises(KeyboardInterrupt), orders.batch():
+            orders.session.cache.policy._newest.clear()
+            raise KeyboardInterrupt
+        assert send(orders, "x") == [DUPLICATE]
 
 
 def test_another_domain_is_free_unless_it_is_in_the_same_file(store_url):
