@@ -131,7 +131,7 @@ def hold(wanted: Hold) -> None:
         for other in _HOLDS:
             if (other.owner, other.lock) != (wanted.owner, wanted.lock):
                 continue
-            if other.domain is not None and other.domain == wanted.domain:
+            if other.domain == wanted.domain:
                 raise under_way(wanted.owner)
             # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
             if other.holder() is not wanted.holder():

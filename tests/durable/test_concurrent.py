@@ -6,10 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
+from psycopg.errors import LockNotAvailable
 from sqlalchemy import NullPool, create_engine, text
 
 from receiver import Receiver
 from receiver.durable.audit import audit, look
+from receiver.durable.concurrent import _LOOK_SECS
 from receiver.durable.forgetting import forget, look_up
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
@@ -182,6 +184,35 @@ def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
         until(lambda: orders.is_folding and waiting(url) == 0)
         with concurrent(url, settings=sizes(1, 0)):
             until(lambda: claims(url) == ["c"])
+
+
+def test_what_could_not_be_released_is_released_later(fresh_postgres_url):
+    """Though it was forgotten by the batch before, which retired a source."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(2, 0, max_sources=1), patience_secs=0.1) as orders:
+        folder = orders._folder
+        folder.close()
+        with orders.batch() as batch:
+            batch.receive_many([("a", "s", 0), ("b", "t", 0)])
+        folder._fold_some()
+        with callers(url) as connection:
+            connection.execute(text("LOCK TABLE receiver_claim"))
+            with pytest.raises(LockNotAvailable):
+                folder._fold_some()
+        assert claims(url) == ["a", "b"]
+        folder._fold_some()
+        assert claims(url) == ["b"]
+
+
+def test_nothing_is_written_while_nothing_comes(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        send(orders, "a")
+        until(lambda: orders.is_folding and waiting(url) == 0)
+        until(lambda: orders._folder._known is not None)
+        written = look(url).domains[0].state.last_writer
+        time.sleep(5 * _LOOK_SECS)
+        assert look(url).domains[0].state.last_writer == written
 
 
 def test_a_lost_folder_is_replaced(fresh_postgres_url):

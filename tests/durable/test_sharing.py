@@ -68,7 +68,7 @@ def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
 def test_an_interrupt_may_leave_memory_half_changed(any_url):
     with opened(any_url) as orders:
         send(orders, "x")
-        with pytest.raises(KeyboardInterrupt), orders.batch():
+        with pytest.raises(KeyboardInterrupt), orders.batch():  # noqa: PT012
             orders.session.cache.policy._newest.clear()
             raise KeyboardInterrupt
         assert send(orders, "x") == [DUPLICATE]

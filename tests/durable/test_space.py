@@ -73,6 +73,20 @@ def test_no_more_than_a_quarter_waits_to_be_deleted(store_url, seed, batch_size)
     assert rows_in(store_url) == live, "closing leaves nothing to be deleted"
 
 
+def test_what_is_forgotten_within_its_batch_is_never_appended(store_url):
+    with opened(store_url, settings=sizes(1, 0)) as receiver:
+        send(receiver, "a", "b")
+        assert rows_in(store_url) == 1
+
+
+def test_bodies_of_forgotten_ids_leave_memory(any_url):
+    with opened(any_url, settings=sizes(10, 0)) as receiver:
+        for start in range(0, 6_000, 2_000):
+            with receiver.batch() as batch:
+                batch.receive_many((f"{n}", None, n, False, None, "body") for n in range(start, start + 2_000))
+        assert len(receiver.session.cache._histories) == 10
+
+
 def test_a_file_shrinks_with_its_domain(sqlite_url, seed):
     with opened(sqlite_url, settings=sizes(400, 0)) as receiver:
         feed(receiver, 30_000, 1_000, random.Random(seed))
