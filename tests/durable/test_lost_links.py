@@ -127,9 +127,28 @@ def test_cut_after_the_commit(proxy, direct_url, seed, cut):
         proxy.arm(cut)
         bridge.send(1)
         assert not proxy.armed
+        with Bridge(direct_url, seed, patience_secs=2) as other:  # who isn't kept waiting
+            other.send(2)
         assert bridge.send(1) == ALL_DUPLICATES
-        bridge.send(2)
-    bridge.verify(direct_url, batches=[0, 1, 1, 2])
+        bridge.send(3)
+    bridge.verify(direct_url, batches=[0, 1, 2, 1, 3])
+
+
+def test_the_outcome_is_read_once_the_database_is_back(proxy, direct_url, seed):
+    def come_back() -> None:
+        while proxy.armed:
+            time.sleep(0.001)
+        time.sleep(0.3)
+        proxy.reachable = True
+
+    with Bridge(proxy.url, seed) as bridge:
+        proxy.arm(Cut.BEFORE_REPLY, then_unreachable=True)
+        coming = threading.Thread(target=come_back)
+        coming.start()
+        bridge.send(0)
+        coming.join()
+        assert bridge.send(0) == ALL_DUPLICATES
+    bridge.verify(direct_url, batches=[0, 0])
 
 
 @pytest.mark.parametrize("cut", Cut)
@@ -175,7 +194,7 @@ def test_outcome_that_cant_be_read(proxy, direct_url, seed, cut):
 
 
 def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
-    """Whether one's own batch is among what was recorded since can't be known then, or is reported right."""
+    """Whether one's own batch is among what was recorded since can't be known then."""
     failures = []
 
     def send_and_be_cut_off() -> None:
@@ -194,6 +213,8 @@ def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
         other.send(2)
         proxy.reachable = True
         sending.join()
+        (failure,) = failures
+        assert "isn't known" in failure.message
         assert bridge.send(1) == ALL_DUPLICATES
         bridge.send(3)
     bridge.verify(direct_url, batches=[0, 1, 2, 1, 3])
