@@ -84,7 +84,9 @@ class Recorder(Closing):
         self._unfinished = self.folder.unfinished()
         self.patience_secs = _PATIENCE_SECS if store is None else store[1].lock_timeout_secs
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Entered rather than the condition, which an interrupt may leave locked: that is written in Python."""
+        self._changed = threading.Condition(self._lock)
         self._waiting_bytes = 0
         """How much waits in the store: what was left when files were last made, and what has been packed since."""
         self._wakes_at_bytes = self._settings.rotate_bytes
@@ -119,7 +121,7 @@ class Recorder(Closing):
             self.dropped += receipts
             self.last_error = _FORKED
             return None
-        with self._changed:
+        with self._lock:
             if self._closing and self._store is None:  # in a store they wait for whoever records there next
                 self._drop(receipts, _CLOSED)
                 return None
@@ -141,7 +143,7 @@ class Recorder(Closing):
         """Note that the batch of this row is committed."""
         if self._in_a_child():
             return
-        with self._changed:
+        with self._lock:
             if self._store is None and not self._is_appended(row):
                 return
             self.written += row.receipts
@@ -164,7 +166,7 @@ class Recorder(Closing):
         """Wait until files are made of what was due before the call."""
         if self._in_a_child():
             return
-        with self._changed:
+        with self._lock:
             self._ask()
             asked = self._asked
             self._changed.wait_for(lambda: self._done >= asked or self._closing)
@@ -173,7 +175,7 @@ class Recorder(Closing):
         """Make a file of what waits; later receipts are dropped. Closing again does nothing."""
         if self._in_a_child():
             return
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         self._maker.join()
@@ -210,12 +212,12 @@ class Recorder(Closing):
         """Make files whenever one is due, and of all that waits in the end."""
         secs, closing = self._settings.rotate_secs, False
         while not closing:
-            with self._changed:
+            with self._lock:
                 patience_secs = max(_SHORTEST_WAIT_SECS, min(secs, threading.TIMEOUT_MAX))
                 self._changed.wait_for(lambda: self._closing or self._asked > self._done, patience_secs)
                 asked, closing = self._asked, self._closing
             secs = self._tried(everything=closing)
-            with self._changed:
+            with self._lock:
                 self._done = asked
                 self._changed.notify_all()
         if self._failing:
@@ -230,7 +232,7 @@ class Recorder(Closing):
             self._failing = self._failing or self._store is not None
             self._drop(0, _reason(error))
             return _RETRY_SECS
-        with self._changed:
+        with self._lock:
             if self._store is not None:
                 self._waiting_bytes += left.size_bytes - waiting_bytes
                 self._wakes_at_bytes = self._settings.rotate_bytes
@@ -249,7 +251,7 @@ class Recorder(Closing):
         return left
 
     def _leave_unfinished(self, *, everything: bool) -> Left:
-        with self._changed:
+        with self._lock:
             left = Left(0, self._unfinished.size_bytes, self._unfinished.began_us)
             if left.size_bytes and (everything or self._secs_to_file(left) <= 0):
                 self._unfinished.leave()
@@ -290,7 +292,7 @@ class Recorder(Closing):
             _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
 
     def _drop(self, receipts: int, reason: str) -> None:
-        with self._changed:
+        with self._lock:
             self.dropped += receipts
             self.last_error = reason
             said = f"not recording: {reason}" if receipts else f"no file can be made, so receipts wait: {reason}"

@@ -1,6 +1,7 @@
 """An interrupt, such as Ctrl-C or a handler of a signal that raises, at each point of a batch at which Python lets one in."""
 
 import sys
+import threading
 from collections import Counter
 from contextlib import suppress
 from typing import Self
@@ -8,15 +9,16 @@ from typing import Self
 import pytest
 from sqlalchemy import text
 
+from receiver import recording
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections
-from tests.durable.opened import opened
+from tests.durable.opened import opened, send
 from tests.stores import engine_of, execute
 
-FILES = {module.__file__ for module in (batch, concurrent, session, connections)}
+FILES = {module.__file__ for module in (batch, concurrent, session, connections, recording)}
 ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__code__}
 
 
@@ -37,6 +39,8 @@ class Interrupt:
     def _watch(self, frame, event, _of):
         is_point = event in {"call", "c_return"}
         # Where `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's.
+        if frame.f_code.co_filename == threading.__file__:  # a Condition, which is written in Python
+            frame = frame.f_back
         if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
             self.left -= 1
             if not self.left:
@@ -87,3 +91,22 @@ def test_an_interrupt_anywhere_gives_no_number_twice_and_lets_go_of_the_store(sq
                 break
     assert point > 10
     assert len(set(numbers)) == len(numbers)
+
+
+def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, tmp_path):
+    point = 0
+    with opened(sqlite_url, patience_secs=0.3, record=tmp_path) as receiver:
+        recorder = receiver.session.recorder
+        while True:
+            point += 1
+            with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
+                send(receiver, str(point))
+            other = threading.Thread(target=recorder.packed, args=((), ()), daemon=True)
+            other.start()
+            other.join(5)
+            if is_kept := other.is_alive():
+                recorder._changed.release()  # or nothing would end
+            assert not is_kept
+            if not interrupt.has_come:
+                break
+    assert point > 20
