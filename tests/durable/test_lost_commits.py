@@ -25,6 +25,7 @@ from tests.durable.async_opened import send as async_send
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
 from tests.durable.test_concurrent import until, waiting
+from tests.policies.cases import KINDS
 from tests.postgres import shown
 from tests.senders.making import application, billing, gateway, numbers
 from tests.standby import primary_and_standby
@@ -335,3 +336,21 @@ def test_a_loss_that_no_row_shows(store_url):
             batch.advance(min_msg_time_us=1)
         assert send(orders, "kept") == [DUPLICATE]
     assert_sound(store_url)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_loss_that_the_connection_does_not_show_under_any_policy(sqlite_url, kind, is_known):
+    """Each receipt with an id leaves a row, and its row tells."""
+    kept, lost, *_ = kind.ids
+    with opened(sqlite_url, policy=kind.text(*kind.roomy)) as orders:
+
+        def received(id_, received_at_us):
+            with orders.batch() as batch:
+                return batch.receive(id_, received_at_us=received_at_us).verdict
+
+        received(kept, 0)
+        with lost_unseen(sqlite_url):
+            received(kept if is_known else lost, 5)
+        assert [received(lost, 1), received(kept, 1)] == [NEW, DUPLICATE]
+    assert_sound(sqlite_url)
