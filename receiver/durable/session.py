@@ -317,8 +317,8 @@ class Transaction:
                 self.state = session.check_own(log.begin(), given)
                 session.settle(log)
                 self._has_read_on = self.cache.follow(log, self.state)
-        except BaseException:
-            log.rollback()
+        except BaseException as error:
+            _give_up(log, error)
             session.release(held.owner)
             release(held)
             raise
@@ -339,7 +339,7 @@ class Transaction:
         if has_decided or may_be_half_done or may_vanish:
             self.cache.drop()
         try:
-            self.log.rollback()
+            _give_up(self.log, error)
         finally:  # an interrupt may come meanwhile, and this thread would be refused the domain for ever
             self._end()
 
@@ -368,9 +368,9 @@ class Transaction:
                 session.count(tally)
             cache.advance(state, changes.rows)
             log.give_back_space()
-        except BaseException:
+        except BaseException as error:
             cache.drop()
-            log.rollback()  # an interrupt may have come before the commit, and others would wait for the domain
+            _give_up(log, error)  # an interrupt may have come before the commit, and others would wait for the domain
             raise
         finally:
             self._end()
@@ -455,6 +455,14 @@ class Transaction:
             release(self._held)
         else:  # the domain stays locked until the caller's transaction ends
             self._held.domain, self._held.is_over = None, self._joined.is_over
+
+
+def _give_up(log: DomainLog, error: BaseException | None) -> None:
+    """Roll back. What an interrupt has left locked in a driver would wait for itself: there the connection ends."""
+    if error is None or isinstance(error, Exception):
+        log.rollback()
+    else:
+        log.discard()
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:

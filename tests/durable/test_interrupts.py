@@ -15,7 +15,8 @@ from receiver.durable.audit import audit
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections
-from tests.durable.opened import opened, send
+from receiver.store.sql_rows import driver_of
+from tests.durable.opened import NEW, opened, send
 from tests.stores import engine_of, execute
 
 FILES = {module.__file__ for module in (batch, concurrent, session, connections, recording)}
@@ -110,3 +111,17 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
             if not interrupt.has_come:
                 break
     assert point > 20
+
+
+def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url):
+    def interrupted():
+        with suppress(KeyboardInterrupt), receiver.batch() as batch:
+            driver_of(batch.connection).lock.acquire()
+            raise KeyboardInterrupt
+
+    with opened(fresh_postgres_url, patience_secs=0.3) as receiver:
+        thread = threading.Thread(target=interrupted, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive()
+        assert send(receiver, "a") == [NEW]
