@@ -9,9 +9,10 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
+from pyarrow import parquet
 from sqlalchemy import NullPool, create_engine, text
 
-from receiver import Recording, recording
+from receiver import Receipt, Recording, recording
 from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, read_logs
 from tests.durable.async_opened import orders_and_engine, run
@@ -152,3 +153,30 @@ def test_a_path_that_cannot_be_recorded_to_opens_nothing(sqlite_url, tmp_path, n
     with opened(sqlite_url) as orders:
         send(orders, "a")
     assert Counter(path.suffix for path in tmp_path.iterdir())[".zst"] == 0
+
+
+def test_all_that_a_receipt_says_is_recorded(store_url, tmp_path):
+    said = [
+        Receipt("", None, 6),
+        Receipt("a", "s", 7),
+        Receipt("", "s", 7),
+        Receipt("b", None, 7, redelivered=True),
+        Receipt("c", None, 7, jms_timestamp_ms=5),
+        Receipt("d", None, 7, body_digest="x"),
+        Receipt("e", None, 1),
+    ]
+    with opened(store_url, record=tmp_path / "receipts.parquet") as orders, orders.batch() as batch:
+        batch.receive_many(said)
+    (file,) = tmp_path.glob("receipts*.parquet")
+    recorded = [
+        Receipt(
+            row["unique_message_id"],
+            row["message_source_id"],
+            row["received_at"].microsecond,
+            row["jms_redelivered"],
+            row["jms_timestamp"],
+            row["body_digest"],
+        )
+        for row in parquet.read_table(file).to_pylist()
+    ]
+    assert recorded == said
