@@ -221,7 +221,8 @@ class Recorder(Closing):
                 self._done = asked
                 self._changed.notify_all()
         if self._failing:
-            _LOGGER.warning("the recording lacks %d receipts; others may wait in the store", self.dropped)
+            lacking = f"the recording lacks {self.dropped} receipts; others" if self.dropped else "receipts"
+            _LOGGER.warning("%s may wait in the store", lacking)
 
     def _tried(self, *, everything: bool) -> float:
         """Make files, as far as that is possible; after how many seconds to look again."""
