@@ -154,12 +154,13 @@ def needs_together(log: Replays, tried: PerPart[Sequence[int]], largest: Pair) -
     part's duplicates than allowed; 0 where none is needed. Nothing that is asked later exceeds `largest`.
     """
     facts = log.facts
+    max_missed = facts.max_missed  # for `work`, which may be sent to tasks: not with all the facts
     # A window that catches all of a part needs no expiry, and the need without a window is known.
     parts = zip(facts.parts, tried, strict=True)
     windows = sorted({window for part, of_part in parts for window in of_part if 0 < window < part.windows.most})
 
     def work(section: Section) -> Iterator[TopNeeds]:
-        return _top_needs(section, windows, facts.max_missed)
+        return _top_needs(section, windows, max_missed)
 
     needs_us: defaultdict[tuple[int, int], list[Int64s]] = defaultdict(list)
     for top in log.in_sections("Trying windows", work, TopNeeds, largest) if windows else ():
@@ -170,7 +171,7 @@ def needs_together(log: Replays, tried: PerPart[Sequence[int]], largest: Pair) -
         if window == 0:
             return facts.parts[part].expiry_us
         own = needs_us.get((part, window))
-        return expiry_need_us(np.concatenate(own), facts.max_missed) if own else 0
+        return expiry_need_us(np.concatenate(own), max_missed) if own else 0
 
     return tuple([(window, need_us(part, window)) for window in of_part] for part, of_part in enumerate(tried))
 
