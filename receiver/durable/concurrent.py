@@ -25,7 +25,7 @@ from sqlalchemy import Connection, Engine
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, not_open
 from receiver.durable.duplicates import Duplicate
-from receiver.durable.session import DomainSession, unknown_outcome
+from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
@@ -122,17 +122,17 @@ class ConcurrentBatch(Batch):
                 return
             if error is not None:
                 self._counters.roll_back()
-                self._roll_back()
+                self._roll_back(error)
             else:
                 self._commit()
         except BaseException as failure:
             if error is None:
                 self._counters.fail()
-            if not isinstance(failure, Exception):  # an interrupt, which may come between any two steps
-                self._roll_back()
+            if not isinstance(failure, Exception):  # it may have come between any two steps
+                self._roll_back(failure)
             raise
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, error: BaseException) -> None:
         if self._joined is not None:
             # Once its caller has ended it, what was claimed is committed or gone.
             if self._own.get_transaction() is not self._under_way[0]:
@@ -142,12 +142,15 @@ class ConcurrentBatch(Batch):
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
             return
+        if is_interrupt(error):
+            discard(self._own)
+            return
         try:
             self._own.rollback()
             self._give_back()
-        except BaseException as error:
+        except BaseException as failure:
             discard(self._own)  # whatever it is, the transaction ends with its connection
-            if not isinstance(error, Exception):
+            if not isinstance(failure, Exception):
                 raise
 
     def _roll_back_savepoints(self) -> None:
@@ -184,8 +187,8 @@ class ConcurrentBatch(Batch):
     def _commit(self) -> None:
         try:
             self._check_whole()
-        except BaseException:
-            self._roll_back()
+        except BaseException as error:
+            self._roll_back(error)
             raise
         if self._joined is not None:  # the caller commits
             return

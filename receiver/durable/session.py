@@ -12,6 +12,7 @@ committed is looked up when the domain is next used, and only then it is counted
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections import deque
@@ -100,7 +101,7 @@ class DomainSession(Guarded):
         self.unsettled: deque[Unsettled] = deque()
         """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
         self.unreported: deque[Duplicate] = deque()
-        """The duplicates of committed batches that nobody was told of yet."""
+        """The duplicates of committed batches that aren't reported yet."""
         self._on_duplicate = on_duplicate
 
     def claims_of(self, connection: Connection) -> Claims:
@@ -120,8 +121,10 @@ class DomainSession(Guarded):
         try:
             with translated(self.address):
                 yield self.log
-        finally:
-            self.log.rollback()
+        except BaseException as error:
+            _give_up(self.log, error)
+            raise
+        self.log.rollback()
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
         """Record what is received from now on."""
@@ -457,12 +460,20 @@ class Transaction:
             self._held.domain, self._held.is_over = None, self._joined.is_over
 
 
+def is_interrupt(error: BaseException | None) -> bool:
+    """Whether an exception may have come between any two steps of a driver, as KeyboardInterrupt does.
+
+    The driver's own lock may be taken still, and rolling back would wait for it for good: so the connection must end. A task
+    is cancelled where it awaits, which leaves nothing locked.
+    """
+    return not isinstance(error, Exception | asyncio.CancelledError | None)
+
+
 def _give_up(log: DomainLog, error: BaseException | None) -> None:
-    """Roll back. What an interrupt has left locked in a driver would wait for itself: there the connection ends."""
-    if error is None or isinstance(error, Exception):
-        log.rollback()
-    else:
+    if is_interrupt(error):
         log.discard()
+    else:
+        log.rollback()
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:

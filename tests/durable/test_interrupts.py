@@ -24,7 +24,7 @@ ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__cod
 
 
 class Interrupt:
-    """One at the so-manieth point: where a function of ours begins, or one of C's that ours has called has ended."""
+    """One at the point of this number. A point is where a function of ours begins, or one of C's that ours has called ends."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -39,9 +39,9 @@ class Interrupt:
 
     def _watch(self, frame, event, _of):
         is_point = event in {"call", "c_return"}
-        # Where `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's.
         if frame.f_code.co_filename == threading.__file__:  # a Condition, which is written in Python
             frame = frame.f_back
+        # Where `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's.
         if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
             self.left -= 1
             if not self.left:
@@ -113,13 +113,14 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
     assert point > 20
 
 
-def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url):
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url, is_concurrent):
     def interrupted():
         with suppress(KeyboardInterrupt), receiver.batch() as batch:
             driver_of(batch.connection).lock.acquire()
             raise KeyboardInterrupt
 
-    with opened(fresh_postgres_url, patience_secs=0.3) as receiver:
+    with opened(fresh_postgres_url, patience_secs=0.3, concurrent=is_concurrent) as receiver:
         thread = threading.Thread(target=interrupted, daemon=True)
         thread.start()
         thread.join(10)
