@@ -64,7 +64,7 @@ class Guarded:
         self.check_usable()  # before the lock, which a process forked off may have got locked, for ever
         has_it: list[bool] = []
         try:
-            # What C does alone, with what comes of it in a list: no interrupt can come in between.
+            # Both `map` and `+=` are C: no interrupt comes between getting the lock and noting that we have it.
             has_it += map(self._thread_lock.acquire, [True], [self.patience_secs])
             if has_it[0]:
                 self.check_usable()

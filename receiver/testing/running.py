@@ -196,9 +196,10 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
         warnings.simplefilter("ignore", DeprecationWarning)  # of a fork where there are threads: it makes its own
         process.start()
     theirs.close()
-    end = refused = None
+    end: End | None = None
+    refused: SettingsError | None = None
     with ours, suppress(EOFError, ConnectionError):
-        while end is refused is None:
+        while end is None and refused is None:
             if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
                 world.note(Struck(_idle(), ""))
                 process.kill()

@@ -78,12 +78,12 @@ def test_a_callback_that_raises_harms_nothing(any_url, caplog):
 
 
 def test_a_callback_that_exits_leaves_the_block_of_a_committed_batch(any_url):
-    """The program was told to end. What it doesn't acknowledge for that comes again, as a duplicate."""
-    told = []
+    """The program is to end. What it doesn't acknowledge for that comes again, as a duplicate."""
+    reported = []
 
     def exit_once(event):
-        told.append(event.unique_message_id)
-        if len(told) == 1:
+        reported.append(event.unique_message_id)
+        if len(reported) == 1:
             raise SystemExit
 
     with opened(any_url, on_duplicate=exit_once) as receiver:
@@ -91,7 +91,7 @@ def test_a_callback_that_exits_leaves_the_block_of_a_committed_batch(any_url):
             send(receiver, "x", "x", "y", "y")
         assert undone(receiver, "x", "y") == [DUPLICATE] * 2
         assert receiver.status().batches_committed == 1
-    assert told == ["x", "y"]
+    assert reported == ["x", "y"]
 
 
 def test_a_callback_may_use_the_receiver(any_url, events):
