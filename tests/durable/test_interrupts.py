@@ -113,14 +113,20 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
     assert point > 20
 
 
-@pytest.mark.parametrize("is_concurrent", [False, True])
-def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url, is_concurrent):
+@pytest.mark.parametrize("where", ["exclusive batch", "concurrent batch", "between batches"])
+def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url, where):
     def interrupted():
-        with suppress(KeyboardInterrupt), receiver.batch() as batch:
-            driver_of(batch.connection).lock.acquire()
+        is_between = where == "between batches"
+        with (
+            suppress(KeyboardInterrupt),
+            receiver.session._between_batches() if is_between else receiver.batch() as has,
+        ):
+            if is_between:
+                has.begin_reading()
+            driver_of(has.connection).lock.acquire()
             raise KeyboardInterrupt
 
-    with opened(fresh_postgres_url, patience_secs=0.3, concurrent=is_concurrent) as receiver:
+    with opened(fresh_postgres_url, patience_secs=0.3, concurrent=where == "concurrent batch") as receiver:
         thread = threading.Thread(target=interrupted, daemon=True)
         thread.start()
         thread.join(10)
