@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from receiver.logs import ReadOptions
     from receiver.logs.files import LogFile
-    from receiver.simulate.analysis import Question
     from receiver.simulate.figures import Analysis
+    from receiver.simulate.question import Question
     from receiver.spark.flow import OnProgress
     from receiver.spark.sources import Read
 

@@ -23,7 +23,7 @@ from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
-    from receiver.simulate.analysis import Question
+    from receiver.simulate.question import Question
 
 _MISSED_TOO_MANY = 1
 _GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
@@ -168,7 +168,7 @@ def simulate(
 
 
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:
-    from receiver.simulate.analysis import parse_budget_bytes
+    from receiver.simulate.question import parse_budget_bytes
 
     if budget is None:
         return settings
@@ -183,7 +183,7 @@ def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSett
 def _question(
     domain: str, window: str | None, expiry: str | None, current: str | None, settings: SimulateSettings
 ) -> Question:
-    from receiver.simulate.analysis import Question, parse_expiries_us, parse_present, parse_windows
+    from receiver.simulate.question import Question, parse_expiries_us, parse_present, parse_windows
 
     for option, text in (("--window", window), ("--expiry", expiry)):
         if text is not None and _GROUPED.fullmatch(text):

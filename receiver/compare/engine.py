@@ -18,8 +18,9 @@ from receiver.errors import IdFormatError
 from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind
+from receiver.simulate.question import Question
 from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.whole import WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
 

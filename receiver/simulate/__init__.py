@@ -9,7 +9,8 @@
 | `shares.py`, `facts.py` | what is counted of a domain or of a chunk of one; the facts of a log that it adds up to |
 | `replays.py` | what is asked of the replay of a domain or a chunk, and what the answers add up to |
 | `whole.py` | a log that one process holds whole, domain by domain; the verdict on each receipt, as rows for a table |
-| `analysis.py` | what is asked of a log, and the analysis: all that the reports show |
+| `question.py` | what is asked of a log, read from text |
+| `analysis.py` | from a log and a question to all that the reports show |
 | `recommend.py`, `findings.py` | the settings to choose from, and which to take; what stands out, in words |
 | `figures.py` | the analysis as plain values, which reports format |
 | `scenarios.py`, `synthetic.py` | synthetic logs: the ways in which messages come twice, and how each is made |

@@ -1,48 +1,16 @@
-"""What is asked of a log, and from a log that can be replayed to all that the reports show."""
+"""From a log that can be replayed, and what is asked of it, to all that the reports show."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from decimal import Decimal, DecimalException
+from collections.abc import Iterator
+from dataclasses import replace
 
-import numpy as np
-
-from receiver.domains import domain_key
-from receiver.errors import SettingsError, detects_nothing
-from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.facts import Facts
-from receiver.simulate.figures import Analysis, Pair, SourceFigures
+from receiver.simulate.figures import Analysis, SourceFigures
 from receiver.simulate.findings import Known, findings_of
+from receiver.simulate.question import Question, check_grid
 from receiver.simulate.recommend import sizing_of
 from receiver.simulate.replays import PairOutcome, Replays
-
-MAX_SETTINGS = 10_000
-_LARGEST = 10**12
-_RANGE_PARTS = 3
-_WINDOWS_HINT = "in ids, such as 2000, 0,100,2000 or 100:20000:16"
-_EXPIRIES_HINT = "in seconds, such as 120, 0,1.5,120 or 1:600:12"
-_PRESENT_HINT = "write W,E, such as 2000,120"
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What an analysis is asked; `SettingsError` for what can't be answered."""
-
-    key: str
-    """The KEY of the domains."""
-    windows: list[int] | None = None
-    """The windows of the grid. This list and that of the expiries are chosen from the log where they are None."""
-    expiries_us: list[int] | None = None
-    settings: SimulateSettings = field(default_factory=SimulateSettings)
-    present: Pair = field(default_factory=lambda: ReceiverSettings().sizes)
-    """What is set at present."""
-
-    def __post_init__(self) -> None:
-        domain_key(self.key)
-        if self.windows is not None and self.expiries_us is not None:
-            check_grid(self.windows, self.expiries_us)
 
 
 def analyse(log: Replays, question: Question) -> Analysis:
@@ -77,99 +45,3 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigure
         window_left, expiry_left_us = outcome.left(index)
         need_us = max(1, source.expiry_need_us)  # an expiry of 0 catches nothing
         yield replace(source, expiry_need_us=need_us, window_left=window_left, expiry_left_us=expiry_left_us)
-
-
-def parse_windows(values: Sequence[object] | str, name: str = "--window") -> list[int]:
-    """Windows as whole numbers, ascending, without repeats, of numbers or a LIST. `name` is what errors call it."""
-    return sorted({int(value.to_integral_value()) for value in _values(name, values, _WINDOWS_HINT)})
-
-
-def parse_expiries_us(values: Sequence[object] | str, name: str = "--expiry") -> list[int]:
-    """Expiries, in seconds, as whole microseconds: as `parse_windows` gives windows."""
-    numbers = _values(name, values, _EXPIRIES_HINT, significant_digits=3)
-    return sorted({int((number * 1_000_000).to_integral_value()) for number in numbers})
-
-
-def parse_present(text: str) -> tuple[int, int]:
-    """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
-    values = text.split(",")
-    if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
-        raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
-    window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
-    if window != window.to_integral_value():
-        raise SettingsError(f"--current: the window {window} isn't a whole number", hint=_PRESENT_HINT)
-    present = int(window), int((secs * 1_000_000).to_integral_value())
-    check_grid([present[0]], [present[1]])
-    return present
-
-
-_BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*(|k|M|G|T)(i?)B?\s*", re.IGNORECASE)
-
-
-def parse_budget_bytes(text: str) -> int:
-    """A size such as `500MB`, `2GB`, `1.5 GiB` or `1e9`, in bytes."""
-    match = _BUDGET.fullmatch(text)
-    if match is not None:
-        number, prefix, binary = match.groups()
-        unit = (1024 if binary else 1000) ** " kmgt".index(prefix.lower() or " ")
-        size_bytes = int(Decimal(number) * unit)
-        if 0 < size_bytes <= _LARGEST * 1000:
-            return size_bytes
-    raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
-
-
-def _values(
-    option: str, given: Sequence[object] | str, hint: str, significant_digits: int | None = None
-) -> list[Decimal]:
-    values: list[Decimal] = []
-    for item in given.split(",") if isinstance(given, str) else map(str, given):
-        if ":" in item:
-            values += _range(option, item, hint, significant_digits)
-        else:
-            values.append(_number(option, item, hint))
-        if len(values) > MAX_SETTINGS:
-            raise SettingsError(f"{option}: more than {MAX_SETTINGS:,} values")
-    return values
-
-
-def _number(option: str, text: str, hint: str) -> Decimal:
-    try:
-        value = Decimal(text.strip())
-    except DecimalException:
-        value = Decimal("NaN")
-    if not value.is_finite() or value < 0 or value > _LARGEST:
-        raise SettingsError(
-            f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}",
-            hint=hint,
-        )
-    return value
-
-
-def _range(option: str, text: str, hint: str, significant_digits: int | None) -> list[Decimal]:
-    parts = text.split(":")
-    if len(parts) != _RANGE_PARTS:
-        raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
-    first, last, count = (_number(option, part, hint) for part in parts)
-    if first <= 0:
-        raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")
-    if last < first:
-        raise SettingsError(f"{option}: the range {text!r} runs backwards", hint=f"write {last}:{first}:{count}")
-    if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
-        raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
-    spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
-    spaced[0], spaced[-1] = first, last  # exactly as they were written, which a power of a float needn't be
-    if significant_digits is not None:
-        spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
-    return spaced
-
-
-def check_grid(windows: list[int], expiries_us: list[int]) -> None:
-    """Refuse a grid that can't be replayed. Inside a larger grid, whoever replays leaves out the pair 0, 0."""
-    settings = len(windows) * len(expiries_us)
-    if settings > MAX_SETTINGS:
-        raise SettingsError(
-            f"{len(windows):,} windows x {len(expiries_us):,} expiries are {settings:,} settings, over {MAX_SETTINGS:,}",
-            hint="ask for fewer values: a range ends in how many",
-        )
-    if windows == [0] and expiries_us == [0]:
-        raise detects_nothing()

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from receiver.settings import SimulateSettings
-    from receiver.simulate.analysis import Question
     from receiver.simulate.facts import Facts, PartNeeds, PerPart, ValueCounts
+    from receiver.simulate.question import Question
     from receiver.simulate.replays import PairOutcome, Replays, Section
 
 _LEAST_EXPIRY_US = 1_000_000

@@ -40,8 +40,9 @@ from receiver.logs.writer import UNFINISHED, appearing, naming, open_table, repl
 from receiver.message import Tier, Verdict
 from receiver.report.json_object import analysis_object
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.analysis import Question, analyse, check_grid, parse_expiries_us, parse_windows
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis
+from receiver.simulate.question import Question, check_grid, parse_expiries_us, parse_windows
 from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.failures import translated
 from receiver.spark.flow import SparkFlow

@@ -42,7 +42,7 @@ from receiver.steps.replaying import TailedChunks
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
-    from receiver.simulate.analysis import Question
+    from receiver.simulate.question import Question
 
 _CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
 """The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""

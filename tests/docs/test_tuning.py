@@ -18,9 +18,10 @@ from receiver.logs import ReadOptions, read_logs
 from receiver.report.words import size
 from receiver.settings import SimulateSettings
 from receiver.simulate import recommend
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis, Kind
 from receiver.simulate.ingest import ingest
+from receiver.simulate.question import Question
 from receiver.simulate.recommend import sizing_of
 from receiver.simulate.whole import WholeLog
 from tests.docs.bridge import Broker

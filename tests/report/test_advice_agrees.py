@@ -21,9 +21,10 @@ from receiver.report.advice import decision
 from receiver.report.document import Items, Text
 from receiver.report.sizing import analysis_document
 from receiver.settings import ReceiverSettings, SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis
 from receiver.simulate.ingest import Receipts, ingest
+from receiver.simulate.question import Question
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 from receiver.simulate.whole import WholeLog

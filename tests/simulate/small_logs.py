@@ -11,9 +11,10 @@ from model import Model
 from receiver.domains import Channel, domain_key
 from receiver.logs import LogBatch
 from receiver.settings import SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis
 from receiver.simulate.ingest import Receipts, ingest
+from receiver.simulate.question import Question
 from receiver.simulate.whole import WholeLog
 
 SECOND_US = 1_000_000

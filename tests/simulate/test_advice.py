@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, ingested, logs
 
 from receiver.settings import SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
+from receiver.simulate.question import Question
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 

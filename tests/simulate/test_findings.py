@@ -9,9 +9,10 @@ from small_logs import SECOND_US, Receipt, analysed, batches, domains_of, findin
 
 from receiver.domains import domain_key
 from receiver.logs import StatusLine
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.findings import DOUBTS
 from receiver.simulate.ingest import ingest
+from receiver.simulate.question import Question
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from small_logs import Receipt, ingested
 
 from receiver.errors import SettingsError
-from receiver.simulate.analysis import (
+from receiver.simulate.facts import ValueCounts
+from receiver.simulate.question import (
     MAX_SETTINGS,
     Question,
     check_grid,
@@ -18,7 +19,6 @@ from receiver.simulate.analysis import (
     parse_present,
     parse_windows,
 )
-from receiver.simulate.facts import ValueCounts
 from receiver.simulate.recommend import grid_of
 from receiver.simulate.whole import WholeLog
 

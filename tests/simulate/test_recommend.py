@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, ingested, judged, logs, repeats, with_a_repeat
 
 from receiver.settings import SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind
+from receiver.simulate.question import Question
 from receiver.simulate.recommend import _rounded_up
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases

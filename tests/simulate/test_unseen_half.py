@@ -14,9 +14,10 @@ import pytest
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.writer import open_table
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind, Pair
 from receiver.simulate.ingest import Receipts, ingest
+from receiver.simulate.question import Question
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 from receiver.simulate.whole import WholeLog, duplicates_by

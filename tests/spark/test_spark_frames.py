@@ -24,8 +24,9 @@ from receiver.report.html import page_text
 from receiver.report.json_object import analysis_json
 from receiver.report.sizing import analysis_document
 from receiver.settings import SimulateSettings
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
 from receiver.simulate.ingest import ingest
+from receiver.simulate.question import Question
 from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
 from receiver.spark.frames import FrameAnalysis

@@ -13,7 +13,8 @@ from receiver.domains import domain_key
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions
 from receiver.report.json_object import analysis_object
-from receiver.simulate.analysis import Question, analyse
+from receiver.simulate.analysis import analyse
+from receiver.simulate.question import Question
 from receiver.spark import sources
 from receiver.spark.sources import read_elsewhere
 from receiver.steps.log import chunked_log

@@ -10,8 +10,8 @@ from receiver.domains import domain_key
 from receiver.errors import OutputError, SettingsError
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
-from receiver.simulate.analysis import Question
 from receiver.simulate.ingest import ingest
+from receiver.simulate.question import Question
 from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
 from receiver.spark import frames
 from receiver.spark.frames import verdict_rows, verdicts_file

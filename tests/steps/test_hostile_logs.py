@@ -5,7 +5,7 @@ import pytest
 from cut_logs import Cutting, File, written
 from test_chunked import analysed_in_chunks, analysed_whole, assert_same
 
-from receiver.simulate.analysis import Question
+from receiver.simulate.question import Question
 from tests.choosing import slow
 from tests.logs.reading import Row
 
