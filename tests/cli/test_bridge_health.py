@@ -56,7 +56,8 @@ class Supervised:
             with urlopen(f"http://{HOST}:{self._port}{page}") as answer:
                 return answer.status, answer.read().decode()
         except HTTPError as error:
-            return error.code, error.read().decode()
+            with error:
+                return error.code, error.read().decode()
         except OSError:
             assert self.process.poll() is None, self._said.read_text()
             return None
