@@ -375,8 +375,9 @@ class Folder:
 
     def _try_to_fold(self, what_then: str) -> None:
         try:
-            if self._is_folding or self._try_lock():
-                self._fold_all()
+            with translated(self._session.address):
+                if self._is_folding or self._try_lock():
+                    self._fold_all()
             self._failing = None
         except BaseException as error:  # noqa: BLE001 - what waits is in the store, and a dead thread would keep the lock
             self._let_go()

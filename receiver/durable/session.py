@@ -155,8 +155,8 @@ class DomainSession(Guarded):
                 for writer in finish_journals(folder, store_id, log.rows.last_batch):
                     log.forget_batches(state, writer)
                 log.commit()
-        except Exception:
-            _LOGGER.warning("can't finish what killed processes have recorded: %s", self.address, exc_info=True)
+        except Exception as error:  # noqa: BLE001
+            _LOGGER.warning("can't finish what killed processes have recorded: %s: %s", self.address, error)
 
     def check_own(self, state: DomainState, given: URL | None = None) -> DomainState:
         """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
@@ -251,9 +251,9 @@ class DomainSession(Guarded):
             try:
                 with translated(self.address):
                     self._tidy_up()
-            except StoreError:
+            except StoreError as error:
                 # Nothing is lost by it: who opens the domain next deletes the same.
-                _LOGGER.warning("can't tidy up %s while closing", self.address, exc_info=True)
+                _LOGGER.warning("can't tidy up while closing: %s", error)
             finally:
                 self.log.close()
                 self.release()

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTrans
 
 from receiver.errors import SettingsError, StoreBusyError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
+from receiver.store.databases import store_error
 from receiver.store.sql_rows import Changes, SqlRows, Vacuum, discard, driver_of
 from receiver.store.tables import DomainState, joined, receipts
 
@@ -224,8 +225,9 @@ class OwnLog:
         try:
             if self._rows is not None:
                 self.vacuum.run_if_due(self._rows.driver)
-        except Exception:
-            _LOGGER.warning("can't give back the space of what was deleted: %s", self.engine.url, exc_info=True)
+        except Exception as error:  # noqa: BLE001
+            failure = store_error(error, self.engine.url)
+            _LOGGER.warning("can't give back the space of what was deleted: %s", failure)
             self.discard()
 
     def close(self) -> None:

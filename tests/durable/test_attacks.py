@@ -11,6 +11,7 @@ from receiver.durable.batch import Batch
 from receiver.durable.forgetting import retire_sources
 from receiver.durable.session import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
+from receiver.settings import StoreSettings
 from receiver.store.databases.postgres import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
@@ -180,6 +181,21 @@ def test_space_that_cannot_be_given_back_takes_nothing_back(store_url, monkeypat
     (done,) = retire_sources(store_url, sources=[""])
     assert done.sources == 1
     assert "can't give back the space" in caplog.text
+    assert not any(record.exc_info for record in caplog.records)
+
+
+def test_a_domain_that_is_busy_is_closed_all_the_same(store_url, caplog):
+    """What is left to be deleted is deleted by whoever comes next. A bridge shows the warning, so it has no traceback."""
+    impatient = StoreSettings(lock_timeout_secs=0.05)
+    with opened(store_url, settings=sizes(8, 0)) as other:
+        receiver = opened(store_url, settings=sizes(8, 0), store_settings=impatient)
+        send(receiver, *"abcdefghi")
+        assert receiver.session.cache.has_deletable
+        with other.batch():
+            receiver.close()
+    (record,) = [record for record in caplog.records if "can't tidy up" in record.getMessage()]
+    assert "others hold it" in record.getMessage()
+    assert not record.exc_info
 
 
 class InterruptError(BaseException):

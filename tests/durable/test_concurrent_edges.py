@@ -358,7 +358,11 @@ def test_a_server_restarted_while_idle(caplog):
         server.kill()
         orders.close()
         server.start()
-    assert "the next receiver does" in caplog.text or "trying again" in caplog.text
+    said = [message for message in caplog.messages if "the next receiver does" in message or "trying again" in message]
+    assert said
+    assert all(": postgresql+psycopg:" in message for message in said), (
+        "a driver's own words say neither where nor what to do"
+    )
 
 
 def refusal(use):

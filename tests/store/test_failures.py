@@ -70,6 +70,7 @@ WITHOUT_STATE = [
     ('connection failed: FATAL:  role "u" does not exist', "refuses"),
     ('connection failed: FATAL:  database "d" does not exist', "no such database"),
     ('connection failed: FATAL:  permission denied for database "d"', "may not"),
+    ('connection failed: FATAL:  could not extend file "base/5/1249": No space left on device', "the disk is full"),
     ("connection failed: FATAL:  sorry, too many clients already", "no connection left"),
     ('connection failed: FATAL:  too many connections for role "u"', "no connection left"),
     ("connection failed: FATAL:  remaining connection slots are reserved", "no connection left"),

@@ -292,6 +292,7 @@ _FAULTS = {
 }
 """By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 _IN_WORDS = {
+    "No space left": database.FULL,
     "authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
     "no pg_hba.conf entry": _REFUSED,
