@@ -108,6 +108,12 @@ class ConcurrentBatch(Batch):
         self._claims = self._session.claims_of(connection)
         self._batches.add(self._session.store_id)
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether nobody has ended the transaction, or tried to: after a COMMIT that has failed, the connection keeps it."""
+        transaction, _ = self._under_way
+        return self._own.get_transaction() is transaction and transaction is not None and transaction.is_active
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -135,7 +141,7 @@ class ConcurrentBatch(Batch):
     def _roll_back(self, error: BaseException) -> None:
         if self._joined is not None:
             # Once its caller has ended it, what was claimed is committed or gone.
-            if self._own.get_transaction() is not self._under_way[0]:
+            if not self._goes_on:
                 return
             # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
@@ -176,10 +182,8 @@ class ConcurrentBatch(Batch):
 
     def _check_whole(self) -> None:
         """Raise where the COMMIT to come would undo what was received, or some of it, without a word."""
-        connection = self._own
-        transaction, _ = self._under_way
-        is_lost = connection.closed or connection.invalidated
-        if is_lost or under_way(connection) != self._under_way or transaction is None or not transaction.is_active:
+        connection, (_, savepoint) = self._own, self._under_way
+        if connection.invalidated or not self._goes_on or connection.get_nested_transaction() is not savepoint:
             raise ended(connection, self._dbapi)
         with translated(self._session.address):
             self._claims.check_whole()
@@ -234,7 +238,7 @@ class ConcurrentBatch(Batch):
         self._session.check_process()
         if not checked:
             return []
-        if self._own.get_transaction() is not self._under_way[0]:  # the driver would begin one that nobody ends
+        if not self._goes_on:  # the driver would begin one that nobody ends
             raise ended(self._own, self._dbapi)
         with translated(self._session.address), self._lost_if_interrupted():
             claimed = self._claimed(checked)
@@ -270,7 +274,7 @@ class ConcurrentBatch(Batch):
             received_at_us = time.time_ns() // 1000
         self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
         check_receipt("" if id_ is None else id_, source, received_at_us, first=True)
-        return Receipt(id_ or None, source or None, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
+        return Receipt(id_ or None, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
 
 
 class FoldedUpTo(NamedTuple):
@@ -411,14 +415,10 @@ class Folder:
 
     def _fold_some(self) -> bool:
         """Whether more is there."""
-        try:
-            with Batch(self._session) as batch:
-                folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
-        except BaseException:
-            self._known = None
-            raise
+        with Batch(self._session) as batch:
+            folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
         self._known = known
-        return folded >= _AT_ONCE or bool(known.policy.forgotten_ids)
+        return folded >= _AT_ONCE
 
     def _is_due(self) -> bool:
         assert self._kept is not None  # noqa: S101 - it has the lock

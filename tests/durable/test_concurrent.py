@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
-from psycopg.errors import LockNotAvailable
 from sqlalchemy import NullPool, create_engine, text
 
 from receiver import Receiver
 from receiver.durable.audit import audit, look
-from receiver.durable.concurrent import _LOOK_SECS
+from receiver.durable.concurrent import _AT_ONCE
 from receiver.durable.forgetting import forget, look_up
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
+from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.stores import execute, rows_of
 
@@ -81,6 +81,14 @@ def test_a_rolled_back_batch_claims_nothing(fresh_postgres_url):
     assert claims(url) == ["a", "b"]
 
 
+@pytest.mark.parametrize("observe_only", [False, True])
+def test_a_duplicate_is_delivered_where_duplicates_are_but_observed(fresh_postgres_url, observe_only):
+    with concurrent(fresh_postgres_url, observe_only=observe_only) as orders, orders.batch() as batch:
+        new, duplicate = batch.receive_many([("a", None, 0)] * 2)
+    assert (new.verdict, new.deliver, new.delivered_anyway) == (NEW, True, False)
+    assert (duplicate.verdict, duplicate.deliver, duplicate.delivered_anyway) == (DUPLICATE, observe_only, observe_only)
+
+
 def test_others_go_on_while_one_waits(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url, patience_secs=0.5) as orders:
@@ -123,6 +131,19 @@ def test_conversion_both_ways(fresh_postgres_url):
                 assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
                 with pytest.raises(StoreError, match="any more"):
                     send(orders, "y")
+
+
+def test_converting_folds_in_whatever_waits(fresh_postgres_url):
+    """Also what doesn't fit in one folding. Else it would be judged new again."""
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        orders._folder.close()
+        with orders.batch() as batch:
+            batch.receive_many((f"{number}", None, 0) for number in range(_AT_ONCE))
+        send(orders, "a")
+    with opened(url) as exclusive:
+        assert waiting(url) == 0
+        assert send(exclusive, "a") == [DUPLICATE]
 
 
 def test_converting_drops_claims_that_nobody_made(fresh_postgres_url):
@@ -174,56 +195,6 @@ def test_converting_is_outrun_by_nobody(fresh_postgres_url):
         converting.result()
         with pytest.raises(StoreError, match="any more"):
             later.result()
-
-
-def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
-    """What is forgotten by it is claimed no longer, though nothing comes."""
-    url = fresh_postgres_url
-    with concurrent(url, settings=sizes(3, 0)) as orders:
-        send(orders, "a", "b", "c")
-        until(lambda: orders.is_folding and waiting(url) == 0)
-        with concurrent(url, settings=sizes(1, 0)):
-            until(lambda: claims(url) == ["c"])
-
-
-def test_what_could_not_be_released_is_released_later(fresh_postgres_url):
-    """Though it was forgotten by the batch before, which retired a source."""
-    url = fresh_postgres_url
-    with concurrent(url, settings=sizes(2, 0, max_sources=1), patience_secs=0.1) as orders:
-        folder = orders._folder
-        folder.close()
-        with orders.batch() as batch:
-            batch.receive_many([("a", "s", 0), ("b", "t", 0)])
-        folder._fold_some()
-        with callers(url) as connection:
-            connection.execute(text("LOCK TABLE receiver_claim"))
-            with pytest.raises(LockNotAvailable):
-                folder._fold_some()
-        assert claims(url) == ["a", "b"]
-        folder._fold_some()
-        assert claims(url) == ["b"]
-
-
-def test_nothing_is_written_while_nothing_comes(fresh_postgres_url):
-    url = fresh_postgres_url
-    with concurrent(url) as orders:
-        send(orders, "a")
-        until(lambda: orders.is_folding and waiting(url) == 0)
-        until(lambda: orders._folder._known is not None)
-        written = look(url).domains[0].state.last_writer
-        time.sleep(5 * _LOOK_SECS)
-        assert look(url).domains[0].state.last_writer == written
-
-
-def test_a_lost_folder_is_replaced(fresh_postgres_url):
-    url = fresh_postgres_url
-    with concurrent(url) as first, concurrent(url) as second:
-        until(lambda: first._folder.waiting and second._folder.waiting)
-        assert first.is_folding != second.is_folding
-        folding, other = (first, second) if first.is_folding else (second, first)
-        folding.close()
-        send(other, "a")
-        until(lambda: waiting(url) == 0)
 
 
 def test_what_is_refused(fresh_postgres_url, sqlite_url):
@@ -279,6 +250,7 @@ def test_what_waits_is_counted(fresh_postgres_url):
         with orders.batch() as batch:
             batch.receive_many([("a", None, 5), ("b", None, 3)])
             batch.receive("c", received_at_us=4)
+        assert batch.receive_many([]) == [], "as in any batch that is over"
         send(others, "a")
         with create_engine(url, poolclass=NullPool).connect() as connection:
             looks = [each.session.claims_of(connection).look() for each in (orders, others)]
@@ -329,6 +301,20 @@ def test_receipts_that_make_no_sense_are_an_error(fresh_postgres_url, caplog):
     with concurrent(url):
         until(lambda: "make no sense" in caplog.text)
     assert waiting(url) == 1, "nothing is dropped"
+
+
+def test_a_connection_goes_on_after_a_batch_that_has_failed(fresh_postgres_url):
+    """To connect anew each time would take long."""
+
+    def session_of(batch):
+        return driver_of(batch.connection).info.backend_pid
+
+    with concurrent(fresh_postgres_url) as orders:
+        with suppress(UndoError), orders.batch() as batch:
+            failed = session_of(batch)
+            raise UndoError
+        with orders.batch() as batch:
+            assert session_of(batch) == failed
 
 
 def test_more_receipts_at_once_than_a_row_can_number(fresh_postgres_url, monkeypatch):

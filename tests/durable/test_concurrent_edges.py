@@ -8,8 +8,9 @@ from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
+from psycopg.pq import TransactionStatus
 from sqlalchemy import text
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, IntegrityError
 
 from receiver.durable.session import DomainSession
 from receiver.errors import ClosedError, ReceiverError, SettingsError, StoreBusyError, StoreError
@@ -168,20 +169,6 @@ def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
             send(orders, "a")
 
 
-def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
-    """It is at an id that the rule forgets meanwhile; the claim is released once it has rolled back, though nothing comes."""
-    url = fresh_postgres_url
-    with concurrent(url, settings=sizes(1, 0)) as orders, callers(url) as connection:
-        send(orders, "a")
-        assert send(orders, "a", connection=connection) == [DUPLICATE]
-        for id_ in "bcd":
-            assert send(orders, id_) == [NEW]
-            until(lambda: waiting(url) == 0)
-        until(lambda: claims(url) == ["a", "d"])
-        connection.rollback()
-        until(lambda: claims(url) == ["d"])
-
-
 def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
     """Nothing of that batch; all of the others."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
@@ -288,6 +275,62 @@ def test_a_transaction_ended_inside_the_block(fresh_postgres_url, joins, how):
         assert send(orders, "b") == [NEW]
 
 
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("how", ["invalidate", "close"])
+def test_a_connection_lost_or_closed_inside_the_block(fresh_postgres_url, joins, how):
+    """That is worth another try, whereas a caller's mistake isn't."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+
+        def receive():
+            with orders.batch(connection if joins else None) as batch:
+                batch.receive("a", received_at_us=0)
+                getattr(batch.connection, how)()
+
+        with pytest.raises(StoreBusyError, match="lost or closed"):
+            receive()
+        assert send(orders, "a") == [NEW]
+
+
+@pytest.mark.parametrize("how", ["rollback", "commit", "begin_nested"])
+def test_a_savepoint_ended_or_left_open_inside_the_block(fresh_postgres_url, how):
+    """Its end, then or later, may undo what was received. So all is taken back."""
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+        savepoint = connection.begin_nested()
+
+        def receive():
+            with orders.batch(connection) as batch:
+                batch.receive("a", received_at_us=0)
+                getattr(connection if how == "begin_nested" else savepoint, how)()
+
+        with pytest.raises(SettingsError, match="savepoint"):
+            receive()
+        connection.commit()
+        assert claims(fresh_postgres_url) == []
+        assert send(orders, "a") == [NEW]
+
+
+@pytest.mark.parametrize("more", ["", "b"])
+def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
+    """It has ended the transaction. So nothing is done on the connection that its caller's rollback wouldn't undo."""
+    execute(fresh_postgres_url, "CREATE TABLE effects (body int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
+
+        def receive():
+            with orders.batch(connection) as batch:
+                batch.receive("a", received_at_us=0)
+                connection.execute(text("INSERT INTO effects VALUES (1), (1)"))
+                with pytest.raises(IntegrityError):
+                    connection.commit()
+                for id_ in more:
+                    batch.receive(id_, received_at_us=0)
+
+        with pytest.raises(SettingsError, match="ended inside"):
+            receive()
+        connection.rollback()
+        assert driver_of(connection).info.transaction_status == TransactionStatus.IDLE
+        assert send(orders, "a", "b") == [NEW, NEW]
+
+
 def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
     """Others may have been called duplicates of it."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
@@ -389,14 +432,13 @@ def test_a_fork(fresh_postgres_url, joins):
                     refusal(lambda: send(orders, "x")),
                     refusal(lambda: batch.receive("x", received_at_us=0)),
                     refusal(lambda: batch.__exit__(None, None, None)),
-                    refusal(lambda: batch.__exit__(UndoError, UndoError(), None)),
                     refusal(orders.close),
                 ]
                 with concurrent(url) as own:
                     return said, [verdict.value for verdict in send(own, "y")]
 
-            refused = ["ClosedError", "ClosedError", "ClosedError", "no error", "no error"]
-            assert forked(child)() == [refused, ["new"]]
+            assert forked(child)() == [["ClosedError", "ClosedError", "ClosedError", "no error"], ["new"]]
+            assert forked(lambda: refusal(lambda: batch.__exit__(UndoError, UndoError(), None)))() == "no error"
             assert batch.receive("b", received_at_us=0).verdict is NEW
         connection.commit()
         assert orders.is_folding
@@ -441,28 +483,3 @@ def test_two_open_a_new_domain_at_once(fresh_postgres_url):
         second = concurrent(fresh_postgres_url)
     with second:
         assert send(second, "a") == [DUPLICATE]
-
-
-@pytest.mark.parametrize("callback", ["closes", "exits"])
-def test_a_callback_that_ends_more_than_itself(fresh_postgres_url, callback):
-    """It is called in the thread that folds in: that lets another process take over, or goes on."""
-    url, called = fresh_postgres_url, threading.Event()
-
-    def end(_duplicate):
-        called.set()
-        if callback == "exits":
-            raise SystemExit
-        orders.close()
-
-    with concurrent(url, on_duplicate=end) as orders:
-        send(orders, "a", "a")
-        until(called.is_set)
-        if callback == "exits":
-            send(orders, "b")
-            until(lambda: waiting(url) == 0)
-            return
-        until(lambda: orders.is_closed)
-        with pytest.raises(ClosedError):
-            send(orders, "b")
-        with concurrent(url) as other:
-            until(lambda: other.is_folding)

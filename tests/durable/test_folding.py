@@ -1,0 +1,161 @@
+"""Folding: by which process, when, and what becomes of it where something fails."""
+
+import threading
+import time
+
+import pytest
+from sqlalchemy import text
+
+from receiver.durable.audit import look
+from receiver.durable.concurrent import _LOOK_SECS, _TAKE_OVER_SECS
+from receiver.errors import ClosedError
+from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, send, sizes
+from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
+from tests.stores import execute
+
+
+def seen_in(secs, value):
+    """What the value is one after another, for so long and until it has changed once."""
+    seen = [value()]
+    ends = time.monotonic() + secs
+    while time.monotonic() < ends or len(seen) < 2:
+        if value() is not seen[-1]:
+            seen.append(value())
+        time.sleep(0.001)
+    return seen
+
+
+def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
+    """What is forgotten by it is claimed no longer, though nothing comes."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(3, 0)) as orders:
+        send(orders, "a", "b", "c")
+        until(lambda: orders.is_folding and waiting(url) == 0)
+        with concurrent(url, settings=sizes(1, 0)):
+            until(lambda: claims(url) == ["c"])
+
+
+def test_what_could_not_be_released_is_released_later(fresh_postgres_url, caplog):
+    """Though it was forgotten by the batch before, which retired a source."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(2, 0, max_sources=1), patience_secs=0.1) as orders:
+        folder = orders._folder
+        folder.close()
+        with orders.batch() as batch:
+            batch.receive_many([("a", "s", 0), ("b", "t", 0)])
+        folder._fold_some()
+        with callers(url) as connection:
+            connection.execute(text("LOCK TABLE receiver_claim"))
+            folder._try_to_fold("trying again")
+        assert "lock timeout" in caplog.text
+        assert claims(url) == ["a", "b"]
+        folder._try_to_fold("trying again")
+        assert claims(url) == ["b"]
+        folder._let_go()
+
+
+def test_what_a_batch_forgets_at_its_end_is_released_though_nothing_comes(fresh_postgres_url):
+    """It retires a source."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(2, 0, max_sources=1)) as orders:
+        with orders.batch() as batch:
+            batch.receive_many([("a", "s", 0), ("b", "t", 0)])
+        until(lambda: claims(url) == ["b"])
+
+
+def test_nothing_is_written_while_nothing_comes(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        send(orders, "a")
+        until(lambda: orders.is_folding and waiting(url) == 0)
+        until(lambda: orders._folder._known is not None)
+        written = look(url).domains[0].state.last_writer
+        time.sleep(5 * _LOOK_SECS)
+        assert look(url).domains[0].state.last_writer == written
+
+
+def test_a_lost_folder_is_replaced(fresh_postgres_url):
+    url = fresh_postgres_url
+    with concurrent(url) as first, concurrent(url) as second:
+        until(lambda: first._folder.waiting and second._folder.waiting)
+        assert first.is_folding != second.is_folding
+        folding, other = (first, second) if first.is_folding else (second, first)
+        folding.close()
+        send(other, "a")
+        until(lambda: waiting(url) == 0)
+
+
+def test_who_doesnt_fold_asks_now_and_then(fresh_postgres_url):
+    """By one connection."""
+    with concurrent(fresh_postgres_url) as first:
+        until(lambda: first.is_folding)
+        with concurrent(fresh_postgres_url) as second:
+            folder = second._folder
+            until(lambda: folder.waiting)
+            kept = folder._kept
+            assert len(seen_in(_TAKE_OVER_SECS, lambda: folder.waiting)) <= 3
+            assert folder._kept is kept
+            assert not second.is_folding
+
+
+def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch):
+    """And again where it comes again, once it was over."""
+    monkeypatch.setattr("receiver.durable.concurrent._TAKE_OVER_SECS", 0.01)
+    url = fresh_postgres_url
+    with concurrent(url) as orders:
+        until(lambda: orders._folder._known is not None)
+        for times in (1, 2):
+            execute(url, "ALTER TABLE receiver_arrival RENAME TO elsewhere")
+            until(lambda: not orders.is_folding)
+            time.sleep(0.1)
+            execute(url, "ALTER TABLE elsewhere RENAME TO receiver_arrival")
+            until(lambda: orders._folder._known is not None)
+            assert caplog.text.count("can't fold receipts in, trying again") == times
+
+
+def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatch):
+    monkeypatch.setattr("receiver.durable.concurrent._LOOK_SECS", LONG_SECS)
+    with concurrent(fresh_postgres_url) as orders:
+        until(lambda: orders._folder._known is not None)
+        send(orders, "a")
+    assert waiting(fresh_postgres_url) == 0
+
+
+def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
+    """It is at an id that the rule forgets meanwhile; the claim is released once it has rolled back, though nothing comes."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(1, 0)) as orders, callers(url) as connection:
+        send(orders, "a")
+        assert send(orders, "a", connection=connection) == [DUPLICATE]
+        for id_ in "bcd":
+            assert send(orders, id_) == [NEW]
+            until(lambda: waiting(url) == 0)
+        until(lambda: claims(url) == ["a", "d"])
+        assert len(seen_in(2 * _LOOK_SECS, lambda: orders._folder._known)) <= 4
+        connection.rollback()
+        until(lambda: claims(url) == ["d"])
+
+
+@pytest.mark.parametrize("callback", ["closes", "exits"])
+def test_a_callback_that_ends_more_than_itself(fresh_postgres_url, callback):
+    """It is called in the thread that folds in: that lets another process take over, or goes on."""
+    url, called = fresh_postgres_url, threading.Event()
+
+    def end(_duplicate):
+        called.set()
+        if callback == "exits":
+            raise SystemExit
+        orders.close()
+
+    with concurrent(url, on_duplicate=end) as orders:
+        send(orders, "a", "a")
+        until(called.is_set)
+        if callback == "exits":
+            send(orders, "b")
+            until(lambda: waiting(url) == 0)
+            return
+        until(lambda: orders.is_closed)
+        with pytest.raises(ClosedError):
+            send(orders, "b")
+        with concurrent(url) as other:
+            until(lambda: other.is_folding)
