@@ -296,7 +296,7 @@ def another_domain_has_the_same_ids(domain):
         domain.forget("d")
         domain.forget("b")  # which this one has forgotten
         going = domain.begin(0, joins=True)
-        domain.receive(going, received("xy"), "undone")
+        domain.receive(going, received("xyb"), "undone")
         domain.end(going, "commit")
         domain.convert(received("xy"))
         domain.fold_all(0)

@@ -12,7 +12,7 @@ from receiver import Receiver
 from receiver.durable.audit import audit, look
 from receiver.durable.concurrent import _AT_ONCE
 from receiver.durable.forgetting import forget, look_up
-from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.stores import execute, rows_of
@@ -250,12 +250,35 @@ def test_what_waits_is_counted(fresh_postgres_url):
         with orders.batch() as batch:
             batch.receive_many([("a", None, 5), ("b", None, 3)])
             batch.receive("c", received_at_us=4)
-        assert batch.receive_many([]) == [], "as in any batch that is over"
-        send(others, "a")
+        with others.batch() as batch:
+            before_us = time.time_ns() // 1_000
+            batch.receive("a")
+            after_us = time.time_ns() // 1_000
         with create_engine(url, poolclass=NullPool).connect() as connection:
             looks = [each.session.claims_of(connection).look() for each in (orders, others)]
-    assert [waiting for _, waiting in looks] == [(3, 3), (1, 0)]
+    assert looks[0][1] == (3, 3)
+    assert looks[1][1].receipts == 1
+    assert before_us <= looks[1][1].oldest_us <= after_us
     assert looks[0][0] != looks[1][0]
+
+
+def test_a_batch_is_used_inside_its_block(fresh_postgres_url):
+    with concurrent(fresh_postgres_url) as orders:
+        batch = orders.batch()
+        with pytest.raises(ClosedError):
+            batch.connection.close()
+        with batch:
+            batch.receive("a", received_at_us=0)
+            assert not batch.duplicates
+            with pytest.raises(SettingsError, match="no concurrent receiver has"):
+                batch.advance(min_msg_time_us=0)
+        with pytest.raises(ClosedError):
+            batch.connection.close()
+        with pytest.raises(ClosedError):
+            batch.receive("b", received_at_us=0)
+        assert batch.receive_many([]) == []
+        batch.__exit__(UndoError, UndoError(), None)
+        assert send(orders, "a") == [DUPLICATE]
 
 
 def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):

@@ -116,6 +116,7 @@ def test_autocommit_is_refused(fresh_postgres_url):
         for _ in range(2):
             with pytest.raises(SettingsError, match="AUTOCOMMIT"):
                 send(orders, "a", connection=connection)
+        assert orders.status().batches_failed == 2
         assert send(orders, "a") == [NEW]
 
 
@@ -309,16 +310,39 @@ def test_a_savepoint_ended_or_left_open_inside_the_block(fresh_postgres_url, how
         assert send(orders, "a") == [NEW]
 
 
+DEFERRED = "CREATE TABLE effects (body int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+AT_COMMIT = text("INSERT INTO effects VALUES (1), (1)")
+"""Which fails there."""
+
+
+def test_a_commit_that_fails(fresh_postgres_url):
+    """The connection doesn't stay out of the pool."""
+    execute(fresh_postgres_url, DEFERRED)
+    with concurrent(fresh_postgres_url) as orders:
+        orders._folder.close()
+
+        def receive():
+            with orders.batch() as batch:
+                batch.receive("a", received_at_us=0)
+                batch.connection.execute(AT_COMMIT)
+
+        with pytest.raises(StoreError, match="effects") as failed:
+            receive()
+        assert failed.traceback, "which refers to the connection"
+        assert orders._engine.pool.checkedout() == 0
+        assert send(orders, "a") == [NEW]
+
+
 @pytest.mark.parametrize("more", ["", "b"])
 def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
     """It has ended the transaction. So nothing is done on the connection that its caller's rollback wouldn't undo."""
-    execute(fresh_postgres_url, "CREATE TABLE effects (body int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    execute(fresh_postgres_url, DEFERRED)
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
         def receive():
             with orders.batch(connection) as batch:
                 batch.receive("a", received_at_us=0)
-                connection.execute(text("INSERT INTO effects VALUES (1), (1)"))
+                connection.execute(AT_COMMIT)
                 with pytest.raises(IntegrityError):
                     connection.commit()
                 for id_ in more:
