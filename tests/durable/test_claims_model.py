@@ -300,6 +300,9 @@ def another_domain_has_the_same_ids(domain):
         domain.end(going, "commit")
         domain.convert(received("xy"))
         domain.fold_all(0)
+        for ids in "aaxy":
+            commit(domain, ids)
+        domain.fold_all(0)
         other.check()
         assert other.claimed() == {"a", "b", "c"}
 
@@ -314,10 +317,13 @@ def later_rows_stand_before_earlier_ones(domain):
     for id_ in "abcd":
         commit(domain, id_)
     domain.fold(0, 3)
-    with domain.engine.connect() as connection:
+    with domain.engine.connect() as connection, patch.object(claims, "_ROWS_AT_ONCE", 2):
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM receiver_arrival"))
-    commit(domain, "e")
-    commit(domain, "f")
+        commit(domain, "e")
+        commit(domain, "f")
+        waiting = domain.receivers[0].session.claims_of(connection).that_wait()
+        assert [receipt.unique_message_id for receipt in waiting] == ["d", "e", "f"]
+    domain.fold(0, 1)
     domain.fold_all(0)
 
 

@@ -9,9 +9,10 @@ from sqlalchemy import text
 from receiver.durable.audit import look
 from receiver.durable.concurrent import _LOOK_SECS, _TAKE_OVER_SECS
 from receiver.errors import ClosedError
+from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, send, sizes
 from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
-from tests.stores import execute
+from tests.stores import execute, rows_of
 
 
 def seen_in(secs, value):
@@ -105,8 +106,9 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
     with concurrent(url) as orders:
         until(lambda: orders._folder._known is not None)
         for times in (1, 2):
+            session = driver_of(orders._folder._kept).info.backend_pid
             execute(url, "ALTER TABLE receiver_arrival RENAME TO elsewhere")
-            until(lambda: not orders.is_folding)
+            until(lambda: not rows_of(url, f"pg_stat_activity WHERE pid = {session}"))  # so that another may fold
             time.sleep(0.1)
             execute(url, "ALTER TABLE elsewhere RENAME TO receiver_arrival")
             until(lambda: orders._folder._known is not None)
