@@ -300,8 +300,15 @@ def another_domain_has_the_same_ids(domain):
         domain.end(going, "commit")
         domain.convert(received("xy"))
         domain.fold_all(0)
-        for ids in "aaxy":
-            commit(domain, ids)
+        for id_ in "aaxy":
+            commit(domain, id_)
+        domain.fold_all(0)
+        commit(domain, "c")
+        going = domain.begin(0, joins=True)
+        domain.receive(going, received("c"))
+        commit(domain, "xy")
+        domain.fold_all(0)
+        domain.end(going, "roll back")
         domain.fold_all(0)
         other.check()
         assert other.claimed() == {"a", "b", "c"}

@@ -108,7 +108,9 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
         for times in (1, 2):
             session = driver_of(orders._folder._kept).info.backend_pid
             execute(url, "ALTER TABLE receiver_arrival RENAME TO elsewhere")
-            until(lambda: not rows_of(url, f"pg_stat_activity WHERE pid = {session}"))  # so that another may fold
+            until(
+                lambda pid=session: not rows_of(url, f"pg_stat_activity WHERE pid = {pid}")
+            )  # so that another may fold
             time.sleep(0.1)
             execute(url, "ALTER TABLE elsewhere RENAME TO receiver_arrival")
             until(lambda: orders._folder._known is not None)
