@@ -21,7 +21,7 @@ from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, s
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
 from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
-from tests.stores import execute
+from tests.stores import execute, rows_of
 
 ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
 
@@ -485,6 +485,8 @@ def test_closing_under_way(fresh_postgres_url):
         with pytest.raises(ClosedError):
             send(orders, "c")
     orders.close()
+    others = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    until(lambda: rows_of(fresh_postgres_url, others) == 0)
     with concurrent(fresh_postgres_url) as again:
         assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
 

@@ -3,11 +3,12 @@
 import logging
 import sys
 import threading
+from contextlib import suppress
 
 import pytest
 
 from receiver import Receipt
-from tests.durable.opened import DUPLICATE, MEMORY, NEW, opened, send, sizes, undone
+from tests.durable.opened import DUPLICATE, MEMORY, NEW, UndoError, opened, send, sizes, undone
 
 LOG = "receiver.duplicates"
 
@@ -270,3 +271,18 @@ def test_what_is_kept_of_ids_goes_with_them(any_url):
         assert len(receiver.session.cache._histories) <= 1_500 + 500
         with receiver.batch() as batch:
             assert batch.receive("3999", received_at_us=0, body_digest="another").body_differs
+
+
+def test_a_bodys_row_that_was_rolled_back_takes_no_other_with_it(store_url):
+    """Which has its number now."""
+    with opened(store_url, policy="artemis:id_cache_size=10") as receiver:
+        with receiver.batch() as batch:
+            batch.receive("x", received_at_us=0, body_digest="one")
+        with suppress(UndoError), receiver.batch() as batch:
+            batch.receive("x", received_at_us=0, body_digest="two")
+            raise UndoError
+        for id_ in ("y", "z"):
+            with receiver.batch() as batch:
+                assert batch.receive(id_, received_at_us=0).deliver
+    with opened(store_url, policy="artemis:id_cache_size=10") as receiver, receiver.batch() as batch:
+        assert not any(batch.receive(id_, received_at_us=0).deliver for id_ in "xyz")

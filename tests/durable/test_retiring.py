@@ -175,6 +175,31 @@ def test_another_process_notices(store_url):
         assert receive(orders, ("a", "t", 0)) == [DUPLICATE]
 
 
+def test_who_reads_the_log_anew_for_others_retiring_waits_with_its_own(store_url):
+    """Else each would cause the other's reading again and again."""
+    minute_us = 60_000_000
+    settings = sizes(2, 0, retire_sources_after_days=1)
+    with opened(store_url, settings=settings) as orders, opened(store_url, settings=settings) as other:
+        receive(orders, ("a", "s", 0), ("b", "t", 10 * minute_us), ("c", "u", 20 * minute_us))
+        receive(other, ("x", "u", 20 * minute_us))
+        receive(orders, ("y", "u", DAY_US + minute_us))
+        receive(other, ("z", "u", DAY_US + 11 * minute_us))
+        assert look(store_url).domains[0].state.retired_sources == 1
+        receive(other, ("z", "u", DAY_US + 50 * minute_us))
+        assert look(store_url).domains[0].state.retired_sources == 2
+
+
+def test_a_source_that_is_retired_by_its_own_batch_has_another_queue_later(store_url):
+    """Its rows of that batch tell others so, and no other's."""
+    with opened(store_url, settings=sizes(2, 10, max_sources=1)) as orders:
+        receive(orders, ("a", "s", 0), ("b", "t", 0))
+        assert orders.status().retired_sources == 1
+    with opened(store_url, settings=sizes(2, 10, max_sources=0)) as orders:
+        receive(orders, ("c", "s", 0), *((id_, "u", 20) for id_ in "defg"))
+        assert receive(orders, ("a", "u", 20), ("b", "u", 20)) == [NEW, DUPLICATE]
+    assert_sound(store_url)
+
+
 def test_resizing_gives_what_is_remembered_of_a_retired_source_a_queue_again(store_url):
     """By the rule on changed settings: what is remembered goes through an empty domain."""
     with opened(store_url, settings=sizes(2, 10)) as orders:
