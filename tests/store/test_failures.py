@@ -54,7 +54,7 @@ POSTGRES = [
     ("57P05", StoreError, "lost", "try again"),
     ("25P03", StoreError, "took too long", "keep batches short"),
     ("25P04", StoreError, "took too long", "keep batches short"),
-    ("57014", StoreError, "cancelled", "statement_timeout"),
+    ("57014", StoreError, "cancelled", "try again, or raise its statement_timeout"),
     ("58030", StoreError, "can't be read or written", "log"),
     ("23505", StoreError, "the database failed", None),
     ("42P01", StoreError, "isn't there", "search_path"),
@@ -82,6 +82,7 @@ WITHOUT_STATE = [
     ("server closed the connection unexpectedly\n\tThis probably means", "lost"),
     ("consuming input failed: SSL SYSCALL error: EOF detected", "lost"),
     ("the connection is closed", "lost"),
+    ("cannot exit pipeline mode while busy", "lost"),
     ('invalid connection option "sslmod"', "the address is wrong"),
     ("bad value for connect_timeout: 'x'", "the address is wrong"),
 ]

@@ -265,7 +265,7 @@ _LOST = Fault("the connection is lost", "try again when the server is back")
 _TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
 _BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
 _FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
-_CANCELLED = Fault("the server cancelled the statement", "raise its statement_timeout for this user")
+_CANCELLED = Fault("the server cancelled the statement", "try again, or raise its statement_timeout for this user")
 _FAULTS = {
     "08": _LOST,
     "25006": database.READ_ONLY,
@@ -310,6 +310,7 @@ _IN_WORDS = {
     "timeout": _UNREACHABLE,
     "consuming input failed": _LOST,
     "flushing failed": _LOST,
+    "pipeline mode": _LOST,
     "connection": _LOST,
 }
 """Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
