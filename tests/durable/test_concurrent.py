@@ -299,7 +299,7 @@ def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):
         "UPDATE receiver_arrival SET packed = 'x'",
         "UPDATE receiver_arrival SET packed = '[[\"a\"]]'",
         "UPDATE receiver_arrival SET receipts = 1, packed = '[[5,null,0,false,null,null]]'",
-        "UPDATE receiver_arrival SET receipts = 1, packed = '[[\"a\",null,0,2,null,null]]'",
+        'UPDATE receiver_arrival SET receipts = 2, packed = \'[["a",null,0,false,null,null],["b",null,0,2,null,null]]\'',
     ],
 )
 def test_what_waits_to_be_folded_in_is_checked(fresh_postgres_url, damage):

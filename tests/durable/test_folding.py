@@ -117,6 +117,13 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
             assert caplog.text.count("can't fold receipts in, trying again") == times
 
 
+def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
+    with concurrent(fresh_postgres_url) as orders:
+        until(lambda: orders._folder._known is not None)
+        execute(fresh_postgres_url, "DELETE FROM receiver_domain")
+        until(lambda: "the domain is gone" in caplog.text)
+
+
 def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatch):
     monkeypatch.setattr("receiver.durable.concurrent._LOOK_SECS", LONG_SECS)
     with concurrent(fresh_postgres_url) as orders:
