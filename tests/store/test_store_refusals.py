@@ -13,6 +13,7 @@ from receiver.errors import SettingsError, StoreCorruptError, StoreError, StoreV
 from receiver.settings import StoreSettings
 from receiver.store.databases import store_url as url_of
 from receiver.store.databases import translated
+from receiver.store.databases.database import OTHER_DATABASE
 from receiver.store.schema import examined, migrate, open_store_engine
 from receiver.store.tables import METADATA, REVISION
 from tests.postgres import sqlalchemy_url, wheel_server
@@ -151,6 +152,32 @@ def test_a_table_that_is_gone(table, way, store_url):
     execute(store_url, f"DROP TABLE {table}")
     with pytest.raises(StoreError, match=f"the table {table} is gone"):
         way(url_of(store_url))
+
+
+JOINED = (
+    "DROP TABLE receiver_joined",
+    "CREATE TABLE receiver_joined (domain_id INTEGER, writer BIGINT, batch BIGINT, {})",
+)
+CHANGED = {
+    "a column more": ("last_seq BIGINT, letter TEXT", "has letter"),
+    "a column less": ("letter BIGINT", "lacks last_seq; has letter"),
+    "another type": ("last_seq TEXT", "has last_seq of type TEXT, not BIGINT"),
+    "a column that is worked out": (
+        "last_seq BIGINT, letter BIGINT GENERATED ALWAYS AS (batch) STORED",
+        "has letter",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_table_that_was_changed(case, way, store_url):
+    columns, problem = CHANGED[case]
+    make(store_url)
+    execute(store_url, *(statement.format(columns) for statement in JOINED))
+    with pytest.raises(StoreError) as caught:
+        way(url_of(store_url))
+    assert caught.value.message.endswith(f": the table receiver_joined is another's: it {problem}")
+    assert caught.value.hint == OTHER_DATABASE
 
 
 def test_two_versions_at_once(way, store_url):

@@ -17,6 +17,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, SqlRows, Vacuum
+from receiver.store.tables import METADATA, VERSION_TABLE
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims
@@ -26,6 +27,8 @@ ADDRESSES = (
     "memory:// is for a receiver that keeps nothing"
 )
 """The forms of a store's address, as a hint."""
+OUR_NAMES = ", ".join(f"'{name}'" for name in [*METADATA.tables, VERSION_TABLE])
+"""As SQL has them in a list."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
 _MEANT = (
@@ -96,6 +99,8 @@ class Database(ABC):
     """The rows of a domain through a connection to one of these databases."""
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
+    sql_columns: str
+    """Table, name and type of each column of tables with `OUR_NAMES`; what SQLAlchemy may see otherwise looks different."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""

@@ -23,7 +23,7 @@ from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
 from receiver.store.databases import database
-from receiver.store.databases.database import ADDRESSES, Database, Fault, masked, shown
+from receiver.store.databases.database import ADDRESSES, OUR_NAMES, Database, Fault, masked, shown
 from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, receipt_rows, receipts, recorded_rows
 
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
@@ -334,6 +334,13 @@ class Postgres(Database):
     drivers = ("postgresql", "postgresql+psycopg")
     rows = PostgresRows
     insert = staticmethod(postgresql.insert)
+    sql_columns = (
+        'SELECT c.relname, a.attname, replace(upper(format_type(a.atttypid, a.atttypmod) COLLATE "C"),'
+        " 'CHARACTER VARYING', 'VARCHAR') FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+        " JOIN pg_type t ON t.oid = a.atttypid AND t.typcollation = a.attcollation"
+        " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence <> 't'"
+        f" AND a.attnum > 0 AND NOT a.attisdropped AND c.relname IN ({OUR_NAMES})"
+    )
 
     def checked(self, url: URL) -> URL:
         if url.host and "@" in url.host:

@@ -29,7 +29,7 @@ from receiver.message import ReceiptValues
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
-from receiver.store.databases.database import Database, Fault, refused, shown
+from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused, shown
 from receiver.store.sql_rows import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -343,6 +343,10 @@ class Sqlite(Database):
     drivers = ("sqlite", "sqlite+pysqlite")
     rows = SqliteRows
     insert = staticmethod(sqlite.insert)
+    sql_columns = (
+        "SELECT m.name, c.name, CASE c.hidden WHEN 0 THEN c.type END FROM sqlite_master m, pragma_table_xinfo(m.name) c"
+        f" WHERE m.type IN ('table', 'view') AND m.name IN ({OUR_NAMES})"
+    )
 
     def checked(self, url: URL) -> URL:
         if url.database in {None, "", ":memory:"} or url.host or url.username:
