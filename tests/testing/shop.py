@@ -1,5 +1,8 @@
 """A shop, as an example of what consumers are for: where it keeps the orders that it has taken, for each story."""
 
+import sqlite3
+from contextlib import closing
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from pathlib import Path
 
@@ -16,6 +19,12 @@ ORDER = text("INSERT INTO orders (id) VALUES (:id)")
 REMEMBER = text("INSERT INTO inbox (id, number, sent_ms) VALUES (:id, :number, :sent_ms) ON CONFLICT DO NOTHING")
 KNOWN = text("SELECT count(*) FROM inbox WHERE id = :id")
 ORDERED = text("SELECT id FROM orders")
+
+
+@lru_cache(maxsize=1)
+def reader(url):
+    """An engine on a server, for all stories: to make one takes longer than to read."""
+    return create_engine(url, poolclass=NullPool)
 
 
 def number_of(message):
@@ -55,7 +64,7 @@ class Shop:
 
     def engine(self, **options):
         """An engine that waits for no lock: who finds one fails."""
-        waits_not = {} if self.is_server else {"connect_args": {"timeout": 0}}
+        waits_not = {"use_native_hstore": False} if self.is_server else {"connect_args": {"timeout": 0}}
         engine = create_engine(self.url, **waits_not | options)
         self._hurry(engine)
         return engine
@@ -98,9 +107,12 @@ class Shop:
         return map(text, [*schema, *TABLES])
 
     def ordered(self):
-        engine = self.engine(poolclass=NullPool)
-        with engine.connect() as connection:
-            return list(connection.scalars(ORDERED))
+        """The effects that stand, through a connection of its own, which waits for no lock either."""
+        if self.is_server:
+            with reader(self.url.update_query_dict({"options": "-clock_timeout=2000"})).connect() as connection:
+                return list(connection.scalars(text(f"SELECT id FROM {self.story}.orders")))  # noqa: S608
+        with closing(sqlite3.connect(self.url.database, timeout=0)) as connection:
+            return [id_ for (id_,) in connection.execute("SELECT id FROM orders")]
 
     # Outside of any database.
 

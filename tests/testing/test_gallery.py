@@ -4,10 +4,13 @@ import re
 
 import pytest
 
+from tests.choosing import slow
 from tests.testing import gallery
 
 MOST_STEPS, MOST_STORIES = 8, 100
 STORIES = {"quick": 10, "small": 1_000, "long": 10_000}
+FOUND_LATE = (gallery.acknowledges_all_after_the_first, gallery.expects_order)
+"""By a story that is drawn and then shortened, as `keeps_too_small_a_window` is, too."""
 
 
 def found(check, *arguments, **options):
@@ -21,7 +24,7 @@ def found(check, *arguments, **options):
     return said
 
 
-@pytest.mark.parametrize("consume", gallery.WRONG)
+@pytest.mark.parametrize("consume", [slow(each) if each in FOUND_LATE else each for each in gallery.WRONG])
 def test_a_wrong_consumer_is_found(checked, consume):
     found(checked, consume, gallery.effects_of(consume))
 
