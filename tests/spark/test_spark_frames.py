@@ -173,13 +173,14 @@ def test_a_frame_that_was_shuffled_is_put_in_order_once(spark, log):
 
 
 def test_what_was_kept_of_a_frame_is_let_go(spark, log):
+    """By its number: Spark itself lets go of what earlier tests have left, at any moment."""
     frame, kept = spark.read.parquet(str(log)), spark.sparkContext._jsc.getPersistentRDDs
-    before = len(kept())
+    before = set(kept())
     size_windows(frame, domain="destination", windows=[5], expiries_secs=[1])
-    assert len(kept()) == before
+    assert set(kept()) <= before
     with pytest.raises(SettingsError, match="settings, over"):  # which is known once the log has said which expiries
         size_windows(frame, windows=range(5_000))
-    assert len(kept()) == before
+    assert set(kept()) <= before
 
 
 def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
