@@ -34,6 +34,7 @@ from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.store.inbox import Inbox  # noqa: E402
 from receiver.store.upkeep import parked_rows, retry_parked  # noqa: E402
 from tests.bridge.bridged import DiedError, message  # noqa: E402
+from tests.choosing import cases  # noqa: E402
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
@@ -116,6 +117,7 @@ def shown(data):
     return sections
 
 
+@cases()
 @given(MESSAGES)
 def test_amqp_goes_on_as_it_came(sections):
     data = amqp(*sections)
@@ -127,6 +129,7 @@ def test_amqp_goes_on_as_it_came(sections):
     assert shown(encoded(again)) == shown(data)
 
 
+@cases()
 @given(MESSAGES, st.dictionaries(NAMES, TEXT, min_size=1, max_size=2))
 def test_properties_that_are_set_anew_are_those_that_are_sent(sections, new):
     came = decoded(amqp(*sections))
@@ -140,6 +143,7 @@ def test_properties_that_are_set_anew_are_those_that_are_sent(sections, new):
     assert decoded(encoded(sent)).properties.items() >= new.items()
 
 
+@cases()
 @given(
     st.binary(max_size=60) | MESSAGES.flatmap(lambda sections: st.binary(max_size=3).map(amqp(*sections)[:-2].__add__))
 )

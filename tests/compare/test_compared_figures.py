@@ -133,6 +133,7 @@ def test_disputes_are_the_receipts_on_which_policies_differ(case, key):
     )
 
 
+@cases()
 @given(logs(PLAIN), SEVERAL)
 def test_an_id_that_is_new_in_a_second_domain_has_crossed(log, key):
     seen, crossed = {}, 0

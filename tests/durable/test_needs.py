@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from receiver import Receipt, Tier
 from receiver.durable.audit import audit, look
 from receiver.durable.duplicates import HOUR_US, Need, needs_read, needs_stored, with_needs
+from tests.choosing import cases
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
 from tests.stores import execute
 
@@ -48,6 +49,7 @@ BATCHES = st.lists(
 )
 
 
+@cases()
 @given(window=st.integers(0, 5), expiry_us=st.sampled_from([1, 5, HOUR_US, 30 * HOUR_US]), batches=BATCHES)
 @example(window=1, expiry_us=HOUR_US, batches=[[("a", "s", 0), ("b", "s", 1)], [("a", "s", 1)]])
 def test_the_status_and_a_naive_model(window, expiry_us, batches):

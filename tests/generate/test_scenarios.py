@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from receiver.errors import SettingsError
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SCENARIO_FUNCTIONS, SYNTHETIC_SCHEMA, batches
+from tests.choosing import cases
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US
@@ -40,6 +41,7 @@ def resends(rows):
     return [(first, row) for row in rows if (first := firsts.setdefault(row["unique_message_id"], row)) is not row]
 
 
+@cases()
 @given(plan=plans, block_rows=st.sampled_from([7, 100, 1 << 20]))
 def test_every_log_is_plausible(plan, block_rows):
     rows = rows_of(plan, block_rows)
@@ -55,6 +57,7 @@ def test_every_log_is_plausible(plan, block_rows):
         assert not again
 
 
+@cases()
 @given(plan=plans, block_rows=st.sampled_from([7, 100, 1 << 20]))
 def test_every_source_counts_its_messages_from_1_and_sends_them_in_order(plan, block_rows):
     rows = rows_of(plan, block_rows)
@@ -71,6 +74,7 @@ def test_every_source_counts_its_messages_from_1_and_sends_them_in_order(plan, b
     assert all(values == sorted(values) for values in sent.values())
 
 
+@cases()
 @given(plan=plans)
 def test_a_resend_is_the_same_message(plan):
     for first, row in resends(rows_of(plan)):

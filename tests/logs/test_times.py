@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from receiver.logs import times
 from receiver.message import LATEST_US
+from tests.choosing import cases
 
 UTC_ZONE = ZoneInfo("UTC")
 ZONES = [
@@ -131,6 +132,7 @@ def alike(draw):
     return values + draw(st.lists(st.one_of(iso_texts(), numbers, st.text(max_size=5)), max_size=1))
 
 
+@cases()
 @given(alike(), st.sampled_from([None, "s", "ms", "us"]), st.sampled_from(ZONES))
 @example(["253402300799.999999"], "s", ZONES[0])
 @example(["9223372036854.775808", "1.0"], None, ZONES[0])

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from receiver.errors import OutputError, SettingsError
 from receiver.logs import writer
 from receiver.logs.writer import open_table
+from tests.choosing import cases
 
 SCHEMA = pa.schema(
     {
@@ -93,6 +94,7 @@ def folder(tmp_path_factory):
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("ending", [".csv", ".csv.gz", ".jsonl", ".ndjson.zst", ".parquet"])
+@cases()
 @given(first=rows, second=rows)
 def test_every_format_gives_back_the_exact_rows(folder, ending, first, second):
     path = folder / f"table{ending}"

@@ -63,6 +63,7 @@ class Store(Lockstep):
 
 @pytest.mark.thinned(3)
 @EACH_KIND
+@cases()
 @given(data=st.data(), deletions=HOW_MANY, random=RANDOMS)
 def test_made_again_from_what_is_left_is_never_having_stopped(kind: Kind, data, deletions, random):
     store = Store(kind, data.draw(kind.sizes))

@@ -11,6 +11,7 @@ from tests.policies.cases import KINDS, Kind, Lockstep
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@cases()
 @given(data=st.data())
 def test_any_steps(kind: Kind, data):
     pair = Lockstep(kind, data.draw(kind.sizes))

@@ -136,6 +136,7 @@ def test_what_no_log_can_hold_is_dropped_alone(tmp_path, bad, reason):
     assert (recorder.written, recorder.dropped, recorder.last_error) == (2, 3, reason)
 
 
+@cases()
 @given(st.lists(st.booleans(), max_size=40))
 def test_the_bad_are_told_from_the_good(goods):
     receipts = [receipt(number, body_digest=None if good else "\ud800") for number, good in enumerate(goods)]

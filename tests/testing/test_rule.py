@@ -12,6 +12,7 @@ from receiver import Receipt, TwoTierDetector
 from receiver.cli import app
 from receiver.errors import SettingsError
 from receiver.testing import TwoTierModel, traces
+from tests.choosing import cases
 from tests.model import Model
 
 CASES = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text(encoding="utf-8"))
@@ -34,6 +35,7 @@ def test_worked_cases(case):
     assert verdicts_of(TwoTierModel(case["window"], case["expiry_secs"]), receipts) == case["verdicts"]
 
 
+@cases()
 @given(traces(), st.integers(0, 9), st.sampled_from([EXPIRY_SECS, 5, 0.000001]))
 def test_it_is_the_rule(trace, window, expiry_secs):
     model, plain = TwoTierModel(window, expiry_secs), Model(window, round(expiry_secs * 1_000_000))
