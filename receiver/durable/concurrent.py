@@ -92,8 +92,9 @@ class ConcurrentBatch(Batch):
         self._has(connection)
 
     def _give_back(self) -> None:
-        if self._pool is not self._engine.pool or self._session.is_closed:
-            discard(self._own)  # the pool was disposed of, and would keep what comes back
+        if self._pool is not self._engine.pool or self._session.is_closed or self._dbapi.closed:
+            # The pool was disposed of, and would keep what comes back; or it would log that the connection is lost.
+            discard(self._own)
         else:
             self._own.close()
 

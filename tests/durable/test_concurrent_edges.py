@@ -432,6 +432,21 @@ def test_a_server_restarted_while_idle(caplog):
     )
 
 
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_connection_lost_as_its_transaction_has_ended(fresh_postgres_url, monkeypatch, caplog, ending):
+    """Nobody hears of it: SQLAlchemy's pool would log a traceback."""
+    with concurrent(fresh_postgres_url) as orders:
+        with suppress(UndoError), orders.batch() as batch:
+            batch.receive("a")
+            driver = driver_of(batch.connection)
+            end = getattr(driver, ending)
+            monkeypatch.setattr(driver, ending, lambda: (end(), driver.close()))
+            if ending == "rollback":
+                raise UndoError
+        assert send(orders, "a") == [DUPLICATE if ending == "commit" else NEW]
+    assert not caplog.messages
+
+
 def refusal(use):
     try:
         use()
