@@ -113,7 +113,7 @@ class ConcurrentBatch(Batch):
     def _goes_on(self) -> bool:
         """Whether nobody has ended the transaction, or tried to: after a COMMIT that has failed, the connection keeps it."""
         transaction, _ = self._under_way
-        return self._own.get_transaction() is transaction and transaction is not None and transaction.is_active
+        return transaction is not None and transaction.is_active
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

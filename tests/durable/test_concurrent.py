@@ -78,6 +78,7 @@ def test_a_rolled_back_batch_claims_nothing(fresh_postgres_url):
             assert send(orders, "b", connection=connection) == [NEW]
             connection.commit()
         assert send(orders, "a", "b") == [NEW, DUPLICATE]
+        assert orders.status().batches_rolled_back == 2
     assert claims(url) == ["a", "b"]
 
 
@@ -96,8 +97,10 @@ def test_others_go_on_while_one_waits(fresh_postgres_url):
             assert batch.receive("a", received_at_us=0).verdict is NEW
             assert send(orders, "b", "c") == [NEW, NEW]
             until(lambda: waiting(url) == 0)  # they are folded in although one is open
+            began = time.monotonic()
             with pytest.raises(StoreBusyError):
                 send(orders, "a")
+            assert time.monotonic() - began < 8, "it waits once"
         assert send(orders, "a") == [DUPLICATE]
 
 

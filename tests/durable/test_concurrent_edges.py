@@ -330,6 +330,7 @@ def test_a_commit_that_fails(fresh_postgres_url):
             receive()
         assert failed.traceback, "which refers to the connection"
         assert orders._engine.pool.checkedout() == 0
+        assert orders.status().batches_failed == 1
         assert send(orders, "a") == [NEW]
 
 
