@@ -61,7 +61,11 @@ def test_ids_are_exact_text(fresh_postgres_url, seed, at_once):
 
 
 @pytest.mark.parametrize(
-    "receipt", [(5, None, 0), (0, None, 0), ("a", 5, 0), (None, 5, 0), ("a", None, -1), ("a", None, True)]
+    "receipt",
+    [
+        *[(5, None, 0), (0, None, 0), ("a", 5, 0), (None, 5, 0), ("a", None, -1), ("a", None, True)],
+        *[("a", None, 10**18), ("a", None, 0, 2), ("a", None, 0, False, -1), ("a", None, 0, False, 0, 5)],
+    ],
 )
 def test_what_no_receipt_can_be(fresh_postgres_url, receipt):
     with concurrent(fresh_postgres_url) as orders, orders.batch() as batch:
