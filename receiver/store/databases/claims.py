@@ -283,7 +283,7 @@ def _repeated(ids: Iterable[str | None], claimed_before: Collection[str]) -> Ite
     """For each id in turn whether it has been claimed, before or by one further to the front."""
     seen: set[str | None] = set(claimed_before)
     for id_ in ids:
-        yield id_ in seen
+        yield id_ is not None and id_ in seen
         seen.add(id_)
 
 
