@@ -168,7 +168,10 @@ def _version(connection: Connection, address: str) -> str | None:
 
 
 def _is_as_declared(connection: Connection) -> bool:
-    """Whether all is as usual, by two quick queries. What else there is, SQLAlchemy tells, which takes several times as long."""
+    """Whether tables and version are exactly as declared, by two quick queries.
+
+    Anything else is left to SQLAlchemy's reflection, which takes several times as long.
+    """
     database = database_of(connection)
     columns = {tuple(row) for row in connection.exec_driver_sql(database.sql_columns)}
     if columns != _usual_columns(database.name):

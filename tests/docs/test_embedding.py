@@ -45,7 +45,10 @@ def run(block: str, url: str, names: dict) -> None:
 @pytest.fixture
 def names(store_url):
     """What the page takes as given, and what its first snippet imports for the rest."""
-    return {"Receiver": Receiver, "URL": store_url, "Payment": Payment, "broker": Broker(), "deliver": lambda _: None}
+    names = {"Receiver": Receiver, "URL": store_url, "Payment": Payment, "broker": Broker(), "deliver": lambda _: None}
+    yield names
+    if "engine" in names:  # made by a snippet
+        names["engine"].dispose()
 
 
 def test_every_snippet_is_run():

@@ -100,7 +100,8 @@ class Database(ABC):
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
     sql_columns: str
-    """Table, name and type of each column of tables with `OUR_NAMES`; what SQLAlchemy may see otherwise looks different."""
+    """Selects table, name and type of each column of the tables with `OUR_NAMES`. A column that isn't a plain one, such as a
+    generated one, is missing there, or has no such type."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
