@@ -32,13 +32,14 @@ from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, translated
 from receiver.store.databases.database import OTHER_DATABASE, shown
-from receiver.store.tables import METADATA, MIGRATIONS, REVISION, VERSION_TABLE
+from receiver.store.tables import METADATA, MIGRATIONS, REVISION, TABLE_NAMES, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.script import Script
 
 _BACKOFF = Backoff(0.1, 0.1)
+_SQL_VERSIONS = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - our own name
 _migrating = threading.Lock()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
@@ -145,16 +146,17 @@ def _version(connection: Connection, address: str) -> str | None:
     """The version of the store in a database, None if there is none; `StoreError` if tables of our names aren't ours."""
     if _is_as_declared(connection):
         return REVISION
-    names = [*METADATA.tables, VERSION_TABLE]
     # Views too: whoever has one of our names there, the database isn't ours.
     columns_of = {
         name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
-        for (_, name), columns in inspect(connection).get_multi_columns(filter_names=names, kind=ObjectKind.ANY).items()
+        for (_, name), columns in inspect(connection)
+        .get_multi_columns(filter_names=TABLE_NAMES, kind=ObjectKind.ANY)
+        .items()
     }
     stamp = columns_of.pop(VERSION_TABLE, None)
     if stamp is not None and set(stamp) != {"version_num"}:
         raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
-    versions = [] if stamp is None else connection.scalars(text(f"SELECT version_num FROM {VERSION_TABLE}")).all()  # noqa: S608
+    versions = [] if stamp is None else connection.scalars(text(_SQL_VERSIONS)).all()
     # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])
@@ -176,7 +178,7 @@ def _is_as_declared(connection: Connection) -> bool:
     columns = {tuple(row) for row in connection.exec_driver_sql(database.sql_columns)}
     if columns != _usual_columns(database.name):
         return False
-    return connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalars().all() == [REVISION]  # noqa: S608
+    return connection.exec_driver_sql(_SQL_VERSIONS).scalars().all() == [REVISION]
 
 
 @cache

@@ -348,3 +348,6 @@ receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_rows = Codec(DomainState, domains)
 message_rows: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
 recorded_rows = Codec(RecordedRow, recorded)
+
+TABLE_NAMES = (*METADATA.tables, VERSION_TABLE)
+"""All tables of a store."""

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, SqlRows, Vacuum
-from receiver.store.tables import METADATA, VERSION_TABLE
+from receiver.store.tables import TABLE_NAMES
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims
@@ -27,8 +27,8 @@ ADDRESSES = (
     "memory:// is for a receiver that keeps nothing"
 )
 """The forms of a store's address, as a hint."""
-OUR_NAMES = ", ".join(f"'{name}'" for name in [*METADATA.tables, VERSION_TABLE])
-"""As SQL has them in a list."""
+OUR_NAMES = ", ".join(f"'{name}'" for name in TABLE_NAMES)
+"""The names of a store's tables as a list in SQL."""
 _CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
 _MEANT = (

@@ -24,7 +24,7 @@ from receiver.settings import StoreSettings
 from receiver.store import sql_rows
 from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, OUR_NAMES, Database, Fault, masked, shown
-from receiver.store.tables import METADATA, VERSION_TABLE, DomainState, receipt_rows, receipts, recorded_rows
+from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
 _LEAST_VACUUMED = 1_000
@@ -410,7 +410,7 @@ class Postgres(Database):
 
     def size_bytes(self, connection: Connection, url: URL) -> int:
         del url
-        sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in (*METADATA.tables, VERSION_TABLE))
+        sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in TABLE_NAMES)
         return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
 
 
