@@ -1,5 +1,6 @@
 """Which tests run: by default those that are quick, with `--slow` the others, with `--all` each once.
 
+Of the quick ones, those that are `COSTLY` are left to a run of their own, with `--costly`, unless files are named.
 Of a test's own marks and those of its class and file the nearest counts. What is `scaled` is in both runs: small in the
 quick one, else at its full size. What has no mark is quick, but of twins on another database or driver only one is.
 
@@ -21,6 +22,8 @@ SIZES = ("quick", "small", "long")
 """How much campaigns do: in the quick run, with `--slow`, and by the hour."""
 MARKS = ("quick", "scaled", "slow")
 """Where a test itself has several, the first counts."""
+COSTLY = {"costly", "artemis", "broker", "browser", "java", "spark"}
+"""Marks and fixtures of the tests that take most of the time, for they start a broker, a browser or Java."""
 FEWER = 8
 """By which the cases of a property are divided in the quick run."""
 ALIKE = ({"sqlite", "postgresql"}, {"aiosqlite", "psycopg", "asyncpg"})
@@ -31,6 +34,7 @@ _chosen = {"full": False}
 
 def add_options(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="run what is marked `slow` or `scaled`, and nothing else")
+    parser.addoption("--costly", action="store_true", help="run those of the quick tests that are costly, and no other")
     parser.addoption("--all", action="store_true", help="run every test, at the sizes of --slow")
     parser.addoption(
         "--campaign",
@@ -42,6 +46,8 @@ def add_options(parser: pytest.Parser) -> None:
 def choose_size(config: pytest.Config) -> None:
     """Afterwards the options are as they were meant."""
     option = config.option
+    names_files = config.args_source == pytest.Config.ArgsSource.ARGS
+    option.leaves_costly = not (names_files or option.costly or option.campaign)
     option.slow = not option.all and (option.slow or option.campaign == "long")
     _chosen["full"] = option.all or option.slow
     option.campaign = option.campaign or ("small" if _chosen["full"] else "quick")
@@ -49,11 +55,15 @@ def choose_size(config: pytest.Config) -> None:
 
 def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What is named by its id runs anyway."""
-    left_out = "quick" if config.option.slow else "slow"
+    option = config.option
+    left_out = "quick" if option.slow else "slow"
     cells = _Cells(items)
     kept, others = [], []
     for item in items:
-        is_in = config.option.all or _run_of(item, cells) != left_out or _is_named(item, config.args)
+        is_in = _run_of(item, cells) != left_out
+        if not option.slow and (option.costly or option.leaves_costly):
+            is_in = is_in and _is_costly(item) == option.costly
+        is_in = is_in or option.all or _is_named(item, config.args)
         (kept if is_in else others).append(item)
     config.stash[_LEFT_OUT] = len(others)
     if others:
@@ -103,6 +113,11 @@ def _run_of(item: pytest.Item, cells: _Cells) -> str:
     return "slow" if cells.has_a_twin_in_turn(item) else "quick"
 
 
+def _is_costly(item: pytest.Item) -> bool:
+    marks = (mark.name for mark in item.iter_markers())
+    return not COSTLY.isdisjoint([*marks, *getattr(item, "fixturenames", ())])
+
+
 def _is_named(item: pytest.Item, arguments: list[str]) -> bool:
     own = item.nodeid.partition("::")[2]
     for argument in arguments:
@@ -114,11 +129,14 @@ def _is_named(item: pytest.Item, arguments: list[str]) -> bool:
 
 def what_was_left_out(config: pytest.Config) -> str:
     """In words, and nothing where it was nothing; what other processes leave out isn't known."""
-    if config.stash.get(_LEFT_OUT, 1) == 0:
+    if config.option.all or config.stash.get(_LEFT_OUT, 1) == 0:
         return ""
     if config.option.slow:
         return "these were the tests marked `slow` or `scaled`: all others run without --slow"
-    return "tests marked `slow` were left out: they run with --slow"
+    if config.option.costly:
+        return "these were the costly ones of the quick tests: the others run without --costly"
+    costly = ", costly ones with --costly" if config.option.leaves_costly else ""
+    return f"tests marked `slow` were left out: they run with --slow{costly}"
 
 
 def repeated_by(item: pytest.Item) -> str:

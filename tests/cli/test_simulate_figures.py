@@ -21,6 +21,7 @@ from tests.choosing import cases
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").read_text())
 
 
+@pytest.mark.costly
 def test_the_sample_log_read_as_one_domain_per_queue():
     ran = process(EXAMPLE, "--domain", "destination", "--window", "100,2000", "--expiry", "5,120", "--json")
     assert (ran.status, ran.err) == (0, "")

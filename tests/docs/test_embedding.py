@@ -340,6 +340,7 @@ def test_a_user_with_few_rights(fresh_postgres_url):
             connection.execute(text(f"DROP ROLE {role}"))
 
 
+@pytest.mark.costly
 def test_a_domain_is_dropped(store_url, tmp_path):
     _, block = blocks(OPERATIONS, "sh", "Cleaning up")
     verdicts(store_url, "1", domain="name:kept")

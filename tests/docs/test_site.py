@@ -118,6 +118,7 @@ def is_code(member: object) -> bool:
     return inspect.isfunction(member) or isinstance(member, property | classmethod | staticmethod)
 
 
+@pytest.mark.costly
 def test_nothing_is_loaded_from_elsewhere(site):
     pages = pages_of(site)
     assert len(pages) > 15

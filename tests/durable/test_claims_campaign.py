@@ -45,6 +45,7 @@ def outcomes_of(url):
     return took_effect, dropped
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 def test_kills_of_consumers_and_servers(tmp_path, request, seed, campaign):
     chosen = random.Random(seed)

@@ -145,6 +145,7 @@ def run(url, full, **more):
     )
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 def test_whatever_transactions_do(fresh_postgres_url):
     run(fresh_postgres_url, examples(120))

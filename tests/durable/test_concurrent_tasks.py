@@ -126,6 +126,7 @@ def test_a_session_is_joined(fresh_postgres_url):
     assert rows_of(url, "effect") == 1
 
 
+@pytest.mark.costly
 @WAYS
 def test_200_tasks_on_a_pool_of_20(fresh_postgres_url, way):
     """Each id comes to four tasks at about the same time, and two batches of the same task's share no id."""
@@ -261,6 +262,7 @@ def test_cancelled_while_it_waits_for_an_id(fresh_postgres_url, way):
     run(main())
 
 
+@pytest.mark.costly
 @WAYS
 def test_cancelled_at_any_step(fresh_postgres_url, way):
     """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""

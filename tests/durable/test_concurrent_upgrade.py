@@ -63,6 +63,7 @@ class OlderConsumer:
         self._process.stdout.close()
 
 
+@pytest.mark.costly
 def test_one_of_the_version_before_goes_on_until_the_domain_is_concurrent(postgres_url, tmp_path):
     """Then it is refused: nobody would claim the ids that it records, and it wouldn't know those that aren't folded in."""
     package = package_of(BEFORE, tmp_path)

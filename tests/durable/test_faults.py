@@ -59,6 +59,7 @@ def assert_survived(url, seed, answers) -> None:
     assert took_effect.keys() == {id_ for id_, _, _ in receipts[: LONG_AGO + BATCH_SIZE]}
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("outcome", [scaled("error=EIO"), slow("error=ENOSPC"), scaled("signal=SIGKILL")])
 def test_a_fault_at_every_system_call_of_a_batch(folder, seed, campaign, outcome):
     """In the quick run at every fdatasync, of which there are few, and at the last ones of each other kind."""

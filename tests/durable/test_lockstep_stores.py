@@ -129,6 +129,7 @@ def test_in_an_event_loop(request, driver, full):
         run(url, full, make_domain, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.thinned(2)
 def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):

@@ -30,7 +30,7 @@ from tests.postgres import shown
 from tests.senders.making import application, billing, gateway, numbers
 from tests.standby import primary_and_standby
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = [pytest.mark.costly, pytest.mark.thinned(3)]
 
 LOST = ["lost 1", "lost 2", "lost 3"]
 OTHERS = ["other 1", "other 2", "other 3"]

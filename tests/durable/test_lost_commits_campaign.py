@@ -282,6 +282,7 @@ def is_synchronous(request):
     return request.param
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(request, seed, is_synchronous):
     chosen = random.Random(seed)

@@ -271,6 +271,7 @@ def test_the_figures_are_asked_for_before_a_late_commit(proxy, direct_url, seed)
     bridge.verify(direct_url, batches=[0, 1, 1])
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_the_server_is_killed_and_restarted(seed, campaign, joins):

@@ -47,6 +47,7 @@ def feed(url, settings, *, hold_in_batch=None, kill_after=None):
     return heard.count("committed")
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("settings", "killed"),

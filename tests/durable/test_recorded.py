@@ -36,6 +36,7 @@ def simulated(path) -> dict:
     return json.loads(ran.stdout)
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(2)
 def test_simulate_finds_what_the_receiver_found(store_url, tmp_path, seed):
     rng = random.Random(seed)

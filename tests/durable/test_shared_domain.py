@@ -38,6 +38,7 @@ def interleavings(turns: list[tuple[int, int, str]]) -> int:
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize(

@@ -92,6 +92,7 @@ def test_gzip_of_many_members_and_zstd_of_many_frames(tmp_path):
         assert read(path) == ROWS
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("ending", ["gz", "zst"])
 def test_broken_compression_is_refused(tmp_path, ending):
     path = tmp_path / f"log.csv.{ending}"

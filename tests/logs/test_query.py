@@ -148,6 +148,7 @@ def test_a_password_is_not_shown():
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.costly
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     """Of a million rows as of a hundred thousand; all of them at once would take some hundred megabytes."""
     (tmp_path / "empty.db").touch()

@@ -16,6 +16,7 @@ from tests.power.cut_programs import PROGRAMS
 from tests.power.disk import Disk, Model
 from tests.power.system_calls import recorded
 
+pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[2]
 STATES = {"quick": 6, "small": 25, "long": 400}
 """How many states a program is tried on, by each model."""

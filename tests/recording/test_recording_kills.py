@@ -23,6 +23,7 @@ from tests.durable.worker import PROCESSES
 from tests.postgres import wait_for_the_dead
 from tests.stores import engine_of, rows_of
 
+pytestmark = pytest.mark.costly
 CALLERS = ["before the caller's commit", "the caller has committed"]
 OWN = ["before the commit", "committed"]
 MAKING = list(STEPS)[list(STEPS).index("before it is cut") :]

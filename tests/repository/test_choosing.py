@@ -1,5 +1,6 @@
 """Each test is in the quick run or in that with `--slow`, what is scaled in both, and nothing vanishes in silence."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,19 @@ def test_small():
 @pytest.mark.scaled
 def test_of_any_size(request):
     print(request.config.getoption("--campaign"))
+
+@pytest.mark.costly
+@pytest.mark.quick
+def test_dear():
+    pass
+
+@pytest.mark.quick
+def test_on_java(java):
+    pass
+
+@pytest.fixture
+def java():
+    pass
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("where", ["a", "b"])
@@ -65,21 +79,24 @@ def test_driver(driver):
 def test_both(kind):
     pass
 """
+COSTLY = ["dear", "on_java"]
 QUICK = ["small", "of_any_size", "cells[x-b]", "cells[y-a]", "cells[z-b]", "one[y z]"]
 SLOW = ["large", "of_any_size", "cells[x-a]", "cells[y-b]", "cells[z-a]", "one[x]", "broken"]
 
 
 @pytest.fixture
 def file(tmp_path):
-    file = tmp_path / "test_it.py"
+    file = tmp_path / "tests/test_it.py"
+    file.parent.mkdir()
     file.write_text(TESTS)
     return file
 
 
 def run(file, *arguments):
-    where = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(file.parent)]
+    where = ["-p", "tests.conftest", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(file.parents[1])]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *where, *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, cwd=file.parents[1], env=environment, capture_output=True, text=True, check=False)
 
 
 def chosen_by(ran):
@@ -89,10 +106,16 @@ def chosen_by(ran):
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("arguments", "chosen", "said"),
-    [([], QUICK, "run with --slow"), (["--slow"], SLOW, "without --slow"), (["--all"], {*QUICK, *SLOW}, "")],
+    [
+        ([], QUICK, "run with --slow, costly ones with --costly"),
+        (["--costly"], COSTLY, "without --costly"),
+        (["--slow"], SLOW, "without --slow"),
+        (["--all"], {*QUICK, *COSTLY, *SLOW}, ""),
+        (["tests/test_it.py"], {*QUICK, *COSTLY}, "run with --slow\n"),
+    ],
 )
 def test_each_is_in_one_run(file, arguments, chosen, said):
-    ran = run(file, "--collect-only", *arguments, str(file))
+    ran = run(file, "--collect-only", *arguments)
     assert sorted(chosen_by(ran)) == sorted(chosen)
     assert said in ran.stdout
 
@@ -102,7 +125,7 @@ def test_what_is_named_runs_and_a_failure_says_how_it_comes_again(file):
     named = [f"{file}::test_{name}" for name in ("small", "cells[x-a]", "one", "broken")]
     ran = run(file, "--slow", "--seed=7", *named)
     assert "1 failed, 4 passed" in ran.stdout
-    assert "sh bin/test test_it.py::test_broken --slow --seed=7\n" in ran.stdout
+    assert "sh bin/test tests/test_it.py::test_broken --slow --seed=7\n" in ran.stdout
 
 
 @pytest.mark.slow

@@ -105,6 +105,7 @@ def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     assert pending_keys(store_url) == {}
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.thinned(2)
 def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, seed):
@@ -151,6 +152,7 @@ def send_numbered(url, broker, joins, reports):
             reports.send("sent")
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])

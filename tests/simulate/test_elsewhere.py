@@ -64,6 +64,7 @@ def test_needs_are_the_models(log, key):
     assert facts.elsewhere == (Elsewhere(*map(max, zip(*map(astuple, needs.values()), strict=True))) if needs else None)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_logs_drawn_tell_a_wrong_rule_from_the_right_one(fault):
     log = find(
