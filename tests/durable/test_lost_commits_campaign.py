@@ -37,10 +37,12 @@ from tests.standby import primary_and_standby
 FAILOVERS = {"quick": 2, "small": 20, "long": 200}
 EFFECT = "INSERT INTO effect (kind, id) VALUES (:kind, :id)"
 LOST = (ReceiverError, SQLAlchemyError, OSError)
-SECS = 300
+SECS = 900
 TURNS = 25
 """So many batches are one receiver's, then as many the other's."""
 THREADS = 3
+IDS = 600
+"""New ones that a worker may send between two failovers; then earlier ones come again. So a long run ends, within the memory."""
 ALL = sizes(1_000_000, 0)
 """However long the failovers take, no id is forgotten before everything comes again at the end."""
 
@@ -56,6 +58,8 @@ class Worker:
         self.url = url
         self.acknowledged: list[str] = []
         self.sent = 0
+        """How many ids; some were sent more than once."""
+        self.may_send = IDS
         self.waiting: list[str] = []
         self.is_over, self.is_idle, self.again = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=kind, daemon=True)
@@ -103,9 +107,14 @@ class Worker:
     def take(self) -> list[str]:
         """What waits, and something new."""
         if not self.is_over.is_set():
-            self.waiting += [f"{number}" for number in range(self.sent, self.sent + 3)]
-            self.sent += 3
+            self.waiting += [f"{self._next()}" for _ in range(3)]
         return self.waiting[:9]
+
+    def _next(self) -> int:
+        if self.sent == self.may_send:
+            return random.randrange(self.sent)
+        self.sent += 1
+        return self.sent - 1
 
     def acknowledge(self, ids: Sequence[str]) -> None:
         self.waiting = self.waiting[len(ids) :]
@@ -300,6 +309,8 @@ def test_what_the_new_primary_knows_is_done_once_and_all_else_is_done_again(requ
         wait_for(workers)
         lossy = 0
         for number in range(failovers):
+            for worker in workers:
+                worker.may_send += IDS
             time.sleep(chosen.uniform(0.2, 0.8))
             if not is_synchronous and number % 2:
                 lossy += 1
