@@ -75,6 +75,7 @@ def log(tmp_path):
     return path
 
 
+@pytest.mark.costly
 def test_an_analysis_has_a_page_for_a_file_and_for_a_notebook(tmp_path, monkeypatch):
     """The one that the command writes, but for who made it."""
     (tmp_path / "log.parquet").write_bytes(parquet_bytes(receipts(1)))

@@ -43,6 +43,7 @@ def rows_of_files(made) -> Counter:
     return counts
 
 
+@pytest.mark.costly
 @pytest.mark.slow
 @given(files(), cuttings, KEYS)
 @cases(150)

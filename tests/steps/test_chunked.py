@@ -136,6 +136,7 @@ def days(draw) -> list[Row]:
     return rows
 
 
+@pytest.mark.costly
 @given(days(), st.sampled_from([1, 2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
 @cases(120)
 def test_seconds_bursts_halves_and_ids_may_go_on_over_any_number_of_chunks(rows, chunks, question, seed):

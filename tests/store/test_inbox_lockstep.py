@@ -200,6 +200,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert audit(self.url).findings == ()
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 def test_as_a_list_of_messages(store_url):
     class Machine(InboxMachine):

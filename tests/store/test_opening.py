@@ -74,6 +74,7 @@ def test_a_second_opening_is_light(store_url):
     assert int(statements) <= 20
 
 
+@pytest.mark.costly
 def test_many_at_once_on_new_databases(postgres_url, tmp_path):
     """One of them migrates while the others wait, and all of them find the same store."""
     program = """if True:

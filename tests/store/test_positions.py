@@ -167,6 +167,7 @@ class Owners:
         self.positions.advance(self.connection, [Advance("0", str(before) if before else None, str(behind))])
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_whoever_owns_it_when_each_message_takes_effect_once(request, database):
     store = request.getfixturevalue("sqlite_url" if database == "sqlite" else "fresh_postgres_url")

@@ -147,6 +147,7 @@ RIGHT = [
 WRONG = [acknowledges_before_the_commit, acts_at_the_end, swallows_errors_and_acknowledges]
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("consume", RIGHT)
 def test_a_right_consumer_passes(checked, driver, consume):
     checked(partial(consume, driver), max_examples=10)
@@ -157,6 +158,7 @@ def test_a_wrong_consumer_is_found(checked, driver, consume):
     found(checked, partial(consume, driver))
 
 
+@pytest.mark.costly
 def test_effects_may_be_read_in_an_event_loop_too(checked, driver):
     async def effects(shop):
         engine = shop.async_engine(driver)

@@ -145,6 +145,7 @@ def test_a_program_that_outlives_its_crash_in_an_event_loop(tmp_path):
     assert said.startswith("the program caught its own crash at test_bad_input.py:")
 
 
+@pytest.mark.costly
 def test_a_program_that_is_killed_catches_nothing(checked):
     checked(catches_everything, kill=True, max_examples=3)
 

@@ -136,6 +136,7 @@ def that_rolls_back(broker, shop):
         broker.acknowledge(messages)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "consume",
     [

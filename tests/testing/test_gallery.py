@@ -29,6 +29,7 @@ def test_a_wrong_consumer_is_found(checked, consume):
     found(checked, consume, gallery.effects_of(consume))
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.parametrize("consume", gallery.RIGHT)
 def test_a_right_consumer_passes(checked_on_sqlite, consume, request):

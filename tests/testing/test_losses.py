@@ -33,6 +33,7 @@ def struck(monkeypatch):
     return strikes
 
 
+@pytest.mark.costly
 def test_the_connection_is_lost(checked, driver, struck):
     errors = []
 

@@ -139,6 +139,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_without_it_a_wrong_consumer_passes(checked_on_sqlite, monkeypatch, mutant):
