@@ -8,7 +8,7 @@ from sqlalchemy import NullPool, create_engine
 
 from receiver.errors import ClosedError, StoreBusyError
 from receiver.store.sql_rows import ROWS_AT_ONCE
-from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, held_elsewhere, opened, send, sizes, undone
+from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UndoError, held_elsewhere, opened, send, sizes, undone
 
 SHORT_SECS = 0.2
 
@@ -153,11 +153,26 @@ def test_who_waits_gets_the_domain_when_it_is_free(store_url):
         assert send(other, "held") == [DUPLICATE]
 
 
-def test_opening_a_domain_that_is_there_waits_for_nobody(store_url):
-    with opened(store_url) as other, held_elsewhere(other), opened(store_url, patience_secs=0) as receiver:
+def test_opening_a_domain_that_is_there_waits_for_nobody(store_url, tmp_path, caplog):
+    with (
+        opened(store_url) as other,
+        held_elsewhere(other),
+        opened(store_url, patience_secs=0, record=tmp_path) as receiver,
+    ):
+        assert not caplog.messages
         assert receiver.status().rDupIds == 0
         with pytest.raises(StoreBusyError):
             opened(store_url, settings=sizes(1, 0), patience_secs=0)
+
+
+def test_what_is_over_gives_up_nothing_of_others(any_url):
+    """A batch whose COMMIT has failed is given up once more as its block ends. Another thread may have the domain by then."""
+    with opened(any_url) as receiver:
+        with receiver.batch() as batch:
+            batch.receive("x", received_at_us=0)
+        with held_elsewhere(receiver):
+            batch.transaction.abandon(UndoError())
+        assert send(receiver, "x", "held") == [DUPLICATE, DUPLICATE]
 
 
 @pytest.mark.parametrize("each_has_its_own", [False, True])

@@ -17,6 +17,7 @@ from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
 from receiver.store.tables import DomainState
 from tests.durable.opened import DUPLICATE, MEMORY, opened, send, sizes, undone
+from tests.stores import execute
 
 SECOND_US = 1_000_000
 MESSAGE = """2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: Property.uniqueMessageId=1
@@ -87,6 +88,13 @@ def test_batches_are_counted_by_what_became_of_them(store_url):
         status = orders.status()
         counts = (status.batches_committed, status.batches_rolled_back, status.batches_failed)
         assert (*counts, busy.status().batches_failed) == (2, 3, 1, 1)
+
+
+def test_where_all_outcomes_are_known_the_figures_need_no_database(store_url):
+    with opened(store_url) as orders:
+        send(orders, "a")
+        execute(store_url, "ALTER TABLE receiver_domain RENAME TO gone")
+        assert orders.status().rx == 1
 
 
 def test_every_counter_of_a_batch_is_added():
