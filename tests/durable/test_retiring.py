@@ -64,6 +64,22 @@ def test_a_source_that_has_not_sent_for_long_is_retired(any_url):
         assert receive(orders, ("a", "other", DAY_US + 2), ("c", "other", DAY_US + 2)) == [NEW, DUPLICATE]
 
 
+def test_silent_sources_are_counted_anew_for_the_status(any_url):
+    """Batches count them each quarter of an hour: it takes a look at all sources."""
+    with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=0)) as orders:
+        receive(orders, ("a", "old", 0), ("b", "new", DAY_US))
+        assert orders.status().silent_sources == 0, "exactly a day isn't longer"
+        receive(orders, ("c", "new", DAY_US + 1))
+        assert orders.figures().silent_sources == 0
+        assert orders.status().silent_sources == 1
+        with orders.batch():
+            assert orders.status().silent_sources == 1, "and nobody waits for the batch"
+        receive(orders, ("d", "new", 0), ("e", "old", DAY_US + 15 * 60 * 1_000_000))
+        assert orders.figures().silent_sources == 1
+        receive(orders, ("f", "old", DAY_US + 15 * 60 * 1_000_000 + 1))
+        assert orders.figures().silent_sources == 0
+
+
 @pytest.mark.parametrize("disturbance", ["reopened", "rolled back"])
 def test_reading_the_log_often_delays_nothing(store_url, disturbance):
     settings = sizes(2, 0, retire_sources_after_days=1)
