@@ -252,7 +252,7 @@ class DomainCache:
         if policy.keeps_ids:
             self._histories[id_] = history
         # Where duplicates refresh nothing, a duplicate's row is needed for nothing but the bodies of its id.
-        if not policy.records_duplicates and history.first_received_at_us is not None:
+        if not policy.records_duplicates:
             if policy.keeps_ids and history.body_digests:
                 self._history_rows[id_] = seq
             else:

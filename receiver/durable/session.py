@@ -394,9 +394,6 @@ class Transaction:
 
     def _new_state(self, tally: Tally, retired: int) -> DomainState:
         policy = self.cache.policy
-        needs_by_hour = self.state.needs_by_hour
-        if tally.events:
-            needs_by_hour = self.cache.needs_with(tally.events, policy.latest_us)
         state = tally.added_to(
             self.state,
             last_seq=policy.serial,
@@ -405,7 +402,7 @@ class Transaction:
             latest_us=policy.latest_us,
             clock_us=policy.clock_us,
             retired_sources=self.state.retired_sources + retired,
-            needs_by_hour=needs_by_hour,
+            needs_by_hour=self.cache.needs_with(tally.events, policy.latest_us),
         )
         return state.converted() if self.converts else state
 

@@ -261,6 +261,19 @@ def test_a_body_rolled_back_was_never_there(any_url):
             assert batch.receive("x", received_at_us=0, body_digest="two").body_differs is True
 
 
+def test_an_id_keeps_its_last_sixteen_bodies(any_url):
+    """Each once: one that comes again and again pushes no other out."""
+    others = [f"other {number}" for number in range(14)]
+    with opened(any_url) as receiver:
+
+        def differing(*digests):
+            with receiver.batch() as batch:
+                return [batch.receive("x", received_at_us=0, body_digest=digest).body_differs for digest in digests]
+
+        assert differing("one", "two", *["two"] * 16, "one") == [None, True] + [False] * 17
+        assert differing(*others, "one", "last", "two", "one") == [True] * 14 + [False, True, False, True]
+
+
 def test_what_is_kept_of_ids_goes_with_them(any_url):
     """Beside the detector a receiver keeps the bodies of ids, which must not outlive them by much."""
     with opened(any_url, settings=sizes(10, 0)) as receiver:

@@ -110,7 +110,7 @@ def test_the_wait_for_others_is_bounded(store_url, patience_secs):
 @pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
 def test_the_wait_for_other_threads_is_bounded(any_url, patience_secs):
     with opened(any_url, patience_secs=patience_secs) as receiver, held_elsewhere(receiver):
-        with pytest.raises(StoreBusyError):
+        with pytest.raises(StoreBusyError, match="kept the receiver busy"):
             send(receiver, "x")
         with pytest.raises(StoreBusyError):
             receiver.close()
