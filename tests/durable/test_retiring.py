@@ -180,6 +180,18 @@ def test_what_a_batch_retires_that_fails_is_not_retired(store_url):
         assert undone(orders, "a", "b") == [NEW, DUPLICATE]
 
 
+@pytest.mark.thinned(2)
+def test_the_newest_row_stays_whichever_source_is_retired_last(store_url):
+    """It has the number and the time of the latest receipt."""
+    names = [f"{number}" for number in range(20)]
+    with opened(store_url, settings=sizes(2, 0)) as orders:
+        receive(orders, *((f"of {name}", name, 0) for name in names))
+    retire_sources(store_url, sources=names)
+    with opened(store_url) as orders:
+        assert undone(orders, f"of {names[-1]}") == [NEW]
+    assert_sound(store_url)
+
+
 def test_another_process_notices(store_url):
     """It reads the log anew, although no new row tells it."""
     with opened(store_url, settings=sizes(2, 0)) as orders, opened(store_url) as other:

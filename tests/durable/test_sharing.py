@@ -59,9 +59,10 @@ def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
             pass
         with engine.connect() as connection:
             undone(orders, connection=connection)
-        send(other, "y")
-        undone(orders)
-        assert send(orders, "x", "y") == [DUPLICATE, DUPLICATE]
+        for ids in ("yz", "u"):
+            send(other, *ids)
+            undone(orders)
+        assert send(orders, "x", "y", "u") == [DUPLICATE] * 3
         assert orders.session.cache.policy is policy
 
 
