@@ -287,7 +287,7 @@ class DomainCache:
             return Changes(gone, rows=rows)
         # All rows of a retired source say so, those of the batch as well. Once it sends again, rows alone wouldn't show
         # which queue each stood in.
-        sources = {source or None for source in retired}
+        sources = set(retired)
         named = map(ReceiptRow._make, rows)
         rows = [row._replace(policy_state=RETIRED) if row.message_source_id in sources else row for row in named]
         return Changes(gone, PolicyStates(RETIRED, list(sources)), rows=rows)

@@ -52,7 +52,7 @@ def test_who_is_far_behind_reads_on_though_others_have_deleted_what_it_knew(stor
 def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
     engine = create_engine(store_url, poolclass=NullPool)
     with opened(store_url) as orders, opened(store_url) as other:
-        send(orders, "x")
+        send(orders, "w", "x")
         policy = orders.session.cache.policy
         undone(orders)
         with orders.batch():

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
-from tests.durable.opened import opened, send, sizes
+from receiver.errors import StoreError
+from tests.durable.opened import opened, remembered, send, sizes
 
 SOURCES = [f"gateway-{number:02}.example:4711" for number in range(50)]
 GAP_US = 1_000
@@ -77,6 +78,15 @@ def test_what_is_forgotten_within_its_batch_is_never_appended(store_url):
     with opened(store_url, settings=sizes(1, 0)) as receiver:
         send(receiver, "a", "b")
         assert rows_in(store_url) == 1
+
+
+def test_what_a_batch_forgot_that_failed_is_not_deleted(store_url):
+    with opened(store_url, settings=sizes(8, 0)) as receiver:
+        send(receiver, *"abcdefgh")
+        with pytest.raises(StoreError), receiver.batch() as batch:
+            batch.receive("i", received_at_us=0)
+            batch.connection.execute(text("ALTER TABLE receiver_receipt RENAME TO gone"))
+    assert remembered(store_url, *"abi") == ["a", "b"]
 
 
 def test_bodies_of_forgotten_ids_leave_memory(any_url):
