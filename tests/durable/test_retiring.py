@@ -80,6 +80,21 @@ def test_silent_sources_are_counted_anew_for_the_status(any_url):
         assert orders.figures().silent_sources == 0
 
 
+def test_the_next_are_retired_together_a_thirtieth_of_the_time_later(any_url):
+    """Each retirement makes every other process read the log anew."""
+    with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=30)) as orders:
+        receive(orders, ("a", "s", 0), ("b", "t", 1), ("c", "u", 2))
+        for us, retired in [
+            (30 * DAY_US, 0),
+            (30 * DAY_US + 1, 1),
+            (30 * DAY_US + 3, 1),
+            (31 * DAY_US, 1),
+            (31 * DAY_US + 1, 3),
+        ]:
+            receive(orders, (f"{us}", "v", us))
+            assert orders.status().retired_sources == retired
+
+
 @pytest.mark.parametrize("disturbance", ["reopened", "rolled back"])
 def test_reading_the_log_often_delays_nothing(store_url, disturbance):
     settings = sizes(2, 0, retire_sources_after_days=1)
@@ -107,15 +122,23 @@ def test_time_goes_by_receipts_not_by_the_clock_on_the_wall(any_url):
         assert orders.status().sources == 2
 
 
-def test_a_sender_with_a_source_per_message_fills_no_memory(any_url):
-    with opened(any_url, settings=sizes(1, 0, max_sources=20)) as orders:
-        for number in range(200):
+@pytest.mark.thinned(2)
+@pytest.mark.parametrize("days", [0, 30])
+def test_a_sender_with_a_source_per_message_fills_no_memory(any_url, days):
+    with opened(any_url, settings=sizes(1, 0, max_sources=20, retire_sources_after_days=days)) as orders:
+        for number in range(190):
             receive(orders, (f"{number}", f"source {number}", number))
         status = orders.status()
         assert 18 < status.sources <= 20
-        assert status.retired_sources == 200 - status.sources
+        assert status.retired_sources == 190 - status.sources
         assert status.rDupIds == status.sources
-        assert receive(orders, ("199", "other", 200), ("100", "other", 200)) == [DUPLICATE, NEW]
+        assert receive(orders, ("189", "other", 190), ("100", "other", 190)) == [DUPLICATE, NEW]
+
+
+def test_as_many_sources_as_may_be_are_kept(any_url):
+    with opened(any_url, settings=sizes(1, 0, max_sources=20)) as orders:
+        receive(orders, *((f"{number}", f"source {number}", number) for number in range(20)))
+        assert orders.status().sources == 20
 
 
 @pytest.mark.thinned(2)

@@ -51,7 +51,7 @@ def test_who_is_far_behind_reads_on_though_others_have_deleted_what_it_knew(stor
 
 def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
     engine = create_engine(store_url, poolclass=NullPool)
-    with opened(store_url) as orders, opened(store_url) as other:
+    with opened(store_url, settings=sizes(1, 1_000_000)) as orders, opened(store_url) as other:
         send(orders, "w", "x")
         policy = orders.session.cache.policy
         undone(orders)
@@ -59,10 +59,11 @@ def test_a_batch_that_decides_nothing_costs_no_reading(store_url):
             pass
         with engine.connect() as connection:
             undone(orders, connection=connection)
-        for ids in ("yz", "u"):
-            send(other, *ids)
+        for us, ids in enumerate(["yz", "u", "v"], start=5):
+            with other.batch() as batch:
+                batch.receive_many((id_, None, us) for id_ in ids)
             undone(orders)
-        assert send(orders, "x", "y", "u") == [DUPLICATE] * 3
+        assert send(orders, "x", "y", "u", "v") == [DUPLICATE] * 4
         assert orders.session.cache.policy is policy
 
 
