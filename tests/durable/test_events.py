@@ -32,6 +32,7 @@ def test_an_event_tells_all_about_a_duplicate(any_url, events, caplog):
         batch.receive_many((str(number), source, 4_000_000) for number, source in enumerate("stst"))
         last = batch.receive("x", None, received_at_us=500_000)
         assert len(events) == 1  # not before the commit
+        assert [event.decision for event in batch.duplicates] == [last]
     receiver.close()
     first, second = events
     assert (first.domain, first.unique_message_id, first.message_source_id) == ("broker:queue://orders", "x", "t")

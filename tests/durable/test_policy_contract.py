@@ -160,7 +160,7 @@ def test_a_rejected_batch_leaves_no_trace(store_url):
                 pytest.fail("the batch wasn't rejected")
             assert undone(receiver, "b", "c", "a") == [NEW, NEW, DUPLICATE]
         status = receiver.status()
-        assert (status.rx, status.rDupsDet, status.rDupIds) == (2, 0, 1)
+        assert (status.rx, status.rDupsDet, status.rDupIds, status.batches_rolled_back) == (2, 0, 1, 4)
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM paid").scalar() == 0
 

@@ -8,7 +8,18 @@ from sqlalchemy import NullPool, create_engine
 
 from receiver.errors import ClosedError, StoreBusyError
 from receiver.store.sql_rows import ROWS_AT_ONCE
-from tests.durable.opened import DUPLICATE, LONG_SECS, MEMORY, NEW, UndoError, held_elsewhere, opened, send, sizes, undone
+from tests.durable.opened import (
+    DUPLICATE,
+    LONG_SECS,
+    MEMORY,
+    NEW,
+    UndoError,
+    held_elsewhere,
+    opened,
+    send,
+    sizes,
+    undone,
+)
 
 SHORT_SECS = 0.2
 

@@ -83,9 +83,10 @@ def test_what_is_forgotten_within_its_batch_is_never_appended(store_url):
 def test_what_a_batch_forgot_that_failed_is_not_deleted(store_url):
     with opened(store_url, settings=sizes(8, 0)) as receiver:
         send(receiver, *"abcdefgh")
-        with pytest.raises(StoreError), receiver.batch() as batch:
+        with pytest.raises(StoreError), receiver.batch() as batch:  # noqa: PT012
             batch.receive("i", received_at_us=0)
             batch.connection.execute(text("ALTER TABLE receiver_receipt RENAME TO gone"))
+        assert receiver.status().batches_failed == 1
     assert remembered(store_url, *"abi") == ["a", "b"]
 
 
