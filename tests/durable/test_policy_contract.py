@@ -219,7 +219,7 @@ def test_a_minimum_moved_by_another_receiver_is_followed(store_url):
     assert_sound(store_url)
 
 
-def test_times_that_no_store_can_hold(any_url):
+def test_times_that_are_none_or_that_no_store_can_hold(any_url):
     with opened(any_url, policy="cmq:retry=0,network=0") as receiver:
         with receiver.batch() as batch:
             for late in (253_402_300_800_000_000, 1 << 63, 10**30):
@@ -227,6 +227,9 @@ def test_times_that_no_store_can_hold(any_url):
                     batch.advance(min_msg_time_us=late)
                 with pytest.raises(SettingsError, match="before the year 10000"):
                     batch.receive("a", received_at_us=0, jms_timestamp_ms=late // 1000)
+            for odd in (-1, 1.5, None, "soon"):
+                with pytest.raises(SettingsError, match="at least 0"):
+                    batch.advance(min_msg_time_us=odd)
             assert batch.receive("b", received_at_us=0, jms_timestamp_ms=253_402_300_799_999).verdict is NEW
             batch.advance(min_msg_time_us=253_402_300_799_999_999)
         assert receiver.status().rx == 1
