@@ -104,6 +104,29 @@ def test_others_go_on_while_one_waits(fresh_postgres_url):
         assert send(orders, "a") == [DUPLICATE]
 
 
+def test_who_waits_for_the_first_id_of_a_statement_keeps_nobody_from_the_others(fresh_postgres_url):
+    """Ids are claimed in their own order, so that two statements never wait for each other."""
+    url, others = fresh_postgres_url, "zyxwvutsrq"
+    with concurrent(url, patience_secs=3) as orders:
+        answers = []
+
+        def received(batch, *ids):
+            return [decision.verdict for decision in batch.receive_many((id_, None, 0) for id_ in ids)]
+
+        def wait():
+            with orders.batch() as batch:
+                answers.extend(received(batch, *others, "a"))
+
+        waiter = threading.Thread(target=wait)
+        with orders.batch() as batch:
+            batch.receive("a", received_at_us=0)
+            waiter.start()
+            until(lambda: rows_of(url, WAITING_FOR_A_LOCK) == 1)
+            assert received(batch, *others) == [NEW] * len(others)
+        waiter.join()
+    assert answers == [DUPLICATE] * (1 + len(others))
+
+
 @pytest.mark.parametrize(("ends_well", "verdict"), [(True, DUPLICATE), (False, NEW)])
 def test_who_waits_learns_what_became_of_the_other(fresh_postgres_url, ends_well, verdict):
     with concurrent(fresh_postgres_url) as orders:
