@@ -312,4 +312,8 @@ def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
     tables = sorted(set(re.findall(r"\breceiver_\w+", " ".join(kept_by_newer.values()))))
     database_of(connection).lock_tables(connection, tables)  # a transaction that is open may bring some
     for words in _counted(connection, kept_by_newer):
-        raise StoreError(f"version {older} can't hold {words}", hint=f"keep version {newer}, or delete them")
+        raise StoreError(
+            f"version {older} can't hold {words}",
+            hint=f"keep version {newer}; or first let messages be delivered, and open concurrent domains without"
+            " concurrent=True",
+        )
