@@ -198,6 +198,7 @@ class DomainCache:
         self.policy.keep_forgotten()
         self._histories, self._history_rows = {}, {}
         self._outdated, self._deletable = [], []
+        self._newest = None  # there may be no row, and then the one noted is of a transaction that was rolled back
         self._replay(log.rows.rows_after(0, state.last_seq), state)
         self._note_forgotten()  # rows that nobody has deleted yet
         self._silent_as_of_us = -_SILENT_LAG_US  # so that `advance` counts them
