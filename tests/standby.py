@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -79,16 +79,16 @@ class _Node:
         """Kill -9 of one child: the postmaster ends all others, and the server recovers from its log."""
         import psutil
 
-        psutil.Process(self.ask("SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")).kill()
+        child = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+        killed = self.ask(child)
+        psutil.Process(killed).kill()
         give_up = time.monotonic() + ENDS_SECS
-        while True:
-            try:
-                self.ask("SELECT 1")
-            except OperationalError:
-                assert time.monotonic() < give_up
-                time.sleep(0.01)
-            else:
-                return
+        while True:  # until there is another: the postmaster may answer before it has seen the death
+            with suppress(OperationalError):
+                if self.ask(child) not in {None, killed}:
+                    return
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
 
     def kill(self) -> None:
         """Kill -9 of the postmaster and all its children, at once."""
