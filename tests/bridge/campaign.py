@@ -374,7 +374,10 @@ class Campaign:
         return sum(sender.confirmed for sender in self.senders)
 
     def _last_words(self) -> str:
-        return "\n".join(f"{bridge.name}: {bridge.last_words()}" for bridge in self.bridges)
+        return "\n".join(
+            f"{bridge.name}: {bridge.last_words()}\nits latest start in vain: {bridge.refusal}"
+            for bridge in self.bridges
+        )
 
     def _say(self, what: str) -> None:
         print(f"{time.monotonic() - self._began:8.3f} s  {what}")

@@ -34,6 +34,8 @@ class MortalBridge:
         self.kills_while_starting = 0
         self.refused_starts = 0
         """Lives that ended by themselves, for there was no broker or store to begin with."""
+        self.refusal = ""
+        """What the latest of them said."""
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
         self._arguments = ["bridge", *arguments]
@@ -87,6 +89,7 @@ class MortalBridge:
         )
         self._look_back()
         self.refused_starts += 1
+        self.refusal = self.last_words()
         return True
 
     def last_words(self) -> str:

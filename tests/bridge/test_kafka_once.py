@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from sqlalchemy import text
 
 from receiver.bridge import Message, open_bridge, sink_of
-from receiver.bridge.connectors import turns_to
+from receiver.bridge.connectors import TurnForgottenError, kafka_sink, turns_to
 from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.kafka_message import encoded
 from receiver.bridge.opening import BridgeOptions
 from receiver.bridge.options import Mode
 from receiver.durable.audit import audit
@@ -22,6 +23,9 @@ from tests.bridge import effects
 from tests.bridge.bridged import DiedError
 from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.cluster_campaign import LogCampaign, Topic
+from tests.brokers import kafka as kafka_nodes
+from tests.brokers.cached import new_broker
+from tests.brokers.cluster import until
 from tests.stores import engine_of, execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -221,6 +225,65 @@ def test_a_broker_that_was_killed_is_begun_with_anew(kafka, topic):
     with turns(kafka, topic) as sender:
         note = sender.begin("a")
         assert sorted(bodies(kafka, topic)) == {"one": ["0"], "two": ["0", "1"]}[note]
+
+
+@pytest.fixture
+def apart():
+    """The second of two nodes has the notes and a topic `out`. The first decides how transactions end."""
+    with new_broker(kafka_nodes, kafka_nodes.Apart) as nodes:
+        for node in nodes.nodes:
+            nodes.start(node)
+        nodes.place("__transaction_state", 1, cleanup_policy="compact")
+        nodes.place("__consumer_offsets", 2, cleanup_policy="compact")
+        nodes.place("out", 2, PARTITIONS)
+        yield nodes
+
+
+@pytest.mark.quick
+def test_a_turn_that_the_broker_forgot_to_end_is_abandoned_and_sent_again(apart, monkeypatch):
+    """Kafka doesn't mark the end of a transaction in partitions without a leader: it takes them for deleted. So it does with
+    all partitions, if it has one node and is killed as a transaction ends."""
+    monkeypatch.setattr(kafka_sink, "ANSWER_SECS", 5)
+    second = apart.nodes[1]
+    with turns(apart, "out") as dead, turns(apart, "out") as next_:
+        dead.begin("a")
+        assert dead.send_turn(numbered(5), note="one", number=5)
+        producer = dead._producer
+        producer.begin_transaction()
+        for message in numbered(5, 5):
+            producer.produce("out", **encoded(message))
+        assert producer.flush(SOON_SECS) == 0
+        dead._send_note(producer, "two", 10)
+        second.kill()
+        until(lambda: apart.leaders("__consumer_offsets") == 0)
+        producer.commit_transaction(SOON_SECS)
+        apart.start(second)
+        with pytest.raises(TurnForgottenError) as caught:
+            next_.begin("a")
+        assert caught.value.note == "one"
+        next_.abandon_turn()
+        assert next_.begin("a") == "one"
+        assert next_.send_turn(numbered(5, 5), note="two", number=10)
+    check_each_once(apart, "out", range(10))
+
+
+@pytest.mark.quick
+def test_a_turn_is_there_once_the_broker_has_marked_its_end(apart, monkeypatch):
+    monkeypatch.setattr(kafka_sink, "ANSWER_SECS", 5)
+    with turns(apart, "out") as sender:
+        sender.begin("a")
+        send_note = sender._send_note
+
+        def sent_to_the_last(producer, *more):
+            """Then the node dies before the transaction ends."""
+            send_note(producer, *more)
+            assert producer.flush(SOON_SECS) == 0
+            apart.nodes[1].kill()
+            until(lambda: apart.leaders("__consumer_offsets") == 0)
+
+        monkeypatch.setattr(sender, "_send_note", sent_to_the_last)
+        with pytest.raises(BrokerError):
+            sender.send_turn(numbered(5), note="one", number=5)
 
 
 # Bridges from Kafka to Kafka

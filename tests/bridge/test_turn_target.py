@@ -6,6 +6,8 @@ from contextlib import closing
 
 import pytest
 
+from receiver.bridge.connectors import TurnForgottenError
+from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule
 from receiver.bridge.targets import broker_target
@@ -60,6 +62,21 @@ class Choosy(MemoryTurns):
 
     def close(self):
         """It is used again."""
+
+
+class Forgetful(Choosy):
+    """To a broker that has forgotten how the last turn ended, until that is abandoned."""
+
+    has_abandoned = False
+
+    def begin(self, name):
+        note = super().begin(name)
+        if not self.has_abandoned:
+            raise TurnForgottenError(BrokerAddress.parse(TO), note)
+        return note
+
+    def abandon_turn(self):
+        self.has_abandoned = True
 
 
 def open_to(route, turns, **settings):
@@ -272,6 +289,43 @@ def test_a_note_that_is_forgotten_while_messages_wait_is_said(route, caplog):
     send(route, "10")
     route.run()
     assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("before", [[], ["before"]])
+def test_a_turn_that_the_broker_forgot_to_end_is_sent_again(route, before, caplog):
+    send(route, *before)
+    route.run()
+    send(route, *TEN)
+    route.run(dies="delivering")
+    run_to(route, Forgetful(route))
+    assert route.effects() == before + TEN
+    (warning,) = warnings(caplog)
+    assert "forgotten how the last turn ended" in warning
+    assert MAY_COME_TWICE in warning
+
+
+def test_a_forgotten_turn_leaves_the_one_before_it_as_it_was(route):
+    """That one is there, and whoever sent it ended before it could confirm it."""
+    send(route, *TEN)
+    route.run(dies="delivered")
+    run_to(route, Forgetful(route))
+    assert (route.effects(), route.waiting()) == (TEN, 0)
+
+
+def test_a_forgotten_turn_that_the_store_has_confirmed_is_not_abandoned(route):
+    """Its messages don't wait: they could not be sent again."""
+    send(route, "0")
+    route.run()
+    before = dict(route.broker.notes)
+    send(route, "1")
+    route.run()
+    send(route, "2")
+    route.run(dies="acknowledged")
+    route.broker.notes.update(before)
+    turns = Forgetful(route)
+    with pytest.raises(TurnForgottenError, match="forgotten how the last transaction ended"):
+        run_to(route, turns)
+    assert (turns.has_abandoned, route.waiting()) == (False, 1)
 
 
 @pytest.mark.parametrize("note", ["", "x", "x [[0,9]]", 'x [["0",9]]', "x [[0,1000000000000]]", "x {}", "x [0]", "x 7"])

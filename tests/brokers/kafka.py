@@ -41,7 +41,7 @@ class WithTopics:
             [NewTopic(topic, partitions, self.replicas, config=given)], operation_timeout=ANSWERS_SECS
         )
         made[topic].result(ANSWERS_SECS)
-        until(lambda: self._leaders(topic) == partitions)
+        until(lambda: self.leaders(topic) == partitions)
 
     def new_topic(self, partitions: int = 1, **config: str) -> str:
         """The name of a topic of its own."""
@@ -53,11 +53,11 @@ class WithTopics:
         admin = self.admin()
         (deleted,) = admin.delete_topics([topic]).values()
         deleted.result(ANSWERS_SECS)
-        until(lambda: self._leaders(topic) == 0)
+        until(lambda: self.leaders(topic) == 0)
         time.sleep(0.5)
 
-    def _leaders(self, topic: str) -> int:
-        """How many partitions of a topic it serves, as it says to all who ask: what it has taken from one a moment later."""
+    def leaders(self, topic: str) -> int:
+        """How many partitions of a topic are served, as it says to all who ask: what it has taken from one a moment later."""
         shown = self.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
         return sum(partition.leader >= 0 for partition in shown.partitions.values())
 
@@ -147,6 +147,30 @@ class Cluster(WithTopics, Nodes[Broker]):
             return self.nodes[number - 1] if number > 0 and self.is_whole(self.nodes[number - 1]) else None
 
         return until(asked)
+
+
+class Apart(WithTopics, Nodes[Broker]):
+    """Two nodes, of which the first is the controller. Each topic is on one of them, also those that Kafka has for itself."""
+
+    def __init__(self, home: Path, folder: Path) -> None:
+        Nodes.__init__(self, [Broker(home, subfolder(folder, f"node{number}")) for number in (1, 2)])
+        first, second = self.nodes
+        self.servers = first.servers
+        second.cluster_id = first.cluster_id
+        second.settings |= {
+            "process.roles": "broker",
+            "node.id": 2,
+            "controller.quorum.voters": first.settings["controller.quorum.voters"],
+            "listeners": f"PLAINTEXT://{second.servers}",
+        }
+
+    def place(self, topic: str, node: int, partitions: int = 1, **config: str) -> None:
+        """Make a topic on a node, 1 or 2."""
+        given = {name.replace("_", "."): value for name, value in config.items()}
+        new = NewTopic(topic, partitions, replica_assignment=[[node]] * partitions, config=given)
+        admin = self.admin()  # kept by its name, for its answers end with it
+        admin.create_topics([new])[topic].result(ANSWERS_SECS)
+        until(lambda: self.leaders(topic) == partitions)
 
 
 def _replicated(replicas: int, *, least: int) -> dict[str, object]:

@@ -127,6 +127,9 @@ class MemoryTurns(Closing):
             self._broker.turns[name] = self
             return self._broker.notes.get(name)
 
+    def abandon_turn(self) -> None:
+        """It forgets none."""
+
     def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
         del number
         broker = self._broker

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import Nodes, Way
-from receiver.errors import MessageRefusedError, MessageUnfitError, SettingsError
+from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
 from receiver.store.messages import Message
 from receiver.store.positions import Advance, Positions
@@ -166,6 +166,18 @@ class Sink(Protocol):
     def __exit__(self, *_error: object) -> None: ...
 
 
+class TurnForgottenError(BrokerError):
+    """The broker has forgotten how a turn ended: readers see nothing of it, and wait for its end."""
+
+    def __init__(self, address: BrokerAddress, note: str | None) -> None:
+        super().__init__(
+            f"{address}: the broker has forgotten how the last transaction ended",
+            hint="its messages may be in the topic alone, where readers don't see them: kafka-transactions.sh find-hanging",
+        )
+        self.note = note
+        """That of the turn before; None if there is none."""
+
+
 class TurnSink(Protocol):
     """Sends messages to one topic in turns. Readers see a turn as a whole or not at all, and in order.
 
@@ -181,7 +193,15 @@ class TurnSink(Protocol):
 
         Raises:
             BrokerRefusedError: The broker doesn't allow turns. The hint says what is missing.
+            TurnForgottenError: It isn't known whether the last turn is there, and it won't be. `abandon_turn` ends it.
             BrokerError: The connection is lost.
+        """
+
+    def abandon_turn(self) -> None:
+        """End a turn that the broker has forgotten as if it had never been sent. Begin again.
+
+        Raises:
+            BrokerError: The connection is lost, and nothing is ended.
         """
 
     def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:

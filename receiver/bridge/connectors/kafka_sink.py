@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from receiver.bridge.connectors import kafka_client
+from receiver.bridge.connectors import TurnForgottenError, kafka_client
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from receiver.bridge.connectors.kafka_message import encoded
@@ -21,6 +21,8 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from receiver.store.messages import Message
 
 _POLL_SECS = 0.1
+_MARKED_MILLIS = 2
+"""How long a broker takes to mark the end of a transaction, or less. By default librdkafka would wait for 100."""
 _UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
 """Errors for which a message is to blame, perhaps another of those that were sent with it."""
 _SOON = {
@@ -132,9 +134,9 @@ class KafkaTurns(_Producing):
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
         self._producer: Producer | None = None
+        self._notes: Consumer | None = None
+        """Reads the note, and only what no transaction may still change."""
         self._name = ""
-        self._group: Any = None
-        """As the library shows who commits an offset."""
 
     def begin(self, name: str) -> str | None:
         self.close()
@@ -143,7 +145,8 @@ class KafkaTurns(_Producing):
         self._producer = Producer({**self._config, "transactional.id": self._name}, logger=kafka_client.Quiet)
         try:
             self._producer.init_transactions(ANSWER_SECS)
-            return self._last_note()
+            self._notes = self._reader("read_committed")
+            return self._settled_note()
         except KafkaException as error:
             raise self._turn_failure_of(error.args[0]) from error
 
@@ -151,12 +154,29 @@ class KafkaTurns(_Producing):
         arguments = [encoded(message) for message in messages]
         try:
             self._transact(arguments, note=note, number=number)
+            # The transaction is decided, and the broker has yet to mark its messages and its note. If it is killed before
+            # that, it may forget to. The next transaction would wait for the marks too, and ask for them more slowly.
+            return self._settled_note() == note
         except KafkaException as error:
             why = self._why_ended(error.args[0])
             if why.code() == KafkaError._FENCED:  # noqa: SLF001 - the library's own errors begin so
                 return False
             raise self._turn_failure_of(why, is_alone=len(messages) == 1) from error
-        return True
+
+    def abandon_turn(self) -> None:
+        producer = self._producer
+        assert producer is not None  # noqa: S101 - `begin` comes first
+        try:
+            producer.begin_transaction()
+            # Its partitions aren't known. Only readers at `read_uncommitted` see these records.
+            for partition in kafka_client.TopicLookup(self._address).ask().partitions:
+                self._produce(producer, partition=partition)
+            if producer.flush(ANSWER_SECS):
+                raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
+            self._send_note(producer, "", 0)
+            producer.abort_transaction(ANSWER_SECS)
+        except KafkaException as error:
+            raise self._turn_failure_of(error.args[0]) from error
 
     def check(self) -> None:
         if self._producer is not None:
@@ -166,38 +186,54 @@ class KafkaTurns(_Producing):
 
     def close(self) -> None:
         producer, self._producer = self._producer, None
+        notes, self._notes = self._notes, None
         if producer is not None:
             with suppress(KafkaException):  # else readers wait for its end until the broker ends it
                 producer.abort_transaction(CLOSE_SECS)
+        if notes is not None:
+            notes.close()
 
-    def _last_note(self) -> str | None:
-        """It is told once no transaction is under way."""
+    def _reader(self, isolation: str) -> Consumer:
+        """One of the group's notes. None belongs to the group."""
         config = {
             **kafka_client.client_config(self._address),
             "group.id": self._name,
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
+            "retry.backoff.ms": _MARKED_MILLIS,
+            "retry.backoff.max.ms": 20 * _MARKED_MILLIS,
         }
-        consumer = Consumer(config, logger=kafka_client.Quiet)
-        try:
-            self._group = consumer.consumer_group_metadata()
-            return self._committed(consumer).metadata or None
-        finally:
-            consumer.close()
+        return Consumer(config, logger=kafka_client.Quiet)
 
-    def _committed(self, consumer: Consumer) -> TopicPartition:
-        until = time.monotonic() + ANSWER_SECS
+    def _settled_note(self) -> str | None:
+        """The note once no transaction is under way; `TurnForgottenError` where one never ends."""
+        assert self._notes is not None  # noqa: S101 - `begin` comes first
+        try:
+            return self._note(self._notes, ANSWER_SECS)
+        except KafkaException as error:
+            if error.args[0].code() not in _SOON:
+                raise
+            other = self._reader("read_uncommitted")
+            try:
+                note = self._note(other, CLOSE_SECS)
+            finally:
+                other.close()
+            raise TurnForgottenError(self._address, note) from error
+
+    def _note(self, notes: Consumer, within_secs: float) -> str | None:
+        until = time.monotonic() + within_secs
         while True:
             try:
-                (at,) = consumer.committed([TopicPartition(self._address.name, 0)], timeout=CLOSE_SECS)
+                (at,) = notes.committed([TopicPartition(self._address.name, 0)], timeout=CLOSE_SECS)
                 error = at.error
             except KafkaException as failure:
                 error = failure.args[0]
             if error is None:
-                return at
-            said = consumer.poll(0)  # of a right that is missing, no more comes than that it has timed out
+                return at.metadata or None
+            said = notes.poll(0)  # of a right that is missing, no more comes than that it has timed out
             error = error if said is None else said.error() or error
             if error.code() not in _SOON or time.monotonic() > until:
                 raise KafkaException(error)
+            self.check()
             time.sleep(_POLL_SECS)
 
     def _transact(self, arguments: Sequence[Mapping[str, Any]], *, note: str, number: int) -> None:
@@ -207,11 +243,16 @@ class KafkaTurns(_Producing):
         producer.begin_transaction()
         for each in arguments:
             self._produce(producer, **each)
+        self._send_note(producer, note, number)
+        producer.commit_transaction(ANSWER_SECS)
+
+    def _send_note(self, producer: Producer, note: str, number: int) -> None:
+        assert self._notes is not None  # noqa: S101 - `begin` comes first
         # An offset below 0 would be left out without a word.
         at = TopicPartition(self._address.name, 0, max(0, number), metadata=note)
+        group = self._notes.consumer_group_metadata()
         # It may never return: https://github.com/confluentinc/librdkafka/issues/5511
-        self._ask(partial(producer.send_offsets_to_transaction, [at], self._group, ANSWER_SECS))
-        producer.commit_transaction(ANSWER_SECS)
+        self._ask(partial(producer.send_offsets_to_transaction, [at], group, ANSWER_SECS))
 
     def _ask(self, call: Callable[[], object]) -> None:
         """Make a call, and give it up once no node can be reached, or no answer has come. Then its thread is left to itself."""

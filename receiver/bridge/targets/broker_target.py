@@ -15,7 +15,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnSink
+from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnForgottenError, TurnSink
 from receiver.bridge.connectors.nodes import Way
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
@@ -221,7 +221,15 @@ class TurnTarget(SinkTarget[TurnSink]):
     def _begin(self, lease: Lease) -> bool:
         """Have the target alone from now on, and see what is there; False if the store had to note that first."""
         sink = self.connect()
-        note = sink.begin(lease.target_key)
+        try:
+            note = sink.begin(lease.target_key)
+        except TurnForgottenError as error:
+            lease.look_again()
+            if lease.last_turn not in (None, error.note) and error.note and not self._unconfirmed(lease, error.note):
+                raise  # the store has confirmed the turn: its messages wait no longer
+            sink.abandon_turn()
+            _LOGGER.warning("%s has forgotten how the last turn ended: it is sent again, and may come twice", self.name)
+            note = sink.begin(lease.target_key)
         lease.look_again()  # another may have had it meanwhile, and have sent what waited when this lease began
         self._note = note or _FIRST_NOTE
         self._has_begun = sink.send_turn([], note=self._note, number=max(_numbers_in(note), default=0))
@@ -230,15 +238,20 @@ class TurnTarget(SinkTarget[TurnSink]):
         self._settle(lease, note)
         return False
 
+    def _unconfirmed(self, lease: Lease, note: str | None) -> list[int]:
+        """The numbers of the turn that a note is on, if its messages still wait; else none."""
+        numbers = _numbers_in(note)
+        messages = lease.messages(numbers)
+        return numbers if messages and _note_of(messages) == note else []
+
     def _shorten(self, messages: Sequence[Received]) -> None:
         self._at_most = max(1, len(messages) // 2)
 
     def _settle(self, lease: Lease, note: str | None) -> None:
         """Bring the store to the broker's note, which is another than the store's."""
-        numbers = _numbers_in(note)
-        there = lease.messages(numbers)
-        if there and _note_of(there) == note:
-            lease.confirm(numbers)
+        there = self._unconfirmed(lease, note)
+        if there:
+            lease.confirm(there)
             _LOGGER.info("%s has the %d messages that were sent and not confirmed", self.name, len(there))
         elif note is None:
             if lease.last_turn is not None and lease.sequence_numbers(1):
