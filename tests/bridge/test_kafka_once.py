@@ -142,8 +142,7 @@ def test_a_turn_that_its_sender_did_not_end_is_not_there(kafka, topic, sent):
             dead._producer.produce(topic, value=b"%d" % number)
         dead._producer.flush(SOON_SECS)
         if sent == "note":
-            at = TopicPartition(topic, 0, 10, metadata="two")
-            dead._producer.send_offsets_to_transaction([at], dead._group, SOON_SECS)
+            dead._send_note(dead._producer, "two", 10)
         assert next_.begin("a") == "one"
         assert next_.send_turn(numbered(5, 5), note="two", number=10)
     check_each_once(kafka, topic, range(10))
