@@ -10,6 +10,7 @@ from tests.before import python_of
 
 IS_TAKING = "taking messages for"
 HAS_CUT = "that weren't confirmed are cut off"
+IS_FORGOTTEN = "has forgotten how the last turn ended"
 _RECEIPTS = re.compile(r" rx=([\d,]+)")
 _OUT_OF_REACH = 2
 _LAST_LINES = 20
@@ -38,6 +39,8 @@ class MortalBridge:
         """What the latest of them said."""
         self.repairs = 0
         """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
+        self.forgotten_turns = 0
+        """How often Kafka had forgotten how a turn ended, which then may have come twice."""
         self._arguments = ["bridge", *arguments]
         self._process: ChildProcess | None = None
 
@@ -98,4 +101,5 @@ class MortalBridge:
     def _look_back(self) -> None:
         """On what was said in the life that has ended."""
         self.repairs += sum(HAS_CUT in line for line in self.said)
+        self.forgotten_turns += sum(IS_FORGOTTEN in line for line in self.said)
         assert not any("Traceback" in line for line in self.said), f"{self.name}: {self.last_words()}"

@@ -234,7 +234,7 @@ def apart():
             nodes.start(node)
         nodes.place("__transaction_state", 1, cleanup_policy="compact")
         nodes.place("__consumer_offsets", 2, cleanup_policy="compact")
-        nodes.place("out", 2, PARTITIONS)
+        nodes.place("out", 2, PARTITIONS, cleanup_policy="compact")
         yield nodes
 
 

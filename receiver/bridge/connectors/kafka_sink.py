@@ -168,12 +168,13 @@ class KafkaTurns(_Producing):
         assert producer is not None  # noqa: S101 - `begin` comes first
         try:
             producer.begin_transaction()
-            # Its partitions aren't known. Only readers at `read_uncommitted` see these records.
+            self._send_note(producer, "", 0)
+            # Its partitions aren't known. Only readers at `read_uncommitted` see these records. A compacted topic refuses
+            # them, which ends its part of the turn too.
             for partition in kafka_client.TopicLookup(self._address).ask().partitions:
                 self._produce(producer, partition=partition)
             if producer.flush(ANSWER_SECS):
                 raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
-            self._send_note(producer, "", 0)
             producer.abort_transaction(ANSWER_SECS)
         except KafkaException as error:
             raise self._turn_failure_of(error.args[0]) from error
