@@ -14,7 +14,11 @@ from tests.testing.gallery import take
 from tests.testing.shop import ORDERED, Checked
 from tests.testing.test_gallery import found
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*was deleted before being closed:ResourceWarning")
+# Of a program that has died, aiosqlite's threads find the event loop closed.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*was deleted before being closed:ResourceWarning",
+    "ignore:.*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning",
+)
 
 
 @pytest.fixture(autouse=True)
