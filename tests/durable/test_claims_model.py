@@ -184,9 +184,10 @@ def somebody_is_at_what_is_forgotten(domain):
 
 
 def what_is_forgotten_waits_to_be_folded_in(domain):
+    """And so does what has no id."""
     domain.fold_all(0)
     commit(domain, "abcde")
-    commit(domain, "abc")
+    commit(domain, [*"abc", None])
     domain.fold(0, 5)
     domain.check()
 
