@@ -40,6 +40,7 @@ def test_ids_are_exact_text(fresh_postgres_url, seed, at_once):
     url = fresh_postgres_url
     long = "".join(random.Random(seed).choices("0123456789abcdef", k=10_000))  # which can't be compressed
     ids = [*ODD_IDS, long, long[:-1] + "x"]
+    kept_twice = "receiver_claim WHERE long_id = unique_message_id"
 
     def received(orders, *ids):
         with orders.batch() as batch:
@@ -52,10 +53,12 @@ def test_ids_are_exact_text(fresh_postgres_url, seed, at_once):
         assert received(orders, *ids, None, "") == [DUPLICATE] * len(ids) + [UNCHECKED] * 2
         until(lambda: waiting(url) == 0)
         assert received(orders, *ids) == [DUPLICATE] * len(ids)
+    assert rows_of(url, kept_twice) == 0
     assert claims(url) == sorted(ids, key=lambda id_: id_.encode("utf-8", "surrogatepass"))
     opened(url).close()
     with concurrent(url) as orders:
         assert received(orders, *ids) == [DUPLICATE] * len(ids)
+        assert rows_of(url, kept_twice) == 0
     with concurrent(url, settings=sizes(1, 0)):
         until(lambda: claims(url) == ids[-1:])
 
