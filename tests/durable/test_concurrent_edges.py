@@ -404,6 +404,14 @@ def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url,
         assert send(orders, "a", "b") == [NEW, NEW]
 
 
+def test_all_connections_that_a_pool_kept_may_be_lost(fresh_postgres_url, monkeypatch):
+    monkeypatch.setattr("receiver.durable.concurrent._LOST_AT_MOST", 1)
+    with concurrent(fresh_postgres_url) as orders, orders.batch() as batch:
+        cut(fresh_postgres_url, batch._own)
+        assert batch.receive("a", received_at_us=0).verdict is NEW
+        assert batch.receive("a", received_at_us=0).verdict is DUPLICATE
+
+
 @pytest.mark.parametrize(("when", "verdict"), [(Cut.BEFORE_COMMIT, NEW), (Cut.BEFORE_REPLY, DUPLICATE)])
 def test_a_link_cut_around_the_commit(fresh_postgres_url, when, verdict):
     with proxied(fresh_postgres_url) as proxy, concurrent(proxy.url) as orders:
