@@ -23,6 +23,7 @@ from tests.durable.server import mortal_server
 from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
 from tests.stores import execute, rows_of
 
+OTHERS = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x" * 10_000, "x" * 10_001]
 
 
@@ -516,10 +517,26 @@ def test_closing_under_way(fresh_postgres_url):
         with pytest.raises(ClosedError):
             send(orders, "c")
     orders.close()
-    others = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    until(lambda: rows_of(fresh_postgres_url, others) == 0)
+    until(lambda: rows_of(fresh_postgres_url, OTHERS) == 0)
     with concurrent(fresh_postgres_url) as again:
         assert send(again, "a", "b", "c") == [DUPLICATE, DUPLICATE, NEW]
+
+
+def test_a_batch_that_ends_or_begins_in_mid_close(fresh_postgres_url, monkeypatch):
+    """Its connection is ended with it: no pool keeps it."""
+    orders = concurrent(fresh_postgres_url)
+    ends, begins = orders.batch(), orders.batch()
+    ends.__enter__()
+
+    def in_mid_close(dispose=orders._engine.dispose):
+        dispose()
+        ends.__exit__(None, None, None)
+        begins.__enter__()
+
+    monkeypatch.setattr(orders._engine, "dispose", in_mid_close)
+    orders.close()
+    begins.__exit__(None, None, None)
+    until(lambda: rows_of(fresh_postgres_url, OTHERS) == 0)
 
 
 def test_two_open_a_new_domain_at_once(fresh_postgres_url):
