@@ -23,10 +23,11 @@ from functools import partial
 from itertools import chain
 from operator import add
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeVar
 
 import msgspec
 
+from receiver.errors import LogFormatError
 from receiver.logs.columns import SCHEMA, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.packing import UnpackedBatch, decoded, rows_of
@@ -41,6 +42,7 @@ _HEAD = struct.Struct("<IIq")
 _HEADER, _ENDED = -1, -2
 """Numbers of frames; batches are numbered from 1."""
 _BITS = (1 << 32) - 1
+_T = TypeVar("_T")
 
 
 class JournalHeader(msgspec.Struct, frozen=True):
@@ -53,6 +55,9 @@ class JournalHeader(msgspec.Struct, frozen=True):
     connection_id: str
     destination: str
     receiver_id: str
+
+
+_header = msgspec.msgpack.Decoder(JournalHeader).decode
 
 
 def is_journal(path: Path) -> bool:
@@ -79,7 +84,7 @@ def read_journal(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     maker = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
-    for rows in rows_of(_committed(_journal_of(b"".join(source.pieces)), 0)):
+    for rows in rows_of(_committed(_journal_of(b"".join(source.pieces), source.name), 0)):
         columns = {column: rows.column(index) for column, index in fields.items()}
         yield maker.batch(RawRows(columns, partial(add, before + 1)))
         before += rows.num_rows
@@ -98,7 +103,7 @@ def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: C
         if file is None:
             continue
         with file:
-            journal = _journal_of(file.read())
+            journal = _journal_of(file.read(), str(path))
             header, last = journal.header, 0
             if header is not None and None is not header.store_id == store_id:
                 if not journal.is_ended:
@@ -130,16 +135,25 @@ def _checksum(number: int, payload: bytes | memoryview) -> int:
 
 @dataclass(slots=True)
 class _Journal:
+    name: str
     header: JournalHeader | None = None
     committed: list[memoryview] = field(default_factory=list)
     """The batches that certainly are, in the order of their commits."""
     uncertain: dict[int, memoryview] = field(default_factory=dict)
     is_ended: bool = False
 
+    def decoded(self, decode: Callable[[memoryview], _T], payload: memoryview) -> _T:
+        try:
+            return decode(payload)
+        except msgspec.DecodeError as error:
+            raise LogFormatError(
+                self.name, f"a frame can't be read, though its checksum is right: {error}", hint="move the file away"
+            ) from error
 
-def _journal_of(data: bytes) -> _Journal:
+
+def _journal_of(data: bytes, name: str) -> _Journal:
     """What the whole frames of a journal say: nothing if the first isn't its header. No receipt is decoded."""
-    journal = _Journal()
+    journal = _Journal(name)
     view, at = memoryview(data), len(JOURNAL_BEGINS)
     while len(view) >= at + _HEAD.size:
         size_bytes, checksum, number = _HEAD.unpack_from(view, at)
@@ -148,7 +162,7 @@ def _journal_of(data: bytes) -> _Journal:
             break
         at += _HEAD.size + size_bytes
         if number == _HEADER:
-            journal.header = msgspec.msgpack.decode(payload, type=JournalHeader)
+            journal.header = journal.decoded(_header, payload)
         elif journal.header is None:  # the process was killed before it had written that
             break
         elif payload:
@@ -165,4 +179,4 @@ def _committed(journal: _Journal, last: int) -> Iterator[UnpackedBatch]:
         channel = (journal.header.connection_id, journal.header.destination, journal.header.receiver_id)
         left = (journal.uncertain[number] for number in sorted(journal.uncertain) if number <= last)
         for payload in chain(journal.committed, left):
-            yield msgspec.structs.replace(decoded(payload), channel=channel)
+            yield msgspec.structs.replace(journal.decoded(decoded, payload), channel=channel)

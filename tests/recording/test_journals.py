@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from recorded import START_US, ids, read, segments, unfinished
 
+from receiver.errors import LogFormatError
 from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksum, _journal_of, finished_from
 from receiver.recording import Recorder
 from tests.before import package_of, python_of
@@ -52,7 +53,7 @@ def test_every_cut(tmp_path):
             whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
             committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
             uncertain = [number for number, (written, said) in enumerate(whole, start=1) if written and not said]
-            assert sorted(_journal_of(left).uncertain) == uncertain
+            assert sorted(_journal_of(left, NAME).uncertain) == uncertain
             if committed:
                 assert ids(read(torn)) == [
                     id_ for number in committed for id_ in (f"id-{number}", f"id-{10 + number}", "")
@@ -67,6 +68,19 @@ def test_one_without_uncertain_batches_is_finished_by_anyone(tmp_path, store_id)
     opened("memory://", record=tmp_path).close()
     assert unfinished(tmp_path) == []
     assert ids(read(tmp_path)) == ["id-1", ""]
+
+
+@pytest.mark.parametrize(
+    "data", [JOURNAL_BEGINS + frame(-1), beginning() + frame(1, b"x") + frame(1)], ids=["header", "batch"]
+)
+def test_a_frame_that_makes_no_sense_is_said_and_the_file_stays(tmp_path, data, caplog):
+    """An empty frame needs no checksum but 0."""
+    (tmp_path / NAME).write_bytes(data)
+    with pytest.raises(LogFormatError, match="a frame can't be read"):
+        read(tmp_path)
+    opened("memory://", record=tmp_path).close()
+    assert "a frame can't be read" in caplog.text
+    assert (tmp_path / NAME).read_bytes() == data
 
 
 def test_an_uncertain_batch_of_no_store_was_not_committed(tmp_path):
