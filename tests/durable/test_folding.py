@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from receiver.durable.audit import look
-from receiver.durable.concurrent import _LOOK_SECS, _TAKE_OVER_SECS
+from receiver.durable.concurrent import _AT_ONCE, _LOOK_SECS, _TAKE_OVER_SECS
 from receiver.errors import ClosedError
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, send, sizes
@@ -125,9 +125,12 @@ def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
 
 
 def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatch):
+    """Also what doesn't fit in one folding."""
     monkeypatch.setattr("receiver.durable.concurrent._LOOK_SECS", LONG_SECS)
     with concurrent(fresh_postgres_url) as orders:
         until(lambda: orders._folder._known is not None)
+        with orders.batch() as batch:
+            batch.receive_many((f"{number}", None, 0) for number in range(_AT_ONCE))
         send(orders, "a")
     assert waiting(fresh_postgres_url) == 0
 
