@@ -295,7 +295,7 @@ def test_a_batch_is_used_inside_its_block(fresh_postgres_url):
             batch.connection.close()
         with batch:
             batch.receive("a", received_at_us=0)
-            assert not batch.duplicates
+            assert list(batch.duplicates) == []
             with pytest.raises(SettingsError, match="no concurrent receiver has"):
                 batch.advance(min_msg_time_us=0)
         with pytest.raises(ClosedError):
