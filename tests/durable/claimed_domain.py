@@ -107,7 +107,7 @@ class ClaimedDomain:
         self._numbers = count()
         self._statements = count()
         self.receivers = [self._opened(settings=sizes(window, expiry_us)) for _ in range(receivers)]
-        self.patient = self._opened(LONG_SECS)
+        self.patient = self._opened()
         self._looking = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self.check()
 
@@ -273,14 +273,15 @@ class ClaimedDomain:
         going = self.begin(0, is_patient=True)
         decisions: list[Decision] = []
         waiter = threading.Thread(target=lambda: decisions.extend(self._decided(going, received)))
-        waiter.start()
-        pid = driver_of(going.connection).info.backend_pid
-        self._until("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = :pid", pid)
-        overtaking = self.begin(0)
-        self.receive(overtaking, meanwhile)
-        self.end(overtaking, "commit")
-        self.end(holder, how)
-        waiter.join(LONG_SECS)
+        with patch.object(self.patient.session, "patience_secs", LONG_SECS):  # but not where it is refused an id later
+            waiter.start()
+            pid = driver_of(going.connection).info.backend_pid
+            self._until("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = :pid", pid)
+            overtaking = self.begin(0)
+            self.receive(overtaking, meanwhile)
+            self.end(overtaking, "commit")
+            self.end(holder, how)
+            waiter.join(LONG_SECS)
         self._note(going, received, decisions, self.claimed())
 
     # Folding.
@@ -364,7 +365,7 @@ class ClaimedDomain:
             if which:
                 self.receivers[which - 1] = self._opened()
             else:
-                self.patient = self._opened(LONG_SECS)
+                self.patient = self._opened()
         assert self.claimed() == self.model_remembers()
 
     def close(self) -> None:
