@@ -57,7 +57,7 @@ class JournalHeader(msgspec.Struct, frozen=True):
     receiver_id: str
 
 
-_header = msgspec.msgpack.Decoder(JournalHeader).decode
+_decoded_header = msgspec.msgpack.Decoder(JournalHeader).decode
 
 
 def is_journal(path: Path) -> bool:
@@ -142,7 +142,8 @@ class _Journal:
     uncertain: dict[int, memoryview] = field(default_factory=dict)
     is_ended: bool = False
 
-    def decoded(self, decode: Callable[[memoryview], _T], payload: memoryview) -> _T:
+    def content(self, payload: memoryview, decode: Callable[[memoryview], _T]) -> _T:
+        """What is in a frame; `LogFormatError` where that makes no sense."""
         try:
             return decode(payload)
         except msgspec.DecodeError as error:
@@ -162,7 +163,7 @@ def _journal_of(data: bytes, name: str) -> _Journal:
             break
         at += _HEAD.size + size_bytes
         if number == _HEADER:
-            journal.header = journal.decoded(_header, payload)
+            journal.header = journal.content(payload, _decoded_header)
         elif journal.header is None:  # the process was killed before it had written that
             break
         elif payload:
@@ -179,4 +180,4 @@ def _committed(journal: _Journal, last: int) -> Iterator[UnpackedBatch]:
         channel = (journal.header.connection_id, journal.header.destination, journal.header.receiver_id)
         left = (journal.uncertain[number] for number in sorted(journal.uncertain) if number <= last)
         for payload in chain(journal.committed, left):
-            yield msgspec.structs.replace(journal.decoded(decoded, payload), channel=channel)
+            yield msgspec.structs.replace(journal.content(payload, decoded), channel=channel)

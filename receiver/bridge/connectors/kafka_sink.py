@@ -15,14 +15,14 @@ from receiver.bridge.connectors import TurnForgottenError, kafka_client
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from receiver.bridge.connectors.kafka_message import encoded
-from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS
+from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS, mute
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.store.messages import Message
 
 _POLL_SECS = 0.1
-_MARKED_MILLIS = 2
-"""How long a broker takes to mark the end of a transaction, or less. By default librdkafka would wait for 100."""
+_ASK_AGAIN_MILLIS = 2
+"""How soon a broker is asked again whether it has marked the end of a transaction. librdkafka would wait for 100."""
 _UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
 """Errors for which a message is to blame, perhaps another of those that were sent with it."""
 _SOON = {
@@ -111,7 +111,7 @@ class KafkaSink(_Producing):
         except KafkaException as error:
             raise self._failure_of(error.args[0]) from error
         if left or self._failure is not None:
-            failures.append(self._failure or BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s"))
+            failures.append(self._failure or mute(self._address, ANSWER_SECS))
         if failures:  # a broker that is away comes before a message that is to blame itself
             raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
 
@@ -174,7 +174,7 @@ class KafkaTurns(_Producing):
             for partition in kafka_client.TopicLookup(self._address).ask().partitions:
                 self._produce(producer, partition=partition)
             if producer.flush(ANSWER_SECS):
-                raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
+                raise mute(self._address, ANSWER_SECS)
             producer.abort_transaction(ANSWER_SECS)
         except KafkaException as error:
             raise self._turn_failure_of(error.args[0]) from error
@@ -200,8 +200,8 @@ class KafkaTurns(_Producing):
             **kafka_client.client_config(self._address),
             "group.id": self._name,
             "isolation.level": isolation,
-            "retry.backoff.ms": _MARKED_MILLIS,
-            "retry.backoff.max.ms": 20 * _MARKED_MILLIS,
+            "retry.backoff.ms": _ASK_AGAIN_MILLIS,
+            "retry.backoff.max.ms": 20 * _ASK_AGAIN_MILLIS,
         }
         return Consumer(config, logger=kafka_client.Quiet)
 
@@ -270,7 +270,7 @@ class KafkaTurns(_Producing):
         while not wait([ended], _POLL_SECS).done:
             self.check()
             if time.monotonic() > until:
-                raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s")
+                raise mute(self._address, ANSWER_SECS)
         ended.result()
 
     def _why_ended(self, error: Any) -> Any:

@@ -224,11 +224,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         try:
             note = sink.begin(lease.target_key)
         except TurnForgottenError as error:
-            lease.look_again()
-            if lease.last_turn not in (None, error.note) and error.note and not self._unconfirmed(lease, error.note):
-                raise  # the store has confirmed the turn: its messages wait no longer
-            sink.abandon_turn()
-            _LOGGER.warning("%s has forgotten how the last turn ended: it is sent again, and may come twice", self.name)
+            self._abandon(sink, lease, error)
             note = sink.begin(lease.target_key)
         lease.look_again()  # another may have had it meanwhile, and have sent what waited when this lease began
         self._note = note or _FIRST_NOTE
@@ -237,6 +233,15 @@ class TurnTarget(SinkTarget[TurnSink]):
             return self._has_begun
         self._settle(lease, note)
         return False
+
+    def _abandon(self, sink: TurnSink, lease: Lease, error: TurnForgottenError) -> None:
+        """End the turn that the broker has forgotten, unless the store has confirmed it: then its messages wait no longer."""
+        lease.look_again()
+        follows_last = lease.last_turn is None or error.note in (None, lease.last_turn)
+        if not follows_last and not self._unconfirmed(lease, error.note):
+            raise error
+        sink.abandon_turn()
+        _LOGGER.warning("%s has forgotten how the last turn ended: it is sent again, and may come twice", self.name)
 
     def _unconfirmed(self, lease: Lease, note: str | None) -> list[int]:
         """The numbers of the turn that a note is on, if its messages still wait; else none."""
