@@ -49,6 +49,8 @@ IDLE_SECS = "1"
 PATIENCE_SECS = 400
 """Kafka waits 300 s for a member of a group that died while the broker was away, if others join at once."""
 MOST_DRAINS = 3
+LARGEST_TURN = 1_000
+"""Messages that go to Kafka at once."""
 
 
 class Event(StrEnum):
@@ -406,7 +408,7 @@ def perform(
     twice = 0
     if plan.drops_known_ids:
         twice = doubles - (counts["duplicates"] if plan.mode is Mode.AT_LEAST_ONCE else 0)
-        assert twice == 0 or campaign.forgotten_turns, f"{twice} came twice"
+        assert 0 <= twice <= campaign.forgotten_turns * LARGEST_TURN
     assert campaign.is_empty, effects.in_queue(queue.straight(queue.name))
     assert [counts[table.name] for table in (waiting, unpacked, parked)] == [0, 0, 0]
     assert counts["receipts"] - counts["duplicates"] == len(campaign.ids())

@@ -230,11 +230,10 @@ def test_a_broker_that_was_killed_is_begun_with_anew(kafka, topic):
 def apart():
     """The second of two nodes has the notes and a topic `out`. The first decides how transactions end."""
     with new_broker(kafka_nodes, kafka_nodes.Apart) as nodes:
-        for node in nodes.nodes:
-            nodes.start(node)
-        nodes.place("__transaction_state", 1, cleanup_policy="compact")
-        nodes.place("__consumer_offsets", 2, cleanup_policy="compact")
-        nodes.place("out", 2, PARTITIONS, cleanup_policy="compact")
+        nodes.start()
+        nodes.declare("__transaction_state", node=1, cleanup_policy="compact")
+        nodes.declare("__consumer_offsets", node=2, cleanup_policy="compact")
+        nodes.declare("out", PARTITIONS, node=2, cleanup_policy="compact")
         yield nodes
 
 

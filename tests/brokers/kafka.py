@@ -4,6 +4,7 @@ import subprocess
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
@@ -33,13 +34,15 @@ class WithTopics:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers})
 
-    def declare(self, topic: str, partitions: int = 1, **config: str) -> None:
-        """Make a topic; `retention_ms="1000"` and so on."""
-        given = {name.replace("_", "."): value for name, value in config.items()}
+    def declare(self, topic: str, partitions: int = 1, *, node: int | None = None, **config: str) -> None:
+        """Make a topic; `retention_ms="1000"` and so on. It is on the node of that number alone, if one is given."""
+        given: dict[str, Any] = {"config": {name.replace("_", "."): value for name, value in config.items()}}
+        if node is None:
+            given["replication_factor"] = self.replicas
+        else:
+            given["replica_assignment"] = [[node]] * partitions
         admin = self.admin()  # kept by its name, for its answers end with it
-        made = admin.create_topics(
-            [NewTopic(topic, partitions, self.replicas, config=given)], operation_timeout=ANSWERS_SECS
-        )
+        made = admin.create_topics([NewTopic(topic, partitions, **given)], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
         until(lambda: self.leaders(topic) == partitions)
 
@@ -150,7 +153,7 @@ class Cluster(WithTopics, Nodes[Broker]):
 
 
 class Apart(WithTopics, Nodes[Broker]):
-    """Two nodes, of which the first is the controller. Each topic is on one of them, also those that Kafka has for itself."""
+    """Two nodes, 1 and 2, of which the first is the controller."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         Nodes.__init__(self, [Broker(home, subfolder(folder, f"node{number}")) for number in (1, 2)])
@@ -163,14 +166,6 @@ class Apart(WithTopics, Nodes[Broker]):
             "controller.quorum.voters": first.settings["controller.quorum.voters"],
             "listeners": f"PLAINTEXT://{second.servers}",
         }
-
-    def place(self, topic: str, node: int, partitions: int = 1, **config: str) -> None:
-        """Make a topic on a node, 1 or 2."""
-        given = {name.replace("_", "."): value for name, value in config.items()}
-        new = NewTopic(topic, partitions, replica_assignment=[[node]] * partitions, config=given)
-        admin = self.admin()  # kept by its name, for its answers end with it
-        admin.create_topics([new])[topic].result(ANSWERS_SECS)
-        until(lambda: self.leaders(topic) == partitions)
 
 
 def _replicated(replicas: int, *, least: int) -> dict[str, object]:
