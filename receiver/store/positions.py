@@ -7,11 +7,11 @@ batch is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Executable, select, update
 
 from receiver.errors import PositionMovedError, SettingsError, StoreError
 from receiver.store.codec import text_of, to_bytes
@@ -57,8 +57,16 @@ class Positions:
             StoreError: The store can't be reached.
         """
         of_source = select(positions.c.name, positions.c.position).where(*self._itself())
-        with self._reader.transaction(lambda connection: connection.execute(of_source).all()) as (_, rows):
-            return {text_of(name): text_of(position) for name, position in rows}
+        return {text_of(name): text_of(position) for name, position in self._read(of_source)}
+
+    def others(self) -> set[str]:
+        """The other sources of the domain that have positions.
+
+        Raises:
+            StoreError: The store can't be reached.
+        """
+        of_domain = select(positions.c.source).where(positions.c.domain_id == self._domain_id)
+        return {text_of(source) for (source,) in self._read(of_domain.distinct())} - {self.source}
 
     def begin(self, at: Mapping[str, str]) -> None:
         """Keep these positions at once, except those that are there already.
@@ -79,6 +87,10 @@ class Positions:
                         f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
                         hint="its own batch is rolled back, and it goes on from the store's position",
                     )
+
+    def _read(self, query: Executable) -> Sequence[Any]:
+        with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
+            return rows
 
     def _is_moved(self, connection: Connection, advance: Advance) -> bool:
         if advance.expected is None:

@@ -328,6 +328,21 @@ def test_two_groups_have_a_copy_each(bridged, kafka, topic):
     assert bridged.numbers() == list(range(5))
 
 
+@pytest.mark.quick
+def test_two_groups_of_one_domain_are_refused(bridged, kafka, topic):
+    """The second would drop all as duplicates."""
+    send(kafka, topic, numbered(5))
+    first, second = (
+        open_bridge(
+            kafka.address(topic, group), f"file:{bridged.file}", bridged.store, BridgeOptions(connection_id=topic)
+        )
+        for group in "gh"
+    )
+    first.run(stop_when_idle_secs=0)
+    with pytest.raises(SettingsError, match=f"its domain is one of {topic}.group=g, and drops"):
+        second.run()
+
+
 def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topic):
     send(kafka, topic, numbered(10))
     bridged.run(start="latest")
@@ -403,6 +418,7 @@ def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
 
 
 class KeptPositions(dict):
+    others = staticmethod(set)
     """Positions in memory."""
 
     def read(self):
@@ -434,6 +450,41 @@ def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):
     execute(bridged.store, "UPDATE receiver_position SET position = :far WHERE length(name) = 1", far=b"1000")
     with pytest.raises(MessagesLostError, match="was taken up to 1,000"):
         bridged.run()
+
+
+def test_a_partition_that_has_lost_its_end_and_grown_again_is_loud(sqlite_store, tmp_path):
+    """Else what was written anew to offsets that had been taken would never come."""
+    with new_broker(kafka_module) as broker:
+        broker.start()
+        topic = broker.new_topic()
+        bridged = Bridged(broker, topic, sqlite_store, tmp_path)
+        for number in range(10):
+            send(broker, topic, numbered(1, first=number))
+        bridged.run()
+        broker.stop()
+        broker.lose_half(topic)
+        broker.start()
+        send(broker, topic, numbered(10, first=10))
+        for _ in range(2):
+            with pytest.raises(MessagesLostError, match="offset 9 of partition 0 now has another message") as caught:
+                bridged.run()
+        assert "&lost=0:10" in caught.value.hint
+        bridged.run(lost="0:10")
+    assert bridged.numbers() == [*range(10), *range(15, 20)]
+
+
+@pytest.mark.quick
+def test_another_message_where_the_last_one_was_is_loud(bridged, kafka):
+    bridged.topic = kafka.new_topic()
+    send(kafka, bridged.topic, numbered(10))
+    bridged.run()
+    execute(bridged.store, "UPDATE receiver_position SET position = :other WHERE length(name) = 1", other=b"10 7")
+    send(kafka, bridged.topic, numbered(10, first=10))
+    with pytest.raises(MessagesLostError, match="offset 9 of partition 0 now has another message"):
+        bridged.run()
+    bridged.run(lost="0:10")
+    bridged.run()
+    assert bridged.numbers() == list(range(20))
 
 
 def test_a_bridge_without_transactions_says_that_it_is_at_least_once(kafka, topic, sqlite_store, caplog):

@@ -53,6 +53,37 @@ def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_
         assert taking.take(1, wait_secs=NEVER_SECS) == []
 
 
+@pytest.mark.quick
+def test_a_subscription_of_another_topic_by_stomp_gives_nothing(running_artemis):
+    """Artemis goes on with the queue of that name."""
+    topic, name = f"topic/{uuid.uuid4().hex}", f"bridge-{uuid.uuid4().hex}"
+    theirs, ours = (
+        address_of(running_artemis, "stomp", f"{each}?subscription={name}") for each in (topic, f"{topic}2")
+    )
+    source(theirs).close()
+    with sink(address_of(running_artemis, "stomp", topic)) as sending:
+        sending.send(texts("a"))
+    with source(ours) as taking, pytest.raises(MessageRefusedError, match="is one of another topic"):
+        taking.take(1, wait_secs=SOON_SECS)
+    with source(theirs) as taking:
+        (delivery,) = take(taking, 1)
+        taking.acknowledge([delivery])
+    assert bodies([delivery]) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["prices.*", "prices.#"])
+def test_a_subscription_of_many_topics(running_artemis, protocol, name):
+    prefix = uuid.uuid4().hex
+    many = address_of(
+        running_artemis, protocol, f"topic/{prefix}.{name.replace('#', '%23')}?subscription=bridge-{prefix}"
+    )
+    source(many).close()
+    with sink(address_of(running_artemis, protocol, f"topic/{prefix}.prices.gold")) as sending:
+        sending.send(texts("a"))
+    with source(many) as taking:
+        assert bodies(take(taking, 1)) == ["a"]
+
+
 def test_a_topic_without_a_subscription_has_what_comes_while_it_is_listened_to(running_artemis, protocol):
     topic = address_of(running_artemis, protocol, f"topic/{uuid.uuid4().hex}")
     with source(topic) as taking, sink(topic) as sending:

@@ -1,5 +1,6 @@
 """A real Kafka of the libraries that it needs: one node, broker and controller in one (KRaft), or three."""
 
+import os
 import subprocess
 import time
 import uuid
@@ -112,6 +113,13 @@ class Broker(WithTopics, Server):
             if ran.returncode:
                 raise BrokerError(f"Kafka's data can't be made: {last_lines(ran.stdout + ran.stderr)}")
         self.launch([*self._java, "kafka.Kafka", str(config)], lambda said: "Kafka Server started" in said)
+
+    def lose_half(self, topic: str) -> None:
+        """Lose the later half of the topic's partition, as in a power cut. Not while it runs."""
+        data = self._folder / "data"
+        (log,) = (data / f"{topic}-0").glob("*.log")
+        os.truncate(log, log.stat().st_size // 2)
+        (data / ".kafka_cleanshutdown").unlink()  # so that it looks what is left
 
 
 class Cluster(WithTopics, Nodes[Broker]):

@@ -71,7 +71,9 @@ def test_sources_and_domains_have_positions_of_their_own(store_url, inbox):
         Inbox.open(store_url, domain_id=other.domain_id, target="file:a") as others,
     ):
         assert others.positions("orders").read() == {}
+        assert others.positions("orders").others() == set()
     assert (orders.read(), bills.read()) == ({"0": "1"}, {"0": "2"})
+    assert (orders.others(), inbox.positions("none").others()) == ({"bills"}, {"orders", "bills"})
 
 
 def test_beginning_keeps_what_is_there(inbox):

@@ -53,8 +53,10 @@ class KafkaSource(Closing):
         self._positions: Positions | None = None
         self._kept: dict[int, str] = {}
         """By partition, the position in the store."""
-        self._next: dict[int, int] = {}
-        """By partition, behind what was taken and not acknowledged."""
+        self._next: dict[int, str] = {}
+        """By partition, the position behind what was taken and not acknowledged."""
+        self._begun: dict[int, tuple[int, str]] = {}
+        """By partition of its share, where it began, and the epoch of the message before that."""
         self._assigned: set[int] | None = None
         """None while the group hasn't given this source its share."""
         self._at_end: set[int] = set()
@@ -71,6 +73,7 @@ class KafkaSource(Closing):
         return self._assigned is None or not self._assigned <= self._at_end
 
     def start(self, positions: Positions) -> None:
+        self._check_alone(positions)
         known = positions.read()
         topic_id = self._topic.id
         if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
@@ -82,6 +85,15 @@ class KafkaSource(Closing):
             positions.begin(begin)
         self._positions = positions
 
+    def _check_alone(self, positions: Positions) -> None:
+        """`SettingsError` if another group of the topic has the domain: what one takes would be a duplicate for the other."""
+        others = [other for other in positions.others() if other.startswith(f"{self._address.name}?group=")]
+        if others:
+            raise SettingsError(
+                f"{self._address}: its domain is one of {others[0]}, and drops what that has taken",
+                hint="give each group a domain of its own: another --connection-id, or none",
+            )
+
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         self._check()
         try:
@@ -90,25 +102,23 @@ class KafkaSource(Closing):
             self._failure = kafka_client.failure_of(self._address, error)
             records = []
         good = takewhile(self._accepts, records if self._failure is None else ())
-        taken = [Delivery(decoded(record), (record.partition(), record.offset())) for record in good]
+        taken = [Delivery(decoded(record), _behind(record)) for record in good if not self._was_taken(record)]
         if taken and not self._is_of_the_topic():
             taken = []
         if not taken:
             self._check()
-        for delivery in taken:
-            partition, offset = delivery.token
-            self._next[partition] = offset + 1
+        self._next |= _last(taken)
         return taken
 
     def advances(self, deliveries: Sequence[Delivery]) -> list[Advance]:
-        behind = _behind(deliveries)
-        return [Advance(str(number), self._kept.get(number), str(behind[number])) for number in sorted(behind)]
+        behind = _last(deliveries)
+        return [Advance(str(number), self._kept.get(number), behind[number]) for number in sorted(behind)]
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        behind = _behind(deliveries)
+        behind = _last(deliveries)
         if not behind:
             return
-        at = [TopicPartition(self._address.name, number, offset) for number, offset in behind.items()]
+        at = [TopicPartition(self._address.name, number, offset_of(behind[number])[0]) for number in behind]
         try:
             # What counts is in the store: the group's own positions are for figures of its lag. Where there is no store
             # they are what counts.
@@ -117,8 +127,8 @@ class KafkaSource(Closing):
         except (KafkaException, RuntimeError) as error:
             if self._positions is None:
                 raise kafka_client.failure_of(self._address, error) from error
-        for number, offset in behind.items():
-            self._kept[number] = str(offset)
+        self._kept |= behind
+        for number in behind:
             self._next.pop(number, None)
 
     def close(self) -> None:
@@ -193,10 +203,28 @@ class KafkaSource(Closing):
         if error is not None:
             # Where an offset isn't there any more, the next connection says which are lost.
             self._failure = kafka_client.error_of(self._address, error)
+        elif self._was_taken(record):
+            self._check_same(record)
         elif len(record.value() or b"") > self._max_body_bytes:
             name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
             self._failure = too_large(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
+
+    def _was_taken(self, record: Any) -> bool:
+        """Whether it is the message before the beginning."""
+        return bool(record.offset() < self._begun[record.partition()][0])
+
+    def _check_same(self, record: Any) -> None:
+        """See that the message before the beginning is the one that was taken: a partition that loses its end, as after a
+        power cut, gives the offsets to other messages, in another epoch."""
+        number, (offset, epoch) = record.partition(), self._begun[record.partition()]
+        if str(record.leader_epoch()) != epoch:
+            self._failure = MessagesLostError(
+                f"{self._address}: offset {offset - 1:,} of partition {number} now has another message: the partition has "
+                "lost its end, or the topic was deleted and created again",
+                hint="to take all that is there, use a new domain (--connection-id); "
+                f"&lost={number}:{offset} behind the group goes on behind that offset",
+            )
 
     def _on_error(self, error: Any) -> None:
         if error.code() in kafka_client.ENDED:
@@ -209,30 +237,33 @@ class KafkaSource(Closing):
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Go on where the store is. What this raises would be lost among the library's callbacks."""
         try:
-            at = self._beginnings(consumer, [each.partition for each in partitions])
+            bounds = {each.partition: self._bounds(each.partition) for each in partitions}
+            self._begun = {number: offset_of(at) for number, at in self._beginnings(consumer, bounds).items()}
         except ReceiverError as error:
             self._failure = self._failure or error
         except KafkaException as error:
             self._failure = self._failure or kafka_client.failure_of(self._address, error)
         else:
             self._at_end.clear()
-            self._assigned = set(at)
-            consumer.assign([TopicPartition(self._address.name, number, offset) for number, offset in at.items()])
+            self._assigned = set(bounds)
+            # With the message before, if its epoch is known and it may be there.
+            at = {
+                number: offset - bool(epoch and bounds[number][0] < offset)
+                for number, (offset, epoch) in self._begun.items()
+            }
+            consumer.assign([TopicPartition(self._address.name, *each) for each in at.items()])
             return
         consumer.unassign()
 
-    def _beginnings(self, consumer: Consumer, numbers: Sequence[int]) -> dict[int, int]:
+    def _beginnings(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> dict[int, str]:
         """By partition, where to go on; `MessagesLostError` where what comes next isn't there any more."""
-        bounds = {number: self._bounds(number) for number in numbers}
         stored = self._stored(consumer, bounds)
         known = {number: stored[str(number)] for number in bounds}
         self._check_unmoved(known)
-        wanted = {
-            number: self._past_given_up(number, offset_of(known[number])[0], low) for number, (low, _) in bounds.items()
-        }
+        wanted = {number: self._past_given_up(number, known[number], low) for number, (low, _) in bounds.items()}
         self._check_there(wanted, bounds)
         self._kept |= known
-        return wanted | {number: offset for number, offset in self._next.items() if number in wanted}
+        return wanted | {number: position for number, position in self._next.items() if number in wanted}
 
     def _check_unmoved(self, known: Mapping[int, str]) -> None:
         """`BrokerError` where another bridge has gone on in a partition that this one was taking from."""
@@ -242,21 +273,22 @@ class KafkaSource(Closing):
                     f"{self._address}: another bridge has gone on in partition {number}", hint="go on there"
                 )
 
-    def _past_given_up(self, number: int, wanted: int, low: int) -> int:
+    def _past_given_up(self, number: int, position: str, low: int) -> str:
         """Where to go on in a partition: at its lowest offset where a person has given up all before that."""
-        if not wanted < low <= self._given_up.get(number, -1):
-            return wanted
+        wanted, given_up = offset_of(position)[0], self._given_up.get(number, -1)
+        if not wanted < low <= given_up:
+            return position if wanted > given_up else str(wanted)  # whatever the message before it is
         _LOGGER.warning(
             "%s: partition %d goes on at offset %d because of lost=; %d to %d are lost",
             *(self._address, number, low, wanted, low - 1),
         )
-        return low
+        return str(low)
 
-    def _check_there(self, wanted: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> None:
+    def _check_there(self, wanted: Mapping[int, str], bounds: Mapping[int, tuple[int, int]]) -> None:
         """`MessagesLostError` where partitions no longer have what is wanted."""
         problems, ways_on = [], []
         for number, (low, high) in bounds.items():
-            offset = wanted[number]
+            offset, _ = offset_of(wanted[number])
             if offset < low:
                 problems.append(
                     f"offsets {offset:,} to {low - 1:,} of partition {number} are gone before they were taken"
@@ -293,9 +325,15 @@ class KafkaSource(Closing):
         return bounds
 
 
-def _behind(deliveries: Sequence[Delivery]) -> dict[int, int]:
-    """By partition, the offset behind the last of these."""
-    return {partition: offset + 1 for partition, offset in (delivery.token for delivery in deliveries)}
+def _last(deliveries: Sequence[Delivery]) -> dict[int, str]:
+    """By partition, the position behind the last of these."""
+    return dict(delivery.token for delivery in deliveries)
+
+
+def _behind(record: Any) -> tuple[int, str]:
+    """A record's partition, and the position behind it: an offset, and the record's epoch unless it is from old times."""
+    epoch = record.leader_epoch()
+    return record.partition(), f"{record.offset() + 1}" + ("" if epoch is None or epoch < 0 else f" {epoch}")
 
 
 def _secs(address: BrokerAddress, name: str, default: float) -> float:

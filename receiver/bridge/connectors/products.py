@@ -74,6 +74,8 @@ class StompDialect:
     fast."""
     durable: Mapping[str, str] | None = None
     """The headers of SUBSCRIBE that make a topic's subscription a durable one, by its name; None: there is no way."""
+    mixes_subscriptions: bool = False
+    """Whether a subscription goes on as it is if another topic is named with it."""
     not_in_subscriptions: str | None = None
     """What the name of a subscription may not have in it."""
     has_selectors: bool = False
@@ -145,6 +147,7 @@ ARTEMIS = Product(
             "consumer-window-size": str(_ARTEMIS_AHEAD_BYTES if most is None else (most - 1) * _LEAST_BYTES + 1)
         },
         durable={"durable-subscription-name": "{}"},
+        mixes_subscriptions=True,
         has_selectors=True,
         has_vhosts=False,
         refusals="AMQ339001",

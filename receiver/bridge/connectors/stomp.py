@@ -21,6 +21,8 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from receiver.store.messages import Message
 
 _SUBSCRIPTION = "receiver"
+_WILDCARDS = set("*#>")
+"""In the name of what may be many topics."""
 
 
 class StompSource(Closing):
@@ -42,6 +44,8 @@ class StompSource(Closing):
             self._session.close()
             raise
         self._id = headers["id"]
+        self._topic = headers["destination"] if _is_told_apart(address, self.product) else ""
+        """How the destination of each message ends."""
         self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -57,12 +61,20 @@ class StompSource(Closing):
                 self._refused = came
             elif came is not None:
                 try:
+                    self._check_topic(came)
                     taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
                 except MessageRefusedError as error:
                     self._refused = self._session.named(error)
         if self._refused is not None and not taken:
             raise copy(self._refused)
         return taken
+
+    def _check_topic(self, came: Frame) -> None:
+        topic = came.headers.get("destination", "")
+        if not topic.endswith(self._topic):
+            raise MessageRefusedError(
+                f"the subscription is one of another topic, {topic}", hint="choose another name: ?subscription=NAME"
+            )
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         self.begin_acknowledging(deliveries)()
@@ -183,6 +195,12 @@ def _durable(address: BrokerAddress, subscription: str, product: Product) -> dic
             hint="choose another name",
         )
     return {name: value.format(subscription) for name, value in dialect.durable.items()}
+
+
+def _is_told_apart(address: BrokerAddress, product: Product) -> bool:
+    """Whether messages show if a subscription is one of another topic, which the broker doesn't say."""
+    is_one = address.subscription is not None and not _WILDCARDS & set(address.name)
+    return is_one and product.stomp.mixes_subscriptions
 
 
 def _kind(address: BrokerAddress) -> str:
