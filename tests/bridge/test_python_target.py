@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import time
+import uuid
 from contextlib import suppress
 
 import pytest
@@ -16,6 +17,7 @@ from receiver.bridge.targets import python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
+from receiver.settings import BridgeSettings
 from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
 from tests.stores import engine_of, execute
@@ -23,8 +25,9 @@ from tests.stores import engine_of, execute
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(4)]
 
 
-def bridge_to(route, function, mode=Mode.EXACTLY_ONCE):
-    return open_bridge(route.origin, function, route.store, BridgeOptions(mode=mode))
+def bridge_to(route, function, mode=Mode.EXACTLY_ONCE, **settings):
+    options = BridgeOptions(mode=mode, settings=BridgeSettings(**settings))
+    return open_bridge(route.origin, function, route.store, options)
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
@@ -110,6 +113,32 @@ def test_a_database_that_is_lost_while_it_runs_is_no_fault_of_its(tmp_path, post
     bridge.run(stop_when_idle_secs=0)
     assert calls == ["1", "1", "2"]
     assert (bridge.figures.delivered, bridge.figures.failed) == (2, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_deferred_constraint_is_its_messages_fault(tmp_path, postgresql_store, mode):
+    """It fails as late as the commit, which is that of all."""
+    route, table = Route(postgresql_store, tmp_path, "table", mode), f"account_{uuid.uuid4().hex}"
+    execute(
+        postgresql_store,
+        f"CREATE TABLE {table} (id TEXT PRIMARY KEY, other TEXT REFERENCES {table} DEFERRABLE INITIALLY DEFERRED)",
+    )
+
+    def book(received, connection):
+        other = "none" if received.text == "2" else f"{received.text}b"
+        rows = [{"id": received.text, "other": other}, {"id": f"{received.text}b", "other": None}]
+        for row in rows:
+            connection.execute(text(f"INSERT INTO {table} VALUES (:id, :other)"), row)  # noqa: S608
+
+    route.send(*(message(id_, id_) for id_ in "1234"))
+    bridge = bridge_to(route, book, mode, max_tries=2)
+    bridge.run(stop_when_idle_secs=0)
+    assert (bridge.figures.delivered, bridge.figures.parked) == (3, 1)
+    assert [(row.unique_message_id, row.tries) for row in parked_rows(route.store) if row.domain == route.domain] == [
+        ("2", 2)
+    ]
+    with engine_of(postgresql_store).connect() as connection:
+        assert sorted(connection.scalars(text(f"SELECT id FROM {table}"))) == ["1", "1b", "3", "3b", "4", "4b"]  # noqa: S608
 
 
 def test_a_message_that_it_cannot_send_on_is_that_messages_fault(route):

@@ -20,6 +20,7 @@ from receiver.bridge.options import described, not_done
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
+from receiver.store.databases import database_of
 from receiver.store.inbox import Lease
 from receiver.store.log import EndedByHandError
 
@@ -52,6 +53,12 @@ class PythonTarget(Target):
         """Whether the function takes a list of messages, and whether it takes the connection."""
         self._is_lost = False
         """Whether the last turn couldn't be taken back."""
+        self._first: tuple[object, ...] | None = None
+        """The first message of this lease; None also where anything has failed."""
+        self._first_before: tuple[object, ...] | None = None
+        """That of the lease before."""
+        self._comes_again = False
+        """Whether nothing failed in the lease before but its commit: perhaps a message is to blame, by a deferred constraint."""
         self._process: int
         """The one that delivers."""
         self.moves: Callable[[], object] = lambda: None
@@ -59,10 +66,21 @@ class PythonTarget(Target):
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self._process = os.getpid()
+        first = self._first or (messages[0].sequence, messages[0].unique_message_id, messages[0].received_at_us)
+        self._first, self._comes_again = None, first == self._first_before
+        outcome = self._delivered(messages, lease)
+        if not outcome.failed:
+            self._first = first
+        return outcome
+
+    def release(self) -> None:
+        self._first_before, self._first = self._first, None
+
+    def _delivered(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
         if connection is None and not self.takes_many:  # so nothing is gained by a turn
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
-        is_together = len(messages) > 1 and not self._is_lost
+        is_together = len(messages) > 1 and not self._is_lost and not self._comes_again
         self._is_lost = False
         if is_together:
             count, why = self._turn(messages, connection)
@@ -81,7 +99,8 @@ class PythonTarget(Target):
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         count, why = self._handed_over(messages, connection)
         # PostgreSQL takes nothing more after an error, also one that the function has caught.
-        spoilt = _failure(connection, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
+        checks = database_of(connection).checks_of_constraints if self._comes_again else ()
+        spoilt = _failure(connection, *checks, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
         if why is None and spoilt is None:
             return count, None
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")

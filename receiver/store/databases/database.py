@@ -193,6 +193,9 @@ class Database(ABC):
     def lock_tables(self, connection: Connection, names: Iterable[str]) -> None:
         """Have all who use these tables wait until the transaction ends, and wait for theirs."""
 
+    checks_of_constraints: tuple[str, ...] = ()
+    """Statements, to be run within a savepoint, that fail where the commit would by a deferred constraint; they change nothing."""
+
     def server_run(self, _connection: Connection) -> Hashable:
         """Identifies the run of the server that the connection leads to, as `receiver.store.sql_rows.SqlRows.server_run`."""
         return None

@@ -334,6 +334,11 @@ class Postgres(Database):
     drivers = ("postgresql", "postgresql+psycopg")
     rows = PostgresRows
     insert = staticmethod(postgresql.insert)
+    checks_of_constraints = (
+        "SAVEPOINT receiver_check",
+        "SET CONSTRAINTS ALL IMMEDIATE",
+        "ROLLBACK TO SAVEPOINT receiver_check",
+    )
     sql_columns = (
         'SELECT c.relname, a.attname, replace(upper(format_type(a.atttypid, a.atttypmod) COLLATE "C"),'
         " 'CHARACTER VARYING', 'VARCHAR') FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
