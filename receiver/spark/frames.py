@@ -48,9 +48,10 @@ from receiver.spark.failures import translated
 from receiver.spark.flow import SparkFlow
 from receiver.spark.session import tuned
 from receiver.spark.sources import Read, file_and_row, named, read_frame
-from receiver.steps.log import ChunkedLog, chunked_log
+from receiver.steps.log import chunked_log
 from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.read import Reading
+from receiver.steps.replaying import ChunkedLog
 from receiver.steps.schemas import channel_of, channels_of
 
 if TYPE_CHECKING:

@@ -23,14 +23,12 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from receiver.closing import Closing
 from receiver.domains import domain_key
 from receiver.simulate.facts import facts_of
-from receiver.simulate.figures import Elsewhere, Pair
-from receiver.simulate.replays import Replays, Section
+from receiver.simulate.figures import Elsewhere
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
@@ -38,7 +36,7 @@ from receiver.steps.link import link
 from receiver.steps.measuring import measure
 from receiver.steps.plan import CutPlan, plan_of
 from receiver.steps.read import seen_of
-from receiver.steps.replaying import TailedChunks
+from receiver.steps.replaying import ChunkedLog
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
 _CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
 """The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
 _LEAST_CHUNK_ROWS = 50_000
-_Counts = TypeVar("_Counts")
 
 
 def chunked_log(
@@ -61,7 +58,7 @@ def chunked_log(
 ) -> ChunkedLog:
     """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
 
-    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`caught`).
+    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`ChunkedLog.caught`).
     """
     receipts, key = sum(report.receipts for report in reports), domain_key(question.key)
     # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
@@ -70,46 +67,26 @@ def chunked_log(
     plan = plan_of(
         reports, units, key, chunk_rows=chunk_rows, partition_rows=_PARTITION_ROWS, cores=cores, keeps_rows=keeps_rows
     )
-    return ChunkedLog(plan, reports, pieces, max_missed=question.settings.max_missed)
+    return cut_log(pieces, reports, plan, max_missed=question.settings.max_missed)
 
 
-class ChunkedLog(Replays, Closing):
-    """A log that can be replayed, whose `pieces` hold every `Piece`. They are forgotten as soon as they aren't needed."""
+def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, max_missed: int = 0) -> ChunkedLog:
+    """The log, cut up by a plan. `max_missed` is how many duplicates a recommended setting may miss."""
+    seen = seen_of(reports, domain_key(plan.key))
+    measures = Measures.of(seen.log, max_missed)
+    receipts = pieces.only(Piece)
 
-    def __init__(self, plan: CutPlan, reports: Sequence[UnitReport], pieces: RowFlow, *, max_missed: int = 0) -> None:
-        """`max_missed` is how many duplicates a recommended setting may miss."""
-        self.plan = plan
-        """How it is cut up."""
-        self._pieces = pieces.only(Piece)
-        seen = seen_of(reports, domain_key(plan.key))
-        measures = Measures.of(seen.log, max_missed)
+    links, before_us, id_counts = link(receipts, plan)
+    chunks, counts, elsewhere = assemble(receipts, links, plan, before_us)
+    links.forget()
+    if not plan.keeps_rows:
+        pieces.forget()
+    measured, totals, shares, over_chunks = measure(chunks, plan, counts, before_us, measures)
+    chunks.forget()
 
-        links, before_us, id_counts = link(self._pieces, plan)
-        chunks, counts, elsewhere = assemble(self._pieces, links, plan, before_us)
-        links.forget()
-        if not plan.keeps_rows:
-            pieces.forget()
-        measured, totals, shares, over_chunks = measure(chunks, plan, counts, before_us, measures)
-        chunks.forget()
-        self._chunks = TailedChunks(measured, plan, totals, measures)
-
-        domain_of = plan.chunk_domain.tolist()
-        needed = [
-            (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
-            for each in elsewhere + over_chunks
-        ]
-        self.facts = facts_of(seen, measures, domain_of, shares, ids=id_counts, elsewhere=needed)
-
-    def in_sections(
-        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
-    ) -> list[_Counts]:
-        return self._chunks.replayed(work, kind, *largest).collect(what)
-
-    def caught(self, window: int, expiry_us: int) -> RowFlow:
-        """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        return self._chunks.judged(window, expiry_us)
-
-    def close(self) -> None:
-        """Forget what is kept of the log."""
-        self._pieces.forget()
-        self._chunks.forget()
+    needed = [
+        (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
+        for each in elsewhere + over_chunks
+    ]
+    facts = facts_of(seen, measures, plan.chunk_domain.tolist(), shares, ids=id_counts, elsewhere=needed)
+    return ChunkedLog(facts, plan, receipts, measured, totals, measures)

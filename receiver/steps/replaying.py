@@ -1,7 +1,7 @@
 """Each chunk replayed from its true starting state, by the kernel of the whole log.
 
 `behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` that they refer to; out, these, and more `EarlierReceipts`, which
-chunks leave to later ones as their *tails*. `TailedChunks`: in, all these; out, what is made of each chunk's replay.
+chunks leave to later ones as their *tails*. `ChunkedLog`: in, all these; out, what is made of each chunk's replay.
 
 What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only their
 receipts that can still change a verdict or a count:
@@ -21,43 +21,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from receiver.closing import Closing
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.kernel import WindowAsked
-from receiver.simulate.replays import Section
+from receiver.simulate.replays import Replays, Section
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
 from receiver.steps.measuring import SourceTotals
 from receiver.steps.plan import CutPlan
 from receiver.steps.schemas import NEVER, Caught, ChunkReceipts, EarlierReceipts
 
+if TYPE_CHECKING:
+    from receiver.simulate.facts import Facts
+    from receiver.simulate.figures import Pair
 
-class TailedChunks:
-    """The chunks of a log, to be replayed behind their tails. Chunks with tails are kept, and made anew only for larger
-    windows and expiries."""
+_Counts = TypeVar("_Counts")
 
-    def __init__(self, measured: RowFlow, plan: CutPlan, totals: SourceTotals, measures: Measures) -> None:
-        self.measured, self.plan, self.totals, self.measures = measured, plan, totals, measures
-        self._behind: tuple[int, int, RowFlow] | None = None
-        """The chunks behind their tails, and the largest window and expiry that the tails suit."""
 
-    def replayed(
-        self, work: Callable[[Section], Iterable[Any]], kind: type[Any], window: int, expiry_us: int
-    ) -> RowFlow:
-        """Values of a `kind`, which `work` makes of each chunk by windows and expiries up to these."""
+@dataclass
+class ChunkedLog(Replays, Closing):
+    """A log in chunks, which are replayed behind their tails. Chunks with tails are kept, and made anew only for larger windows
+    and expiries."""
+
+    facts: Facts
+    plan: CutPlan
+    pieces: RowFlow
+    """Forgotten with the log."""
+    measured: RowFlow
+    totals: SourceTotals
+    measures: Measures
+    _behind: tuple[int, int, RowFlow] | None = None
+    """The chunks behind their tails, and the largest window and expiry that the tails suit."""
+
+    def in_sections(
+        self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
+    ) -> list[_Counts]:
         plan, measures = self.plan, self.measures  # not the log, which no task could take
 
         def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
             for _, section in _sections(rows, plan, measures):
                 yield from (Row(0, value) for value in work(section))
 
-        return self._kept_behind(window, expiry_us).each_key(of_task, kind)
+        return self._kept_behind(*largest).each_key(of_task, kind).collect(what)
 
-    def judged(self, window: int, expiry_us: int) -> RowFlow:
+    def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
         plan, measures = self.plan, self.measures
 
@@ -70,9 +82,9 @@ class TailedChunks:
 
         return behind_tails(self.measured, plan, self.totals, window, expiry_us).grouped(of_task, plan.tasks, Caught)
 
-    def forget(self) -> None:
-        """Forget what is kept of them."""
-        for flow in (self.measured, *(self._behind[2:] if self._behind else ())):
+    def close(self) -> None:
+        """Forget what is kept of the log."""
+        for flow in (self.pieces, self.measured, *(self._behind[2:] if self._behind else ())):
             flow.forget()
 
     def _kept_behind(self, window: int, expiry_us: int) -> RowFlow:

@@ -21,8 +21,9 @@ from receiver.simulate.ingest import ingest
 from receiver.simulate.question import Question
 from receiver.simulate.recommend import needs_together
 from receiver.simulate.whole import WholeLog
-from receiver.steps.log import ChunkedLog
+from receiver.steps.log import cut_log
 from receiver.steps.measuring import SourceTotals
+from receiver.steps.replaying import ChunkedLog
 from tests.choosing import cases
 from tests.logs.reading import Row
 
@@ -50,7 +51,7 @@ def in_memory(paths, question) -> WholeLog:
 
 def in_chunks(paths, question, cutting) -> ChunkedLog:
     made = assemble(paths, cutting, question.key)
-    return ChunkedLog(made.plan, made.reports, made.pieces, max_missed=question.settings.max_missed)
+    return cut_log(made.pieces, made.reports, made.plan, max_missed=question.settings.max_missed)
 
 
 def analysed_whole(paths, question):
@@ -219,7 +220,7 @@ def test_no_larger_setting_is_asked_for_than_the_tails_suit():
         with written([File("csv", rows)]) as paths:
             made = assemble(paths, Cutting(rows_per_unit=1000, chunks_per_domain=7))
             max_missed = question.settings.max_missed
-            analyse(ChunkedLog(made.plan, made.reports, made.pieces, max_missed=max_missed), question)
+            analyse(cut_log(made.pieces, made.reports, made.plan, max_missed=max_missed), question)
         steps = list(dict.fromkeys(made.pieces.steps))
         assert steps[-3:] == ["Putting chunks behind their tails", "Trying windows", "Replaying"]
         kept = [step for step in made.pieces.steps if step == "Putting chunks behind their tails"]

@@ -11,7 +11,7 @@ from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
 from receiver.simulate.whole import verdict_batches
-from receiver.steps.log import ChunkedLog
+from receiver.steps.log import cut_log
 from tests.choosing import cases
 
 SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])).filter(any)
@@ -31,7 +31,7 @@ def duplicates_of_whole(log, paths, key, setting):
 
 def duplicates_in_chunks(paths, key, cutting, setting):
     made = assemble(paths, cutting, key)
-    caught = ChunkedLog(made.plan, made.reports, made.pieces).caught(*setting).collect("Judging receipts")
+    caught = cut_log(made.pieces, made.reports, made.plan).caught(*setting).collect("Judging receipts")
     return sorted(number for each in caught for number in each.number.tolist())
 
 

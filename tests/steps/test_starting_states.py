@@ -11,7 +11,7 @@ from test_chunked import hot_domains
 
 from receiver import TwoTierDetector
 from receiver.steps.arrow_rows import by_chunk
-from receiver.steps.log import ChunkedLog
+from receiver.steps.log import cut_log
 from receiver.steps.replaying import behind_tails, section_of
 from receiver.steps.schemas import ChunkReceipts, EarlierReceipts
 from tests.choosing import cases
@@ -54,16 +54,16 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
-    log = ChunkedLog(made.plan, made.reports, made.pieces)
+    log = cut_log(made.pieces, made.reports, made.plan)
     longest_us = expiry_us + setting.longer_us if expiry_us else 0
-    behind = behind_tails(log._chunks.measured, made.plan, log._chunks.totals, window + setting.wider, longest_us)
+    behind = behind_tails(log.measured, made.plan, log.totals, window + setting.wider, longest_us)
     chunks = {row.value.chunk: row.value for row in behind.only(ChunkReceipts).rows}
     earlier_of = by_chunk(row.value for row in behind.only(EarlierReceipts).rows)
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
     for number, chunk in sorted(chunks.items()):
-        section = section_of(made.plan, log._chunks.measures, chunk, earlier_of[number])
+        section = section_of(made.plan, log.measures, chunk, earlier_of[number])
         label = []
         for row, before in enumerate(section.rows.earlier.tolist()):
             label.append(row if before < 0 else label[before])
@@ -86,7 +86,7 @@ class _Sums:
     def __init__(self, paths, chunks: int) -> None:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
         self.begins = [0, *made.plan.cut_row[1:].tolist()]
-        self._totals = ChunkedLog(made.plan, made.reports, made.pieces)._chunks.totals
+        self._totals = cut_log(made.pieces, made.reports, made.plan).totals
 
     def before(self, source: str, chunk: int) -> tuple[int, int]:
         series = np.array([self._totals.series[0, source]], np.int64)
@@ -111,10 +111,8 @@ def test_a_chunk_is_given_what_a_queue_holds_and_little_more(passes):
     rows = [Row(number, f"id{number % (200 // passes)}", "s") for number in range(200)]
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=10))
-    log = ChunkedLog(made.plan, made.reports, made.pieces)
-    behind = behind_tails(log._chunks.measured, made.plan, log._chunks.totals, window=5, expiry_us=0).only(
-        EarlierReceipts
-    )
+    log = cut_log(made.pieces, made.reports, made.plan)
+    behind = behind_tails(log.measured, made.plan, log.totals, window=5, expiry_us=0).only(EarlierReceipts)
     tails_of = by_chunk(row.value for row in behind.rows if not len(row.value.newer_ids))
     for chunk in range(1, 10):
         of_each_chunk_the_newest_replaced = chunk if passes == 2 else 0

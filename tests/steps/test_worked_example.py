@@ -9,7 +9,7 @@ from cut_logs import Cutting, File, assemble, written
 from receiver.steps import chunks
 from receiver.steps import log as module
 from receiver.steps.link import link
-from receiver.steps.log import ChunkedLog
+from receiver.steps.log import cut_log
 from receiver.steps.measuring import earlier_receipts
 from receiver.steps.replaying import behind_tails
 from receiver.steps.schemas import EarlierReceipts, Piece
@@ -34,7 +34,7 @@ def _made():
 
 @pytest.fixture(name="log")
 def _log(made):
-    return ChunkedLog(made.plan, made.reports, made.pieces)
+    return cut_log(made.pieces, made.reports, made.plan)
 
 
 def says(text: str) -> bool:
@@ -53,9 +53,7 @@ def test_link(made):
 
 
 def test_chunks(log):
-    firsts, lasts = (
-        np.diff(sums, prepend=0).tolist() for sums in (log._chunks.totals.firsts, log._chunks.totals.lasts)
-    )
+    firsts, lasts = (np.diff(sums, prepend=0).tolist() for sums in (log.totals.firsts, log.totals.lasts))
     assert says(f"{firsts[0]} come first in chunk 0 (a, b) and {firsts[1]} in chunk 1 (c)")
     assert says(f"{lasts[0]} come last in chunk 0 and {lasts[1]} in chunk 1 (b, c, a)")
 
@@ -64,9 +62,7 @@ def test_measuring(made, log):
     pieces = made.pieces.only(Piece)
     links = link(pieces, made.plan)[0]
     assembled, _, _ = chunks.assemble(pieces, links, made.plan, np.full(2, -1))
-    (earlier,) = [
-        row.value for row in earlier_receipts(assembled, made.plan, log._chunks.totals).only(EarlierReceipts).rows
-    ]
+    (earlier,) = [row.value for row in earlier_receipts(assembled, made.plan, log.totals).only(EarlierReceipts).rows]
     newer_ids = dict(zip(earlier.row.tolist(), earlier.newer_ids.tolist(), strict=True))
     assert says(f"2 - 0 - 1 = {newer_ids[0]} id:")
     assert says(f"2 - 0 - 2 = {newer_ids[1]} ids.")
@@ -76,7 +72,7 @@ def test_measuring(made, log):
 
 
 def test_tails(made, log):
-    behind = behind_tails(log._chunks.measured, made.plan, log._chunks.totals, window=2, expiry_us=0)
+    behind = behind_tails(log.measured, made.plan, log.totals, window=2, expiry_us=0)
     earlier = [row.value for row in behind.only(EarlierReceipts).rows]
     (tail,) = [each for each in earlier if not len(each.newer_ids)]
     assert tail.row.tolist() == [0, 1]
