@@ -144,12 +144,11 @@ def _read(
     from receiver.logs.files import find_files, is_compacted
     from receiver.spark.sources import read_elsewhere, read_files
 
-    options, key = request.options, domain_key(request.question.key)
-    with_ids = request.verdicts is not None
+    options, with_ids = request.options, request.verdicts is not None
     if files is None and cluster.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
-        return read_files(spark, files, options, key, with_ids=with_ids, on_progress=on_progress)
+        return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
     return read_elsewhere(
         spark,
         [
@@ -157,7 +156,6 @@ def _read(
             for log in request.logs
         ],
         options,
-        key,
         order_by=cluster.order_by,
         with_ids=with_ids,
         on_progress=on_progress,

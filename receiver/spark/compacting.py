@@ -25,8 +25,9 @@ from receiver.simulate.compiled import Int64s
 from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
 from receiver.steps.arrow_rows import Row
-from receiver.steps.plan import carry_us_of, splits_a_queue
-from receiver.steps.read import Reading, names_of, pieces_of, read_unit, reports_of, status_lines_of, units_of
+from receiver.steps.log import reports_of
+from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
+from receiver.steps.read import Reading, pieces_of, read_unit, status_lines_of, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:

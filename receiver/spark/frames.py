@@ -241,8 +241,8 @@ def _log(
     frame: DataFrame, options: ReadOptions, question: Question, order_by: str | None, row_id: str | None = None
 ) -> ChunkedLog:
     """The receipts of a frame as a log, which keeps rows where they have an id of their own."""
-    key, cores = domain_key(question.key), frame.sparkSession.sparkContext.defaultParallelism
-    read = read_frame(frame, Reading(options, secrets.token_bytes(16)), key, order_by=order_by, row_id=row_id)
+    read = read_frame(frame, Reading(options, secrets.token_bytes(16)), order_by=order_by, row_id=row_id)
+    cores = frame.sparkSession.sparkContext.defaultParallelism
     return chunked_log(*read, question, cores=cores, keeps_rows=row_id is not None)
 
 
@@ -276,7 +276,7 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     columns = ["number bigint", "key_us bigint", *(f"{name} string" for name in _OF_RECEIPT)]
     receipts = read.pieces.to_frame(_receipts(log.plan), ", ".join(columns))
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
-    parts = -(-sum(report.receipts for report in read.reports) // _ROWS_PER_PART)
+    parts = -(-log.facts.log.receipts // _ROWS_PER_PART)
     # A receipt's number is its index in the order of reading.
     order = ["key_us", "number"]
     rows = judged.repartitionByRange(parts, *order).sortWithinPartitions(*order)

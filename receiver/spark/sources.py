@@ -34,14 +34,13 @@ from receiver.logs.times import read_times
 from receiver.simulate.compiled import Int64s
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
 from receiver.steps.arrow_rows import Row, runs
-from receiver.steps.read import Reading, pieces_of, reading, reports_of, units_of
+from receiver.steps.read import Reading, pieces_of, reading, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from receiver.domains import DomainKey
     from receiver.logs import LogBatch, ReadOptions
     from receiver.logs.files import LogFile
     from receiver.spark.flow import OnProgress
@@ -59,7 +58,7 @@ _WHAT = "Reading receipts"
 
 
 class Read(NamedTuple):
-    """A log whose receipts are at hand, checked."""
+    """A log whose receipts are at hand. What is wrong with it stands in the reports, in any order."""
 
     pieces: SparkFlow
     units: list[Unit]
@@ -70,7 +69,6 @@ def read_files(
     spark: SparkSession,
     files: Sequence[LogFile],
     options: ReadOptions,
-    key: DomainKey,
     *,
     with_ids: bool = False,
     on_progress: OnProgress | None = None,
@@ -81,14 +79,13 @@ def read_files(
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
     pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
-    return Read(pieces.only(Piece), units, reports_of(reports, units, key))
+    return Read(pieces.only(Piece), units, reports)
 
 
 def read_elsewhere(
     spark: SparkSession,
     logs: Sequence[str],
     options: ReadOptions,
-    key: DomainKey,
     *,
     order_by: str | None = None,
     with_ids: bool = False,
@@ -120,9 +117,9 @@ def read_elsewhere(
             if order_by is not None:
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
             work = partial(_read_content, how)
-            return _numbered(*_read(contents.select("path", "content"), work, on_progress), key)
+            return _numbered(*_read(contents.select("path", "content"), work, on_progress))
         frame = spark.read.option("mergeSchema", "true").parquet(*logs)
-    return read_frame(frame, how, key, order_by=order_by, note=note, on_progress=on_progress)
+    return read_frame(frame, how, order_by=order_by, note=note, on_progress=on_progress)
 
 
 def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
@@ -177,7 +174,6 @@ def _unit_of_task(number: int, way_on: str) -> int:
 def read_frame(
     frame: DataFrame,
     how: Reading,
-    key: DomainKey,
     *,
     order_by: str | None = None,
     row_id: str | None = None,
@@ -194,7 +190,7 @@ def read_frame(
         # The rows of a file don't come one after the other, as after a shuffle.
         pieces.forget()
         pieces, reports = _read(receipts.orderBy(_FILE, _ROW), work, on_progress)
-    return _numbered(pieces, reports, key)
+    return _numbered(pieces, reports)
 
 
 def _ordered(
@@ -283,7 +279,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
-def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> Read:
+def _numbered(pieces: SparkFlow, reports: list[UnitReport]) -> Read:
     """What was read, in units that are known only after reading."""
     if not reports:
         raise no_receipt([_FRAME])
@@ -298,7 +294,7 @@ def _numbered(pieces: SparkFlow, reports: list[UnitReport], key: DomainKey) -> R
     renumbered = replace(
         pieces.only(Piece), arriving=lambda row: Row(row.key, replace(row.value, unit=numbers[row.value.unit]))
     )
-    return Read(renumbered, units, reports_of(reports, units, key))
+    return Read(renumbered, units, reports)
 
 
 def _in_order(reports: Sequence[UnitReport]) -> bool:

@@ -1,4 +1,4 @@
-"""All steps in order: read, plan, link, assemble, measure, hand on tails, replay.
+"""A log that was read, by the reports of its units; then all steps in order: plan, link, assemble, measure, hand on tails, replay.
 
 A step is a function from rows to rows, in the module of its name, which says what goes in, what comes out, and why it is right.
 Counts come here and are added up. Receipts never do. Five receipts of one source, cut into two chunks (a test reads this):
@@ -23,21 +23,27 @@ clock then stands at 2 s, the time of the b that the newer b replaced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from receiver.domains import domain_key
-from receiver.simulate.facts import facts_of
-from receiver.simulate.figures import Elsewhere
+from receiver.domains import DomainKey, domain_key
+from receiver.logs import no_receipt
+from receiver.logs.columns import TimeUnit
+from receiver.logs.rows import two_units
+from receiver.simulate import numbering
+from receiver.simulate.facts import LogSeen, facts_of
+from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
 from receiver.steps.link import link
 from receiver.steps.measuring import measure
-from receiver.steps.plan import CutPlan, plan_of
-from receiver.steps.read import seen_of
+from receiver.steps.plan import CutPlan, names_of, plan_of
+from receiver.steps.read import status_lines_of
 from receiver.steps.replaying import ChunkedLog
-from receiver.steps.schemas import Piece, Unit, UnitReport
+from receiver.steps.schemas import Piece, Unit, UnitReport, channels_of
 
 if TYPE_CHECKING:
     from receiver.simulate.question import Question
@@ -56,11 +62,14 @@ def chunked_log(
     cores: int,
     keeps_rows: bool = False,
 ) -> ChunkedLog:
-    """Cut a log up that was read: `pieces` holds every `Piece`, kept (see `read`); `cores` work at once.
+    """Cut a log up that was read: `pieces` holds every `Piece`, kept, and `reports` are in any order; `cores` work at once.
+    `LogFormatError` for what is wrong with the log.
 
     `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`ChunkedLog.caught`).
     """
-    receipts, key = sum(report.receipts for report in reports), domain_key(question.key)
+    key = domain_key(question.key)
+    reports = reports_of(reports, units, key)
+    receipts = sum(report.receipts for report in reports)
     # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
     rounds = max(1, -(-receipts // (_CHUNK_ROWS * cores)))
     chunk_rows = max(_LEAST_CHUNK_ROWS, -(-receipts // (cores * rounds)))
@@ -90,3 +99,63 @@ def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, ma
     ]
     facts = facts_of(seen, measures, plan.chunk_domain.tolist(), shares, ids=id_counts, elsewhere=needed)
     return ChunkedLog(facts, plan, receipts, measured, totals, measures)
+
+
+def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
+    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
+    reports = sorted(unordered, key=lambda report: report.unit)
+    first_units: dict[int, TimeUnit] = {}
+    for report, unit in zip(reports, units, strict=True):
+        if report.time_unit:
+            time_unit = TimeUnit(report.time_unit, report.time_unit_line)
+            first = first_units.setdefault(unit.file, time_unit)
+            if first.unit != time_unit.unit:
+                raise two_units(unit.name, first, time_unit)
+        if report.problem:
+            raise pickle.loads(report.problem)  # noqa: S301 - our own task's
+    if not any(report.receipts for report in reports):
+        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
+    numbering.check_columns({column for report in reports for column in report.columns_present}, key)
+    return reports
+
+
+def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
+    """What is known of the log before any id is looked at."""
+    domains = _domains(reports, key)
+    present = {column for report in reports for column in report.columns_present}
+    lacking: Counter[str] = Counter()
+    for report in reports:
+        lacking.update(numbering.lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
+    return LogSeen(
+        log=LogFigures(
+            receipts=sum(report.receipts for report in reports),
+            unchecked=sum(report.unchecked for report in reports),
+            skipped=sum(report.skipped for report in reports),
+            duplicates=0,
+            domains=len(domains),
+            sources=sum(domain.sources for domain in domains),
+            first_received_at_us=min(report.first_us for report in reports if report.receipts),
+            last_received_at_us=max(report.last_us for report in reports if report.receipts),
+            clock_clamped=0,
+            redelivered=sum(report.redelivered for report in reports),
+            max_delivery_secs=max(report.max_delivery_us for report in reports) / 1_000_000,
+        ),
+        domains=domains,
+        lacking=dict(lacking),
+        has_digest="body_digest" in present,
+        has_redelivered="jms_redelivered" in present,
+        status_lines=list(status_lines_of(reports)),
+    )
+
+
+def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainFigures]:
+    name_of = names_of(reports, key)
+    sources: dict[str, set[str]] = {name: set() for name in sorted(set(name_of.values()))}
+    receipts: Counter[str] = Counter()
+    for report in reports:
+        names = [name_of[channel] for channel in channels_of(report)]
+        for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
+            sources[names[channel]].add(source)
+        for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
+            receipts[name] += count
+    return [DomainFigures(name, receipts[name], sources=len(of_domain)) for name, of_domain in sources.items()]

@@ -19,7 +19,6 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
 from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
-from receiver.steps.read import names_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
 
 if TYPE_CHECKING:
@@ -132,6 +131,12 @@ def plan_of(
         is_whole=(np.bincount(chunk_domain, minlength=len(domains)) == 1) & (not looks_across_domains),
         looks_across_domains=looks_across_domains,
     )
+
+
+def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
+    """The domain of each channel."""
+    channels = {channel for report in reports for channel in channels_of(report)}
+    return {channel: key.name(channel) for channel in channels}
 
 
 def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:

@@ -1,8 +1,6 @@
-"""Each unit read, its rows checked by the log's own readers, its ids made digests; and what the units say together.
+"""Each unit read, its rows checked by the log's own readers, its ids made digests.
 
-`reading`: in, a `Unit`; out, its `Piece`s in order, and one `UnitReport`, which has the error of a unit instead of failing. So
-`reports_of` raises the first error in the order of the log, as one process that reads it would. The other functions here say
-what is known of the log by its reports, before any id is looked at.
+`reading`: in, a `Unit`; out, its `Piece`s in order, and one `UnitReport`, which has the error of a unit instead of failing.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
@@ -19,22 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from receiver.domains import Channel, DomainKey
 from receiver.errors import LogFormatError
-from receiver.logs import LogBatch, ReadOptions, StatusLine, no_receipt, optional_columns
-from receiver.logs.columns import TimeUnit
+from receiver.logs import LogBatch, ReadOptions, StatusLine, optional_columns
 from receiver.logs.files import LogFile
 from receiver.logs.opening import read_file
 from receiver.logs.parquet import RowGroups, group_sizes
 from receiver.logs.remote import is_url
-from receiver.logs.rows import two_units
 from receiver.simulate import numbering
 from receiver.simulate.compiled import Int32s, Int64s
-from receiver.simulate.facts import LogSeen
-from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.steps.arrow_rows import Row, stable_order
 from receiver.steps.digests import digests_of
-from receiver.steps.schemas import Piece, Unit, UnitReport, channels_of, parts_of
+from receiver.steps.schemas import Piece, Unit, UnitReport, parts_of
 
 SAMPLE_ROWS = 8_192
 """One receipt in so many of a channel shows the plan where it comes in the order: chunks come out about so exact."""
@@ -212,74 +204,8 @@ class _UnitReader:
         )
 
 
-def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
-    reports = sorted(unordered, key=lambda report: report.unit)
-    first_units: dict[int, TimeUnit] = {}
-    for report, unit in zip(reports, units, strict=True):
-        if report.time_unit:
-            time_unit = TimeUnit(report.time_unit, report.time_unit_line)
-            first = first_units.setdefault(unit.file, time_unit)
-            if first.unit != time_unit.unit:
-                raise two_units(unit.name, first, time_unit)
-        if report.problem:
-            raise pickle.loads(report.problem)  # noqa: S301 - our own task's
-    if not any(report.receipts for report in reports):
-        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
-    numbering.check_columns({column for report in reports for column in report.columns_present}, key)
-    return reports
-
-
 def status_lines_of(reports: Iterable[UnitReport]) -> Iterator[StatusLine]:
     """The status lines in the units, in the order of reading."""
     for report in reports:
         for line in report.status_lines:
             yield StatusLine(*json.loads(line))
-
-
-def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str]:
-    """The domain of each channel."""
-    channels = {channel for report in reports for channel in channels_of(report)}
-    return {channel: key.name(channel) for channel in channels}
-
-
-def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
-    """What is known of the log before any id is looked at."""
-    domains = _domains(reports, key)
-    present = {column for report in reports for column in report.columns_present}
-    lacking: Counter[str] = Counter()
-    for report in reports:
-        lacking.update(numbering.lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
-    return LogSeen(
-        log=LogFigures(
-            receipts=sum(report.receipts for report in reports),
-            unchecked=sum(report.unchecked for report in reports),
-            skipped=sum(report.skipped for report in reports),
-            duplicates=0,
-            domains=len(domains),
-            sources=sum(domain.sources for domain in domains),
-            first_received_at_us=min(report.first_us for report in reports if report.receipts),
-            last_received_at_us=max(report.last_us for report in reports if report.receipts),
-            clock_clamped=0,
-            redelivered=sum(report.redelivered for report in reports),
-            max_delivery_secs=max(report.max_delivery_us for report in reports) / 1_000_000,
-        ),
-        domains=domains,
-        lacking=dict(lacking),
-        has_digest="body_digest" in present,
-        has_redelivered="jms_redelivered" in present,
-        status_lines=list(status_lines_of(reports)),
-    )
-
-
-def _domains(reports: Sequence[UnitReport], key: DomainKey) -> list[DomainFigures]:
-    name_of = names_of(reports, key)
-    sources: dict[str, set[str]] = {name: set() for name in sorted(set(name_of.values()))}
-    receipts: Counter[str] = Counter()
-    for report in reports:
-        names = [name_of[channel] for channel in channels_of(report)]
-        for source, channel in zip(report.sources, report.sources_channel.tolist(), strict=True):
-            sources[names[channel]].add(source)
-        for name, count in zip(names, report.receipts_by_channel.tolist(), strict=True):
-            receipts[name] += count
-    return [DomainFigures(name, receipts[name], sources=len(of_domain)) for name, of_domain in sources.items()]

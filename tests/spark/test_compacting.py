@@ -20,7 +20,8 @@ from receiver.logs import ReadOptions, read_logs
 from receiver.logs.compacted import Manifest, manifest_of
 from receiver.logs.files import find_files
 from receiver.spark.compacting import compact
-from receiver.steps.read import reports_of, units_of
+from receiver.steps.log import reports_of
+from receiver.steps.read import units_of
 from receiver.steps.schemas import UnitReport
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, read

@@ -31,6 +31,7 @@ from receiver.simulate.whole import WholeLog
 from receiver.spark import judge, size_windows
 from receiver.spark.frames import FrameAnalysis
 from receiver.spark.sources import file_and_row, read_files
+from receiver.steps.log import chunked_log
 from tests.docs.markdown import ROOT, blocks, replaced
 from tests.logs.reading import Row, csv_bytes, parquet_bytes
 
@@ -282,7 +283,7 @@ def test_a_flag_that_is_no_truth_is_refused_whoever_reads_it(spark, tmp_path):
     pq.write_table(pa.table({"received_at": [1, 2], "unique_message_id": ["a", "b"], "jms_redelivered": flags}), path)
     complaint = r"bad\.parquet:2: jms_redelivered is 7, expected true, false, 1, 0"
     with pytest.raises(LogFormatError, match=complaint):
-        read_files(spark, find_files([str(path)]), ReadOptions(), domain_key("name:x"))
+        chunked_log(*read_files(spark, find_files([str(path)]), ReadOptions()), Question("name:x"), cores=1)
     with pytest.raises(LogFormatError, match=complaint):
         size_windows(spark.read.parquet(str(path)), domain="name:x")
 

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from receiver.cli import app
-from receiver.domains import domain_key
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import ReadOptions
 from receiver.report.json_object import analysis_object
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def said_there(spark, *logs: str) -> dict:
-    read = read_elsewhere(spark, logs, ReadOptions(), domain_key(QUESTION.key))
+    read = read_elsewhere(spark, logs, ReadOptions())
     return analysis_object(analyse(chunked_log(*read, QUESTION, cores=2), QUESTION))
 
 

@@ -26,7 +26,7 @@ PLAIN = pa.schema([(field.name, pa.int64() if field.name == "row" else pa.string
 
 @pytest.fixture(scope="module")
 def rows(spark):
-    read = read_files(spark, find_files(SAMPLE), ReadOptions(), KEY, with_ids=True)
+    read = read_files(spark, find_files(SAMPLE), ReadOptions(), with_ids=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(frames, "_ROWS_PER_PART", 100_000)
         yield verdict_rows(read, chunked_log(*read, Question(KEY.text), cores=2, keeps_rows=True), *SETTING)

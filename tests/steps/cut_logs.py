@@ -17,8 +17,9 @@ from receiver.logs.files import find_files
 from receiver.steps.arrow_rows import Row as Made
 from receiver.steps.chunks import assemble as assemble_chunks
 from receiver.steps.link import cut_ids, link
+from receiver.steps.log import reports_of
 from receiver.steps.plan import CutPlan, plan_of
-from receiver.steps.read import Reading, reading, reports_of, units_of
+from receiver.steps.read import Reading, reading, units_of
 from receiver.steps.schemas import ChunkReceipts, Piece, Unit, UnitReport
 from tests.logs.reading import FORMATS, Row
 from tests.steps.plain_flow import PlainFlow

@@ -17,7 +17,8 @@ from receiver.errors import LogFormatError
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
-from receiver.steps.read import reports_of, status_lines_of, units_of
+from receiver.steps.log import reports_of
+from receiver.steps.read import status_lines_of, units_of
 from receiver.steps.schemas import Piece, UnitReport, channel_of, channels_of
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read

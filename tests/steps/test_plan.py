@@ -7,7 +7,7 @@ from hypothesis import given
 
 from receiver.domains import domain_key
 from receiver.simulate.shares import Measures
-from receiver.steps.read import seen_of
+from receiver.steps.log import seen_of
 from tests.choosing import cases
 from tests.logs.reading import Row
 
