@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import re
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 from receiver.cli import options
-from receiver.cli.engines import Cluster, SimulateRequest, simulate_here, simulate_on_spark, single_setting
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import print_json, print_report, progress, report_file
+from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
+from receiver.cli.spark import Cluster, simulate_on_spark
+from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
 from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
+    from receiver.logs import ReadOptions
+    from receiver.simulate.figures import Analysis
     from receiver.simulate.question import Question
 
 _MISSED_TOO_MANY = 1
@@ -32,6 +36,19 @@ _LIKELY_WINDOW = 1_000
 """Fewer ids, beside an expiry of more seconds, look swapped with it."""
 _LEAST_BUDGET_BYTES = 100_000
 """Fewer are hardly meant: they hold a few hundred ids."""
+
+
+class SimulateRequest(NamedTuple):
+    """What to simulate, and where to write the verdicts."""
+
+    logs: list[str]
+    question: Question
+    options: ReadOptions
+    report: str | None
+    """Where a report is written meanwhile, which mustn't be one of the logs."""
+    verdicts: str | None
+    query: str | None = None
+    """What to ask the database for that `logs` names."""
 
 
 @examples(
@@ -129,8 +146,7 @@ def simulate(
         if query is None:
             options.refuse_tables(logs, "add --engine spark")
     question = _question(domain, window, expiry, current, _with_budget(settings, budget))
-    single = single_setting(question)
-    if verdicts is not None and single is None:
+    if verdicts is not None and question.single is None:
         usual = ReceiverSettings()
         w, e = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
         raise SettingsError(
@@ -148,7 +164,7 @@ def simulate(
     from receiver.report.sizing import analysis_document
 
     with report_file(report) as write_report:
-        analysis = simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
+        analysis = _simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
         is_named = current is not None
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)
@@ -160,11 +176,34 @@ def simulate(
         print_report(document())
     if fail_on_missed is None:
         return 0
-    judged = analysis.settings[0] if single else analysis.recommendation.setting
+    judged = analysis.settings[0] if question.single else analysis.recommendation.setting
     if judged.missed <= fail_on_missed:
         return 0
     print(f"{judged.missed:,} duplicates missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
     return _MISSED_TOO_MANY
+
+
+def _simulate_here(request: SimulateRequest) -> Analysis:
+    """Replay the log in this process and write the verdicts, whose file is created before the work begins."""
+    from receiver.logs import read_logs
+    from receiver.logs.writer import open_table
+    from receiver.simulate.analysis import analyse
+    from receiver.simulate.ingest import ingest
+    from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
+
+    question, verdicts = request.question, request.verdicts
+    with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as table:
+        batches = read_logs(request.logs, request.options, request.query)
+        spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
+        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+            receipts = ingest(batches, domain_key(question.key))
+        with progress("Replaying domains", len(receipts.domains)) as advance:
+            log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
+            analysis = analyse(log, question)
+        if table is not None and question.single is not None:
+            for batch in verdict_batches(receipts, *question.single):
+                table.write(batch)
+    return analysis
 
 
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
+from itertools import product
 
 import numpy as np
 
@@ -39,6 +40,12 @@ class Question:
         domain_key(self.key)
         if self.windows is not None and self.expiries_us is not None:
             check_grid(self.windows, self.expiries_us)
+
+    @property
+    def single(self) -> Pair | None:
+        """The pair that is asked about, where it is one; 0 with 0 is none."""
+        pairs = [pair for pair in product(self.windows or (), self.expiries_us or ()) if pair != (0, 0)]
+        return pairs[0] if len(pairs) == 1 else None
 
 
 def parse_windows(values: Sequence[object] | str, name: str = "--window") -> list[int]:

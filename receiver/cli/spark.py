@@ -1,54 +1,28 @@
-"""The two engines of `receiver simulate`: this process, or Spark."""
+"""`receiver simulate` on Spark."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
-from receiver.cli.output import progress, spare_logs, stages
-from receiver.domains import domain_key
+from receiver.cli.output import spare_logs, stages
 from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from receiver.logs import ReadOptions
+    from receiver.cli.simulate import SimulateRequest
     from receiver.logs.files import LogFile
     from receiver.simulate.figures import Analysis
-    from receiver.simulate.question import Question
     from receiver.spark.flow import OnProgress
     from receiver.spark.sources import Read
 
 _BRIEF_BYTES = 4 << 20
 """A log of fewer bytes takes seconds: it has a few hundred thousand receipts."""
-
-
-def single_setting(question: Question) -> tuple[int, int] | None:
-    """The window and the expiry (in microseconds) of a question about one pair; None for any other."""
-    pairs = [
-        (window, expiry_us)
-        for window in question.windows or ()
-        for expiry_us in question.expiries_us or ()
-        if (window, expiry_us) != (0, 0)
-    ]
-    return pairs[0] if len(pairs) == 1 else None
-
-
-class SimulateRequest(NamedTuple):
-    """What to simulate, and where to write the verdicts."""
-
-    logs: list[str]
-    question: Question
-    options: ReadOptions
-    report: str | None
-    """Where a report is written meanwhile, which mustn't be one of the logs."""
-    verdicts: str | None
-    query: str | None = None
-    """What to ask the database for that `logs` names."""
 
 
 class Cluster(NamedTuple):
@@ -57,29 +31,6 @@ class Cluster(NamedTuple):
     master: str | None
     verbose: bool
     order_by: str | None
-
-
-def simulate_here(request: SimulateRequest) -> Analysis:
-    """Replay the log in this process and write the verdicts, whose file is created before the work begins."""
-    from receiver.logs import read_logs
-    from receiver.logs.writer import open_table
-    from receiver.simulate.analysis import analyse
-    from receiver.simulate.ingest import ingest
-    from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
-
-    question, verdicts = request.question, request.verdicts
-    with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as table:
-        batches = read_logs(request.logs, request.options, request.query)
-        spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
-        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
-            receipts = ingest(batches, domain_key(question.key))
-        with progress("Replaying domains", len(receipts.domains)) as advance:
-            log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
-            analysis = analyse(log, question)
-        if table is not None and (single := single_setting(question)):
-            for batch in verdict_batches(receipts, *single):
-                table.write(batch)
-    return analysis
 
 
 def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
@@ -108,8 +59,8 @@ def simulate_on_spark(request: SimulateRequest, cluster: Cluster) -> Analysis:
         cores, keeps_rows = spark.sparkContext.defaultParallelism, request.verdicts is not None
         log = outputs.enter_context(chunked_log(*read, question, cores=cores, keeps_rows=keeps_rows))
         analysis = analyse(log, question)
-        if write_verdicts is not None and (single := single_setting(question)):
-            write_verdicts(verdict_rows(read, log, *single))
+        if write_verdicts is not None and question.single is not None:
+            write_verdicts(verdict_rows(read, log, *question.single))
         if cluster.verbose:
             for line in costs(spark.sparkContext):
                 print(line, file=sys.stderr)
