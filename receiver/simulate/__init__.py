@@ -10,8 +10,8 @@
 | `replays.py` | what is asked of the replay of a domain or a chunk, and what the answers add up to |
 | `whole.py` | a log that one process holds whole, domain by domain; the verdict on each receipt, as rows for a table |
 | `question.py` | what is asked of a log, read from text |
-| `analysis.py` | from a log and a question to all that the reports show |
-| `recommend.py`, `findings.py` | the settings to choose from, and which to take; what stands out, in words |
+| `analysis.py` | from a log and a question to all that the reports show: which settings are sized and replayed |
+| `recommend.py`, `findings.py` | which of the sized settings to take; what stands out, in words |
 | `figures.py` | the analysis as plain values, which reports format |
 | `scenarios.py`, `synthetic.py` | synthetic logs: the ways in which messages come twice, and how each is made |
 """

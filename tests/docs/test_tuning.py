@@ -18,11 +18,10 @@ from receiver.logs import ReadOptions, read_logs
 from receiver.report.words import size
 from receiver.settings import SimulateSettings
 from receiver.simulate import recommend
-from receiver.simulate.analysis import analyse
+from receiver.simulate.analysis import analyse, sized
 from receiver.simulate.figures import Analysis, Kind
 from receiver.simulate.ingest import ingest
 from receiver.simulate.question import Question
-from receiver.simulate.recommend import sizing_of
 from receiver.simulate.whole import WholeLog
 from tests.docs.bridge import Broker
 from tests.docs.markdown import ROOT, blocks, commands, run, sections
@@ -99,9 +98,9 @@ def test_the_kinds_have_the_figures_shown(analysis):
 
 def test_each_figure_is_that_of_the_sample_log(analysis, whole):
     evidence, log, both, lean = analysis.evidence, analysis.log, analysis.of(Kind.BOTH), analysis.of(Kind.LEAN)
-    sizing = sizing_of(whole, Question("destination"))
-    outcomes = whole.replay([1], [1], sizing.pairs).pairs
-    window, expiry_us = by_second = min(sizing.asked[2].lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
+    _, choice = sized(whole, Question("destination"))
+    outcomes = whole.replay([1], [1], choice.pairs).pairs
+    window, expiry_us = by_second = min(choice.asked[2].lean, key=lambda pair: (outcomes[pair].peak_ids, pair))
     in_first = whole.facts.halves[0].windows.total
     assert (analysis.recommendation.sized.kind, both.memory_bytes // lean.memory_bytes) == (Kind.KEEP, 9)
     stated = [

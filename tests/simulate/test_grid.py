@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from small_logs import Receipt, ingested
 
 from receiver.errors import SettingsError
+from receiver.simulate.analysis import grid_of
 from receiver.simulate.facts import ValueCounts
 from receiver.simulate.question import (
     MAX_SETTINGS,
@@ -19,7 +20,6 @@ from receiver.simulate.question import (
     parse_present,
     parse_windows,
 )
-from receiver.simulate.recommend import grid_of
 from receiver.simulate.whole import WholeLog
 
 

@@ -11,7 +11,7 @@ from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind
 from receiver.simulate.question import Question
-from receiver.simulate.recommend import _rounded_up
+from receiver.simulate.recommend import rounded_up
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
@@ -51,8 +51,8 @@ def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, marg
     expiry_secs = next(e for e in range(1, 40 * len(log)) if judged(log, 0, e * SECOND_US).caught == duplicates)
     lean = next(sized for sized in analysed(log, margin=margin).kinds if sized.kind is Kind.LEAN)
     peak_ids = lean.setting.peak_ids
-    assert peak_ids <= judged(log, _rounded_up(margin * window), 0).peak_ids
-    assert peak_ids <= judged(log, 0, _rounded_up(margin * expiry_secs * SECOND_US)).peak_ids
+    assert peak_ids <= judged(log, rounded_up(margin * window), 0).peak_ids
+    assert peak_ids <= judged(log, 0, rounded_up(margin * expiry_secs * SECOND_US)).peak_ids
 
 
 @given(LOGS.map(with_a_repeat))
@@ -64,8 +64,8 @@ def test_without_its_margin_it_would_still_miss_nothing(log):
 
 
 @given(st.fractions(0, 10**17).filter(bool))
-def test_settings_are_rounded_up_to_two_digits(value):
-    rounded = _rounded_up(value)
+def test_settings_arerounded_up_to_two_digits(value):
+    rounded = rounded_up(value)
     assert rounded >= value
     assert rounded <= max(1.1 * value, value + 1)
     assert rounded < 100 or len(str(rounded).rstrip("0")) <= 2

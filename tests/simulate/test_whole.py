@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs, repeats
 
 from receiver.domains import Channel
-from receiver.simulate.recommend import needs_together
+from receiver.simulate.analysis import needs_together
 from receiver.simulate.shares import parted_queues
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases

@@ -15,11 +15,10 @@ from receiver.logs import read_logs
 from receiver.report.json_object import analysis_json
 from receiver.settings import SimulateSettings
 from receiver.simulate import compiled
-from receiver.simulate.analysis import analyse
+from receiver.simulate.analysis import analyse, needs_together
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
 from receiver.simulate.question import Question
-from receiver.simulate.recommend import needs_together
 from receiver.simulate.whole import WholeLog
 from receiver.steps.log import cut_log
 from receiver.steps.measuring import SourceTotals
