@@ -9,11 +9,10 @@ from decimal import Decimal
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import NamedTuple
 
 from receiver.errors import SettingsError
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.interface import Limit, Parameter, Policy, Setting, Use, Vendor, registered_policies
+from receiver.policies.interface import Limit, Parameter, Policy, Use, registered_policies
 
 
 def _all_policies() -> tuple[type[Policy], ...]:
@@ -104,7 +103,7 @@ def unasked() -> dict[str, str]:
     Empty where its name says so. Other names of the rule come first.
     """
     return {
-        str(policy(_text_of(rule, vendor.sizes))): ""
+        str(policy(text_of(rule, vendor.sizes))): ""
         if rule.declaration.names_its_system
         else ", ".join(
             [*(other.name for other in POLICIES if other.declaration.same_rule_as == rule.name), str(vendor)]
@@ -128,42 +127,10 @@ def fitted_policies(size_of: Callable[[Limit], int]) -> list[Policy]:
     ]
 
 
-class SizedSystem(NamedTuple):
-    """A system whose users can say, or have to know, how many ids it remembers, or for how long."""
-
-    name: str
-    setting: Setting
-    limit: Limit
-    default: int | None
-    """What holds unless it is set: ids, microseconds or sources, as the limit has it; `FOR_EVER`, or None: it has to be set."""
-
-
-def sized_systems() -> list[SizedSystem]:
-    """The systems whose setting a log can tell, by their limits, in the order of their policies."""
-    systems = [
-        SizedSystem(system, vendor.setting, limit, _default_of(rule, vendor, limit))
-        for rule in POLICIES
-        if (limit := rule.declaration.limit)
-        for vendor in rule.declaration.vendors
-        if vendor.setting is not None
-        for system in vendor.systems
-    ]
-    return sorted(systems, key=lambda system: list(Limit).index(system.limit))
-
-
-def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
-    if vendor.setting and vendor.setting.default is not None:
-        return vendor.setting.default
-    if vendor.sizes is None or vendor.sizes_are_ours:
-        return None
-    ids, expiry_us = policy(_text_of(rule, vendor.sizes)).sizes
-    return expiry_us if limit is Limit.AGE else ids
-
-
 def examples() -> list[str]:
     """The policies' texts with the sizes that vendors state."""
     return [
-        _text_of(rule, vendor.sizes)
+        text_of(rule, vendor.sizes)
         for rule in POLICIES
         for vendor in rule.declaration.vendors
         if vendor.sizes and vendor.is_tried and not vendor.sizes_are_ours
@@ -172,17 +139,18 @@ def examples() -> list[str]:
 
 def form_of(rule: type[Policy], value: str = "") -> str:
     """How to write the policy, with this for each of its values."""
-    return _text_of(rule, ",".join(f"{p.name}={value}" for p in rule.parameters))
+    return text_of(rule, ",".join(f"{p.name}={value}" for p in rule.parameters))
 
 
-def _text_of(rule: type[Policy], sizes: str) -> str:
+def text_of(rule: type[Policy], sizes: str) -> str:
+    """The policy's text, with its sizes as they are written there."""
     return f"{rule.name}:{sizes}" if sizes else rule.name
 
 
 def _rules_of_system(alias: str) -> str:
     """The texts of the policies that a system goes by, joined by "or"; empty for an unknown system."""
     return " or ".join(
-        form_of(rule, "...") if vendor.sizes is None or vendor.sizes_are_ours else _text_of(rule, vendor.sizes)
+        form_of(rule, "...") if vendor.sizes is None or vendor.sizes_are_ours else text_of(rule, vendor.sizes)
         for rule in POLICIES
         for vendor in rule.declaration.vendors
         if alias in vendor.aliases

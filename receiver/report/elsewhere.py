@@ -7,15 +7,14 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from receiver.policies.interface import FOR_EVER, Limit
-from receiver.policies.names import sized_systems
+from receiver.policies.names import POLICIES, policy, text_of
 from receiver.quantities import count, duration, seconds
 from receiver.report.document import Cells, Column, Items, Shown, Table
 from receiver.report.words import LONGEST_NAME, MOST_DOMAINS, named_domain
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
-    from receiver.policies.interface import Setting
-    from receiver.policies.names import SizedSystem
+    from receiver.policies.interface import Policy, Setting, Vendor
     from receiver.simulate.figures import Analysis, DomainFigures, Elsewhere
 
 REMEMBERED = {
@@ -24,6 +23,16 @@ REMEMBERED = {
     Limit.AGE: "ids for a time",
     Limit.SOURCES: "producers' numbers",
 }
+
+
+class SizedSystem(NamedTuple):
+    """A system whose users can say, or have to know, how many ids it remembers, or for how long."""
+
+    name: str
+    setting: Setting
+    limit: Limit
+    default: int | None
+    """What holds unless it is set: ids, microseconds or sources, as the limit has it; `FOR_EVER`, or None: it has to be set."""
 
 
 class Enough(StrEnum):
@@ -56,6 +65,28 @@ class SystemNeed(NamedTuple):
     enough: Enough
     shortfall: str
     """What to do where the default is too little, in sentences; empty elsewhere."""
+
+
+def sized_systems() -> list[SizedSystem]:
+    """The systems whose setting a log can tell, by their limits, in the order of their policies."""
+    systems = [
+        SizedSystem(system, vendor.setting, limit, _default_of(rule, vendor, limit))
+        for rule in POLICIES
+        if (limit := rule.declaration.limit)
+        for vendor in rule.declaration.vendors
+        if vendor.setting is not None
+        for system in vendor.systems
+    ]
+    return sorted(systems, key=lambda system: list(Limit).index(system.limit))
+
+
+def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
+    if vendor.setting and vendor.setting.default is not None:
+        return vendor.setting.default
+    if vendor.sizes is None or vendor.sizes_are_ours:
+        return None
+    ids, expiry_us = policy(text_of(rule, vendor.sizes)).sizes
+    return expiry_us if limit is Limit.AGE else ids
 
 
 def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:

@@ -11,8 +11,7 @@ import pytest
 from receiver import Receiver
 from receiver.errors import BatchRejectedError, IdFormatError
 from receiver.policies import POLICIES, policy
-from receiver.policies.names import sized_systems
-from receiver.report.elsewhere import REMEMBERED, amount
+from receiver.report.elsewhere import REMEMBERED, amount, sized_systems
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 TEXT = PAGE.read_text(encoding="utf-8")

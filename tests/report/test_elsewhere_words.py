@@ -13,9 +13,8 @@ from rich.console import Console
 
 from receiver.compare.engine import compare_policies
 from receiver.policies.interface import FOR_EVER, Limit
-from receiver.policies.names import sized_systems
 from receiver.report.comparing import comparison_document, standing_out
-from receiver.report.elsewhere import Enough, by_domain, contents, systems_of
+from receiver.report.elsewhere import Enough, by_domain, contents, sized_systems, systems_of
 from receiver.report.html import page_text
 from receiver.report.json_object import comparison_json
 from receiver.report.sizing import analysis_document
