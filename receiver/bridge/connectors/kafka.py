@@ -211,14 +211,16 @@ class KafkaSource(Closing):
         return self._failure is None
 
     def _was_taken(self, record: Any) -> bool:
-        """Whether it is the message before the beginning."""
-        return bool(record.offset() < self._begun[record.partition()][0])
+        """Whether it is from before the beginning: the last message before that is asked for. Others may have been fetched
+        ahead, before the group gave this source another share."""
+        offset, _ = self._begun.get(record.partition(), (0, ""))
+        return bool(record.offset() < offset)
 
     def _check_same(self, record: Any) -> None:
         """See that the message before the beginning is the one that was taken: a partition that loses its end, as after a
         power cut, gives the offsets to other messages, in another epoch."""
         number, (offset, epoch) = record.partition(), self._begun[record.partition()]
-        if str(record.leader_epoch()) != epoch:
+        if epoch and record.offset() == offset - 1 and str(record.leader_epoch()) != epoch:
             self._failure = MessagesLostError(
                 f"{self._address}: offset {offset - 1:,} of partition {number} now has another message: the partition has "
                 "lost its end, or the topic was deleted and created again",
