@@ -1,12 +1,15 @@
 """What nobody should do to a store under an open receiver, and what happens to it anyway."""
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, event, make_url, text
 
+from receiver.durable.audit import look
 from receiver.durable.batch import Batch
 from receiver.durable.forgetting import retire_sources
 from receiver.durable.session import Transaction
@@ -69,6 +72,79 @@ def test_a_file_that_is_gone_takes_no_receipts(sqlite_url, tmp_path):
         assert not file_of(sqlite_url).exists()
         away.rename(file_of(sqlite_url))
         assert send(receiver, "a", "b") == [DUPLICATE, NEW]
+
+
+def close_it_elsewhere(file: Path) -> None:
+    """As a program does that looks into the file, or `sqlite3` on the command line."""
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('SELECT 1 FROM receiver_domain')",
+            file,
+        ],
+        check=True,
+    )
+
+
+def lose_the_locks(file: Path) -> None:
+    """POSIX drops a process's locks of a file as soon as it closes it, whichever of its openings that is."""
+    file.read_bytes()
+    close_it_elsewhere(file)
+
+
+def remove_the_log(file: Path) -> None:
+    """As who has read that this helps where a database is locked."""
+    for ending in ("-wal", "-shm"):
+        file.with_name(file.name + ending).unlink()
+
+
+@pytest.mark.parametrize("remove", [lose_the_locks, remove_the_log])
+def test_a_log_that_is_removed_takes_no_receipts(sqlite_url, tmp_path, remove):
+    """SQLite goes on to write there, but nobody else would find it, nor this process once it was killed."""
+    (tmp_path / "link.db").symlink_to(file_of(sqlite_url))
+    with opened(f"sqlite:///{tmp_path}/link.db") as receiver:
+        send(receiver, "a")
+        remove(file_of(sqlite_url))
+        assert not list(tmp_path.glob("*-wal"))
+        assert send(receiver, "b", "a") == [NEW, DUPLICATE]
+        with opened(sqlite_url) as other:
+            assert send(other, "b", "a", "c") == [DUPLICATE, DUPLICATE, NEW]
+        assert send(receiver, "c") == [DUPLICATE]
+
+
+def test_a_file_of_several_names_is_refused(sqlite_url, tmp_path):
+    """By each name SQLite would keep a log that the others don't see."""
+    other = tmp_path / "name.db"
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        other.hardlink_to(file_of(sqlite_url))
+        for url in (f"sqlite:///{other}", sqlite_url):
+            with pytest.raises(StoreError, match=r"has 2 names.*delete all names but one"):
+                opened(url)
+        assert send(receiver, "a") == [DUPLICATE]
+    assert look(f"sqlite:///{other}").domains, "who only reads may have a backup of many names"
+    other.unlink()
+    with opened(sqlite_url) as receiver:
+        assert send(receiver, "a") == [DUPLICATE]
+
+
+def test_a_file_that_is_mounted_alone_is_refused(sqlite_url, tmp_path):
+    """Its log would stay in the container, and go with that."""
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+    mounted = tmp_path / "a container" / "receiver.db"
+    mounted.parent.mkdir()
+    mounted.touch()
+    if subprocess.run(["mount", "--bind", file_of(sqlite_url), mounted], check=False).returncode != 0:
+        pytest.skip("only root on Linux may mount")
+    try:
+        with pytest.raises(StoreError, match="mount the folder"):
+            opened(f"sqlite:///{mounted}")
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+    with opened(sqlite_url) as receiver:
+        assert send(receiver, "a") == [DUPLICATE]
 
 
 def test_receipts_that_are_gone(store_url):

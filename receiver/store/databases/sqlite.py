@@ -50,25 +50,40 @@ class FileConnection(sqlite3.Connection):
 
     path: str
     file: _File
+    log_path: str
+    log: _File | None = None
+    """Its write-ahead log, which stays the same for as long as a connection that writes is open."""
     is_idle: Callable[[], bool] = staticmethod(lambda: False)
     """Whether it is between transactions, and no thread is waiting in it for one."""
 
     def watch(self, file: Path) -> None:
         self.path = str(file)
         self.file = _identity_of(self.path)
+        self.log_path = f"{file.resolve()}-wal"
         _OPEN.add(self)
 
-    def is_replaced(self) -> bool:
-        """Whether the name leads to another file by now, so that nobody else would find what is written to this one.
+    def note_log(self) -> None:
+        self.log = self._log_now()
 
-        StoreError if it leads to none.
+    def _log_now(self) -> _File | None:
+        with suppress(FileNotFoundError):
+            return _identity_of(self.log_path)
+        return None
+
+    def is_replaced(self) -> bool:
+        """Whether nobody else would find what is written here: the name, or that of the log, leads to another file by now.
+
+        The log is removed by whoever takes it for a left-over, and by SQLite itself: a process that opens the file by other
+        means and closes it loses its locks, so that others who close it think themselves the last. StoreError if there is no
+        file of the name.
         """
         try:
-            return _identity_of(self.path) != self.file
+            is_other = _identity_of(self.path) != self.file
         except OSError as error:
             raise StoreError(
                 f"the file {self.path} is gone: {error.strerror}", hint="put it back, or open it again"
             ) from error
+        return is_other or (self.log is not None and self._log_now() != self.log)
 
     def close(self) -> None:
         _OPEN.discard(self)
@@ -130,7 +145,27 @@ def _is_file(url: URL) -> bool:
     return True
 
 
-def _open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
+def _check_its_log(url: URL) -> None:
+    """Raise `StoreError` for a file with other names, for each of which SQLite would keep a write-ahead log of its own."""
+    file, address = Path(url.database or "").resolve(), shown(url)
+    if not file.exists():
+        return
+    if (names := file.stat().st_nlink) > 1:
+        raise StoreError(
+            f"{address}: the file has {names} names, as hard links, and SQLite would keep a log for each of them",
+            hint="delete all names but one; a symbolic link may lead there",
+        )
+    with suppress(OSError):  # where it isn't Linux
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        listed = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in str(file))
+        if listed in {mount.split(" ", 5)[4] for mount in mounts}:
+            raise StoreError(
+                f"{address}: the file is mounted without its folder, and SQLite would keep its log where others don't see it",
+                hint="mount the folder that it is in",
+            )
+
+
+def _open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
     """The file is created if need be, and writes ahead from then on."""
     connection = _opened(url, settings, "mode=rwc")
     try:
@@ -142,6 +177,7 @@ def _open_to_write(url: URL, settings: StoreSettings) -> sqlite3.Connection:
         connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
         # Some builds overwrite all that is deleted: an empty page would be read and written once more for that alone.
         connection.execute("PRAGMA secure_delete = FAST")
+        connection.note_log()
     except BaseException:
         connection.close()
         raise
@@ -358,6 +394,7 @@ class Sqlite(Database):
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
         """Its transactions take the lock as they begin, unless the driver's connection is in one already."""
+        _check_its_log(url)
         return _engine(url, "BEGIN IMMEDIATE", partial(_open_to_write, url, settings))
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
