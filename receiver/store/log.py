@@ -259,7 +259,8 @@ class JoinedLog:
         """As `OwnLog.record`."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
-        if is_lost or under_way(connection) != (self.transaction, self._savepoint):
+        goes_on = not is_lost and under_way(connection) == (self.transaction, self._savepoint)
+        if not (goes_on and self.rows.is_joined()):
             raise ended(connection, self.rows.dbapi)
         savepoint = connection.begin_nested()
         try:

@@ -245,6 +245,10 @@ class SqlRows(ABC):
     def join(self, patience_secs: float) -> DomainState:
         """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
 
+    def is_joined(self) -> bool:
+        """Whether the transaction that was joined goes on; asked once. Only the database knows whether an error ended it."""
+        return self.in_transaction
+
     @abstractmethod
     def append(self, rows: Sequence[ReceiptValues]) -> None: ...
 

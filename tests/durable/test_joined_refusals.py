@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from sqlalchemy import NullPool, create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
@@ -295,6 +296,37 @@ def test_a_statement_of_the_application_that_fails_inside_the_batch(orders, engi
         if connection:
             connection.close()
         assert send(orders, f"caught {joins}") == [DUPLICATE if recorded else NEW]
+
+
+def interrupted(connection):
+    """A statement that is interrupted, as where a disk is full: SQLite rolls the whole transaction back by itself."""
+    driver = driver_of(connection)
+    driver.set_progress_handler(lambda: 1, 1)
+    try:
+        connection.execute(text("INSERT INTO effects SELECT message FROM effects"))
+    finally:
+        driver.set_progress_handler(None, 0)
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_transaction_that_sqlite_has_rolled_back(sqlite_url, goes_on):
+    """Its ids would be committed without the effects: by themselves, or in the transaction that the driver begins next."""
+    engine = create_engine(sqlite_url, poolclass=NullPool)
+    with opened(sqlite_url) as orders:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE effects (message TEXT)"))
+        with refused(SettingsError, "ended inside"), engine.begin() as connection, orders.batch(connection) as batch:
+            batch.receive("x", received_at_us=0)
+            act(connection)
+            with pytest.raises(OperationalError, match="interrupted"):
+                interrupted(connection)
+            if goes_on:
+                connection.execute(text("INSERT INTO effects SELECT 'more' WHERE false"))
+        assert effects(engine) == 0
+        with engine.begin() as connection:
+            assert send(orders, "x", connection=connection) == [NEW]
+            act(connection)
+        assert send(orders, "x") == [DUPLICATE]
 
 
 def test_closing_while_the_callers_transaction_is_under_way(store_url, engine):

@@ -331,7 +331,18 @@ class SqliteRows(SqlRows):
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
             raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+        self.driver.execute(f"SAVEPOINT {_JOINED}")
         return self.read(self.sql.lock)
+
+    def is_joined(self) -> bool:
+        # SQLite rolls all back by itself where a disk is full or a statement interrupted, and the driver then begins another.
+        try:
+            self.driver.execute(f"RELEASE {_JOINED}")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise
+            return False
+        return True
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if len(rows) == 1:  # for which the way by columns takes a tenth longer
@@ -348,6 +359,8 @@ class SqliteRows(SqlRows):
         self.driver.executemany(_DELETE, [(self.domain_id, *run) for run in runs_of(seqs)])
 
 
+_JOINED = "receiver_batch"
+"""The savepoint that shows that a caller's transaction goes on."""
 _DELETE = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
 _TOUCH = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 _STEPS_AT_ONCE = 1_000_000
