@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
-from sqlalchemy import text
+from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from receiver import Receiver
@@ -12,6 +12,8 @@ from receiver.durable.metrics import export
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError, StoreError
 from tests.durable.async_opened import engine_for, opened, orders_and_engine, run, send
 from tests.durable.opened import DUPLICATE, MEMORY, NEW, UndoError, remembered
+from tests.durable.opened import opened as opened_plainly
+from tests.durable.opened import send as send_plainly
 from tests.stores import engine_of, execute, rows_of
 
 pytestmark = pytest.mark.thinned(3)
@@ -107,6 +109,28 @@ def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
 
     run(main())
     assert rows_of(url, "receiver_receipt") < 2 * 6_000 + 3 * 2_000
+
+
+@pytest.mark.parametrize("way", ["own", "joined", "psycopg", "asyncpg", "converted"])
+def test_ids_are_exact_where_strings_have_escapes(fresh_postgres_url, way):
+    """A setting for programs of the past, by which psycopg goes in what it sends as text."""
+    url, ids = fresh_postgres_url, [f"{n}" for n in range(20)]  # more than go in the batch's one statement
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        name = make_url(url).database
+        connection.execute(text(f"ALTER DATABASE {name} SET standard_conforming_strings = off"))
+
+    async def main():
+        async with orders_and_engine(url, way) as (orders, engine), engine.begin() as connection:
+            assert await send(orders, *ids, connection=connection) == [NEW] * 20
+
+    if way in {"psycopg", "asyncpg"}:
+        run(main())
+    else:
+        with opened_plainly(url) as orders, engine.begin() as connection:
+            assert send_plainly(orders, *ids, connection=connection if way == "joined" else None) == [NEW] * 20
+    with opened_plainly(url, concurrent=way == "converted") as another:
+        assert send_plainly(another, *ids) == [DUPLICATE] * 20
 
 
 def test_it_judges_like_a_receiver_beside_it(url, driver):

@@ -237,7 +237,7 @@ class Claims:
         long_ids = [id_ if id_ != key else None for id_, key in zip(stored, keys, strict=True)]
         self._driver.execute(
             f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
-            " SELECT %s, *, true, true FROM unnest(%s::bytea[], %s::bytea[])",
+            " SELECT %s, *, true, true FROM unnest(%b::bytea[], %b::bytea[])",
             (self._domain_id, keys, long_ids),
         )
 

@@ -121,11 +121,14 @@ def types_of(table: Table, columns: Iterable[str]) -> list[str]:
 
 
 _COLUMNS = ", ".join(receipt_rows.columns)
+_TYPES = types_of(receipts, receipt_rows.columns)
+# Binary, for in text psycopg writes other bytes than it is given where standard_conforming_strings is off.
 _APPEND_ARRAYS = (
     f"INSERT INTO {receipts.name} (domain_id, {_COLUMNS}) SELECT %s, *"
-    f" FROM unnest({', '.join(f'%s::{type_}[]' for type_ in types_of(receipts, receipt_rows.columns))})"
+    f" FROM unnest({', '.join(f'%b::{type_}[]' for type_ in _TYPES)})"
 )
-_COPY = f"COPY {receipts.name} (domain_id, {_COLUMNS}) FROM STDIN"
+_COPY = f"COPY {receipts.name} (domain_id, {_COLUMNS}) FROM STDIN (FORMAT BINARY)"
+_COPIED_TYPES = [*types_of(receipts, ["domain_id"]), *_TYPES]
 _DELETE = (
     f"DELETE FROM {receipts.name} USING unnest(%s::int8[], %s::int8[]) AS run(first, last)"
     " WHERE domain_id = %s AND seq BETWEEN first AND last"
@@ -221,6 +224,7 @@ class PostgresRows(sql_rows.SqlRows):
                 self.cursor.execute(_APPEND_ARRAYS, [self.domain_id, *map(list, columns)])
             return
         with self.cursor.copy(_COPY) as copy:
+            copy.set_types(_COPIED_TYPES)
             for values in self.stored(rows):
                 copy.write_row(values)
 
