@@ -198,7 +198,8 @@ class ConcurrentBatch(Batch):
         if self._joined is not None:  # the caller commits
             return
         try:
-            self._own.commit()
+            with database_of(self._own).committing(self._own):
+                self._own.commit()
         except BaseException as error:
             discard(self._own)
             if not isinstance(error, Exception):

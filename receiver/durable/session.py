@@ -435,7 +435,13 @@ class Transaction:
                 backoff=_BACKOFF,
                 patience_secs=self._session.patience_secs,
             )
+            if state_now == state:
+                # A standby may lack it even so, where the server ended while the commit waited for that. The next commit
+                # waits for both.
+                self.log.record(state, Changes(), before=state)
+                self.log.commit()
         except Exception as error:
+            self.log.discard()
             raise unknown_outcome(failure) from error
         self.log.rollback()
         if state_now not in {state, self.state}:  # others have been here since

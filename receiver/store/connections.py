@@ -202,7 +202,8 @@ class KeptConnection(Guarded):
                 connection.rollback()
                 begun = begin(connection)
             yield connection, begun
-            connection.commit()
+            with self._database.committing(connection):
+                connection.commit()
 
     def give_back_space(self, by: Callable[[Any], bool]) -> bool:
         """Give space back by calling `by` between transactions; whether more is left to do, as `by` returns.

@@ -194,11 +194,9 @@ class OwnLog:
         self._lent = None
         # SQLAlchemy knows of a transaction only if the application was given the connection: statements of ours go to the
         # driver directly.
-        transaction = self.rows.connection.get_transaction()
-        if transaction is None:
-            self.rows.driver.commit()
-        else:
-            transaction.commit()
+        connection = self.rows.connection
+        with self._database.committing(connection):
+            (connection.get_transaction() or self.rows.driver).commit()
 
     def rollback(self) -> None:
         """Give up the transaction, and the connection where that fails; raises nothing but interrupts."""

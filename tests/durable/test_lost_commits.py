@@ -4,8 +4,9 @@ What the new primary has is what counts. A message whose id it doesn't have is n
 one whose id it has is a duplicate, also if it came to others since.
 """
 
+import threading
 import uuid
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
@@ -85,6 +86,42 @@ def test_batches_of_its_own(pair, url, tail, only_follows):
             DUPLICATE,
         ]
     assert_sound(url)
+
+
+@pytest.fixture(scope="module")
+def synchronous_pair():
+    with primary_and_standby(is_synchronous=True) as pair:
+        yield pair
+
+
+@pytest.mark.parametrize("concurrent", [False, True], ids=["exclusive", "concurrent"])
+@pytest.mark.parametrize("ended_by", ["crash", "pg_terminate_backend", "pg_cancel_backend"])
+def test_a_commit_whose_wait_for_the_standby_is_ended(synchronous_pair, ended_by, concurrent):
+    """It is visible by then, on the primary alone: that doesn't make it one that nothing takes back."""
+    pair = synchronous_pair
+    waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    ended = []
+
+    def work():
+        with suppress(StoreError):
+            ended.append(send(orders, "lost"))
+
+    domain = f"name:{ended_by} {concurrent}"
+    with opened(pair.url, domain=domain, concurrent=concurrent) as orders:
+        send(orders, "kept")
+        with lost(pair):
+            working = threading.Thread(target=work)
+            working.start()
+            pair.primary.wait_until(f"SELECT count(*) > 0 {waits}")
+            if ended_by == "crash":
+                pair.primary.crash()
+            else:
+                pair.primary.ask(f"SELECT {ended_by}(pid) {waits}")
+            if not concurrent:
+                pair.primary.wait_until(f"SELECT count(*) > 0 {waits}")
+        working.join()
+        assert not ended, "who has acknowledged it would have lost it"
+        assert send(orders, "kept", "lost") == [DUPLICATE, NEW]
 
 
 @TAILS

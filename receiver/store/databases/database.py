@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
@@ -195,6 +196,11 @@ class Database(ABC):
 
     checks_of_constraints: tuple[str, ...] = ()
     """Statements, to be run within a savepoint, that fail where the commit would by a deferred constraint; they change nothing."""
+
+    @contextmanager
+    def committing(self, _connection: Connection) -> Iterator[None]:
+        """Within it a transaction is committed; raises where the database did so, but with a warning."""
+        yield
 
     def server_run(self, _connection: Connection) -> Hashable:
         """Identifies the run of the server that the connection leads to, as `receiver.store.sql_rows.SqlRows.server_run`."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any
@@ -18,7 +18,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from receiver.errors import MissingExtraError, SettingsError, StoreBusyError
+from receiver.errors import MissingExtraError, SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
@@ -407,6 +407,24 @@ class Postgres(Database):
 
     def lock_tables(self, connection: Connection, names: Iterable[str]) -> None:
         connection.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
+
+    @contextmanager
+    def committing(self, connection: Connection) -> Iterator[None]:
+        """Who waits for a synchronous standby, and is cancelled, has committed, and is told only by a warning."""
+        warnings: list[str | None] = []
+
+        def note(said: Any) -> None:
+            if said.severity_nonlocalized == "WARNING":
+                warnings.append(said.message_primary)
+
+        driver: Any = connection.connection.driver_connection
+        driver.add_notice_handler(note)
+        try:
+            yield
+        finally:
+            driver.remove_notice_handler(note)
+        if warnings:
+            raise StoreError(f"committed, but with a warning: {warnings[0]}")
 
     def server_run(self, connection: Connection) -> str:
         return run_of(connection, sql_rows.driver_of(connection))
