@@ -53,10 +53,6 @@ class Measures(NamedTuple):
         slices = log.span_us // slice_us + 1
         return cls(max_missed, log.middle_us, max(SECOND_US, log.delivery_us), start_us, slice_us, slices)
 
-    def in_first_half(self, times_us: Int64s) -> int:
-        """How many of these ascending times are in the first half of the log."""
-        return int(np.searchsorted(times_us, self.middle_us))
-
 
 class Counted(NamedTuple):
     """The receipts of a section, in order: columns of those with an id, but for `unchecked_us`."""
@@ -122,6 +118,11 @@ class Share:
     in_edge: Int64s
     """The source's receipts in that second."""
 
+    @property
+    def duplicates_in_first_half(self) -> int:
+        """How many of its duplicates came in the first half of the log: its first ones."""
+        return int(self.in_first_half.sum())
+
 
 @dataclass(frozen=True, slots=True)
 class IdCounts:
@@ -150,7 +151,7 @@ def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Me
     is_duplicate[needs.row] = True
     marked_duplicates = int(np.count_nonzero(is_duplicate[counted.redelivered_row]))
     times_us, of_source = received_at_us[needs.row], source[needs.row]
-    middle = measures.in_first_half(times_us)
+    middle = np.searchsorted(times_us, measures.middle_us)
     window_needs, need = np.unique(needs.window, return_inverse=True)
     filled_slice, receipts_in_slice, duplicates_in_slice = _by_slice(counted, needs.row, measures)
     most_in_second, edge_source, edge_second, in_edge = _by_second(source, received_at_us, len(sources))

@@ -127,9 +127,10 @@ class WholeLog(Replays):
         shares, elsewhere = [], []
         for number, domain in enumerate(self.domains):
             rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
-            shares.append(share_of(number, counted, needs, measures))
+            share = share_of(number, counted, needs, measures)
+            shares.append(share)
             elsewhere.append((number, elsewhere_of(rows)))
-            in_first_half = measures.in_first_half(rows.received_at_us[needs.row])
+            in_first_half = share.duplicates_in_first_half
             self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
         ids = [_id_counts(receipts, self.domains)]
         self.facts = facts_of(seen, measures, range(len(self.domains)), shares, ids=ids, elsewhere=elsewhere)

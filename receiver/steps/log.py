@@ -98,7 +98,7 @@ def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, ma
         for each in elsewhere + over_chunks
     ]
     facts = facts_of(seen, measures, plan.chunk_domain.tolist(), shares, ids=id_counts, elsewhere=needed)
-    return ChunkedLog(facts, plan, receipts, measured, totals, measures)
+    return ChunkedLog(facts, plan, receipts, measured, totals)
 
 
 def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:

@@ -167,9 +167,11 @@ def measure(
             receipts = chunks.pop()
             referred = earlier_of.pop(receipts.chunk, [])
             distances = _distances(receipts, referred, int(before_us[receipts.chunk]))
-            yield Row(task, replace(receipts, window_needs=distances.window))
+            share = share_of(receipts.chunk, _counted(receipts), distances, measures)
+            yield Row(0, share)
+            in_first_half = share.duplicates_in_first_half
+            yield Row(task, replace(receipts, window_needs=distances.window, duplicates_in_first_half=in_first_half))
             yield from (Row(task, each) for each in referred)
-            yield Row(0, share_of(receipts.chunk, _counted(receipts), distances, measures))
             domain = int(plan.chunk_domain[receipts.chunk])
             alive_from = totals.alive_from(plan.of_domain(domain).start, receipts.chunk)
             yield Row(0, NeededElsewhere(domain, 0, _lru_size(receipts, referred, alive_from), 0))

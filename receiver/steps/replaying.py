@@ -30,7 +30,6 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.kernel import WindowAsked
 from receiver.simulate.replays import Replays, Section
-from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
 from receiver.steps.measuring import SourceTotals
 from receiver.steps.plan import CutPlan
@@ -54,27 +53,26 @@ class ChunkedLog(Replays, Closing):
     """Forgotten with the log."""
     measured: RowFlow
     totals: SourceTotals
-    measures: Measures
     _behind: tuple[int, int, RowFlow] | None = None
     """The chunks behind their tails, and the largest window and expiry that the tails suit."""
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> list[_Counts]:
-        plan, measures = self.plan, self.measures  # not the log, which no task could take
+        plan = self.plan  # not the log, which no task could take
 
         def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
-            for _, section in _sections(rows, plan, measures):
+            for _, section in _sections(rows, plan):
                 yield from (Row(0, value) for value in work(section))
 
         return self._kept_behind(*largest).each_key(of_task, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
-        plan, measures = self.plan, self.measures
+        plan = self.plan
 
         def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
-            for receipts, section in _sections(rows, plan, measures):
+            for receipts, section in _sections(rows, plan):
                 (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
                 caught = counts.needs_us <= expiry_us
                 number = receipts.number[section.duplicates[caught] - section.counted_from]
@@ -247,18 +245,16 @@ class _Giver:
         return rows[ends[source] - np.arange(len(rows)) <= due[source]]
 
 
-def _sections(rows: Iterator[Row], plan: CutPlan, measures: Measures) -> Iterator[tuple[ChunkReceipts, Section]]:
+def _sections(rows: Iterator[Row], plan: CutPlan) -> Iterator[tuple[ChunkReceipts, Section]]:
     """Each chunk of a task behind its starting state."""
     chunks, earlier = values_in(rows, ChunkReceipts, EarlierReceipts)
     earlier_of = by_chunk(earlier)
     while chunks:
         receipts = chunks.pop()
-        yield receipts, section_of(plan, measures, receipts, earlier_of.pop(receipts.chunk, []))
+        yield receipts, section_of(plan, receipts, earlier_of.pop(receipts.chunk, []))
 
 
-def section_of(
-    plan: CutPlan, measures: Measures, receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]
-) -> Section:
+def section_of(plan: CutPlan, receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]) -> Section:
     """A chunk behind the receipts that it refers to, and those of its tails: some are both."""
     source, sources = in_one(((each.source, each.sources) for each in earlier), first=receipts.sources)
     position = (column(earlier, "from_chunk", np.int32).astype(np.int64) << 32) | column(earlier, "row", np.int32)
@@ -273,14 +269,12 @@ def section_of(
         sources=len(sources),
         distinct_ids=distinct,
     )
-    begin = len(chosen)
-    duplicates_us = receipts.received_at_us[rows.earlier[begin:] >= 0]
     return Section(
         int(plan.chunk_domain[receipts.chunk]),
         rows,
-        begin,
+        len(chosen),
         sources,
         receipts.window_needs,
-        measures.in_first_half(duplicates_us),
+        receipts.duplicates_in_first_half,
         threads=1,  # other tasks have the other processors
     )

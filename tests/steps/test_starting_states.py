@@ -63,7 +63,7 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
     receipts = [(row.unique_message_id, row.message_source_id, row.received_at) for row in rows]
     at = 0
     for number, chunk in sorted(chunks.items()):
-        section = section_of(made.plan, log.measures, chunk, earlier_of[number])
+        section = section_of(made.plan, chunk, earlier_of[number])
         label = []
         for row, before in enumerate(section.rows.earlier.tolist()):
             label.append(row if before < 0 else label[before])
