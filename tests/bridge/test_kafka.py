@@ -343,11 +343,12 @@ def test_two_groups_of_one_domain_are_refused(bridged, kafka, topic):
         second.run()
 
 
-def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topic):
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.BEST_EFFORT])
+def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topic, mode):
     send(kafka, topic, numbered(10))
-    bridged.run(start="latest")
+    bridged.run(start="latest", mode=mode)
     send(kafka, topic, numbered(10, 10))
-    bridged.run(start="latest")
+    bridged.run(start="latest", mode=mode)
     assert bridged.numbers() == list(range(10, 20))
 
 

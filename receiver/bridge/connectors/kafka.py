@@ -310,8 +310,12 @@ class KafkaSource(Closing):
         if self._positions is None:
             wanted = [TopicPartition(self._address.name, number) for number in bounds]
             there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
-            committed = {str(each.partition): str(each.offset) for each in there if each.offset >= 0}
-            return {str(number): str(ends[self._begins_late]) for number, ends in bounds.items()} | committed
+            begin = [each for each in there if each.offset < 0]
+            for each in begin:
+                each.offset = bounds[each.partition][self._begins_late]
+            if begin:
+                consumer.commit(offsets=begin, asynchronous=False)
+            return {str(each.partition): str(each.offset) for each in there}
         stored = self._positions.read()
         new = {str(number): str(low) for number, (low, _) in bounds.items() if str(number) not in stored}
         if not new:
