@@ -169,6 +169,7 @@ class OwnLog:
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
         """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
         joined = joinable(connection, self.engine.dialect, "batch()", may_await=True)
+        self._connected()  # which notices for the caller's connection, too, that a file's log was removed
         return JoinedLog(joined, self._database.rows(joined, self.domain_id), self.vacuum, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:

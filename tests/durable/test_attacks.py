@@ -113,6 +113,25 @@ def test_a_log_that_is_removed_takes_no_receipts(sqlite_url, tmp_path, remove):
         assert send(receiver, "c") == [DUPLICATE]
 
 
+def test_a_log_that_is_removed_under_a_pool(sqlite_url):
+    """As long as one connection has it, SQLite goes by its index for all others of the process."""
+    engine = create_engine(sqlite_url)
+    with opened(sqlite_url) as receiver:
+        with engine.begin() as connection:
+            send(receiver, "a", connection=connection)
+        lose_the_locks(file_of(sqlite_url))
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"was removed.*engine.dispose"), engine.begin() as connection:
+                send(receiver, "b", connection=connection)
+        with pytest.raises(StoreError, match="was removed"):
+            send(receiver, "b")
+        engine.dispose()
+        with engine.begin() as connection:
+            assert send(receiver, "b", "a", connection=connection) == [NEW, DUPLICATE]
+    with opened(sqlite_url) as other:
+        assert send(other, "a", "b") == [DUPLICATE, DUPLICATE]
+
+
 def test_a_file_of_several_names_is_refused(sqlite_url, tmp_path):
     """By each name SQLite would keep a log that the others don't see."""
     other = tmp_path / "name.db"

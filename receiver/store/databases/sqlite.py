@@ -225,7 +225,28 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
         check_same_thread=False,  # threads wait for each other under a lock of the receiver's
     )
     connection.watch(file)
+    _check_not_removed(connection)
     return connection
+
+
+def _check_not_removed(connection: FileConnection) -> None:
+    """Raise `StoreError` where other connections of this process have a removed log: SQLite would share its index with them."""
+    removed = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
+    if removed.isdisjoint(_of_descriptors(os.readlink)) or [*_of_descriptors(_identity_of)].count(connection.file) < 2:  # noqa: PLR2004
+        return
+    connection.close()
+    raise StoreError(
+        f"the log of {connection.path} was removed, and other connections of this process write on to it",
+        hint="end them, such as by engine.dispose(), or end the process",
+    )
+
+
+def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
+    """What this gives for each file that the process has open, as Linux lists them."""
+    with suppress(OSError):
+        for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - it is read whole, and closed
+            with suppress(FileNotFoundError):  # closed since
+                yield read(f"/proc/self/fd/{descriptor}")
 
 
 _ROWS_PER_STATEMENT = 50
