@@ -150,8 +150,14 @@ class OwnLog:
             connection = self.engine.connect()
             rows = self._rows = database.rows(connection, self.domain_id)
             database.watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
-            keep_whole(connection, lambda: self._lent is not None)
+            keep_whole(connection, lambda: self._lent is not None, self._check_not_undone)
         return self._rows
+
+    def _check_not_undone(self) -> None:
+        """Raise where SQLite has rolled the transaction back by itself: what follows would be committed without the ids."""
+        rows, lent = self.rows, self._lent
+        if lent is not None and rows.connection.get_transaction() is lent and not rows.in_transaction:
+            raise ended(rows.connection, rows.dbapi)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """Make the changes and save the domain's new state.
@@ -292,8 +298,13 @@ class EndedByHandError(SettingsError):
     """The application has tried to end a batch's transaction, which goes on."""
 
 
-def keep_whole(connection: Connection, is_lent: Callable[[], bool]) -> None:
-    """Refuse to commit by the connection, or to end its transaction by a statement, while it is lent to a batch's block."""
+def keep_whole(
+    connection: Connection, is_lent: Callable[[], bool], check_statement: Callable[[], None] = lambda: None
+) -> None:
+    """Refuse to commit by the connection, or to end its transaction by a statement, while it is lent to a batch's block.
+
+    `check_statement` may refuse any other statement.
+    """
 
     def refuse(_: Connection) -> None:
         if is_lent():
@@ -303,6 +314,7 @@ def keep_whole(connection: Connection, is_lent: Callable[[], bool]) -> None:
             )
 
     def refuse_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+        check_statement()
         if _ENDS.match(statement):
             refuse(connection)
 

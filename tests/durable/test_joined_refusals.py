@@ -308,6 +308,24 @@ def interrupted(connection):
         driver.set_progress_handler(None, 0)
 
 
+def test_a_transaction_of_our_own_that_sqlite_has_rolled_back(sqlite_url):
+    """Effects that follow would be committed one by one, without their ids, and come again with their messages."""
+    engine = create_engine(sqlite_url, poolclass=NullPool)
+    with opened(sqlite_url) as orders:
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE effects (message TEXT)"))
+        for catches in (False, True):
+            with refused(SettingsError, "ended inside"), orders.batch() as batch:
+                batch.receive("x", received_at_us=0)
+                act(batch.connection)
+                with pytest.raises(OperationalError, match="interrupted"):
+                    interrupted(batch.connection)
+                with suppress(SettingsError if catches else ZeroDivisionError):
+                    act(batch.connection)
+            assert effects(engine) == 0
+        assert send(orders, "x") == [NEW]
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_transaction_that_sqlite_has_rolled_back(sqlite_url, goes_on):
     """Its ids would be committed without the effects: by themselves, or in the transaction that the driver begins next."""
