@@ -3,6 +3,8 @@
 import sqlite3
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from receiver.durable.session import Transaction
 from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases.postgres import TableVacuum
-from receiver.store.databases.sqlite import FileVacuum
+from receiver.store.databases.sqlite import FileVacuum, Sqlite
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
 from tests.stores import engine_of, execute
 
@@ -130,6 +132,20 @@ def test_a_log_that_is_removed_under_a_pool(sqlite_url):
             assert send(receiver, "b", "a", connection=connection) == [NEW, DUPLICATE]
     with opened(sqlite_url) as other:
         assert send(other, "a", "b") == [DUPLICATE, DUPLICATE]
+
+
+def test_a_log_that_goes_with_its_last_connection_is_no_removed_one(sqlite_url):
+    """SQLite takes the name away a moment before it closes it: another thread that opens the store then may."""
+    store = Sqlite().writable(make_url(sqlite_url), StoreSettings())
+    until = time.monotonic() + 2
+
+    def open_and_close(_):
+        while time.monotonic() < until:
+            with store.connect() as connection:
+                connection.execute(text("SELECT count(*) FROM sqlite_master"))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(open_and_close, range(4)))
 
 
 def test_a_file_of_several_names_is_refused(sqlite_url, tmp_path):

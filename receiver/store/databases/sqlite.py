@@ -231,14 +231,26 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
 
 def _check_not_removed(connection: FileConnection) -> None:
     """Raise `StoreError` where other connections of this process have a removed log: SQLite would share its index with them."""
-    removed = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
-    if removed.isdisjoint(_of_descriptors(os.readlink)) or [*_of_descriptors(_identity_of)].count(connection.file) < 2:  # noqa: PLR2004
-        return
-    connection.close()
-    raise StoreError(
-        f"the log of {connection.path} was removed, and other connections of this process write on to it",
-        hint="end them, such as by engine.dispose(), or end the process",
-    )
+    removed = _removed_logs(connection)
+    if removed:
+        time.sleep(_CLOSING_SECS)
+        removed &= _removed_logs(connection)
+    if removed and [*_of_descriptors(_identity_of)].count(connection.file) > 1:
+        connection.close()
+        raise StoreError(
+            f"the log of {connection.path} was removed, and other connections of this process write on to it",
+            hint="end them, such as by engine.dispose(), or end the process",
+        )
+
+
+_CLOSING_SECS = 0.05
+"""Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
+
+
+def _removed_logs(connection: FileConnection) -> set[_File]:
+    """The logs of the file, and their indexes, that this process has open and that have no name any more."""
+    names = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
+    return set(_of_descriptors(lambda path: _identity_of(path) if os.readlink(path) in names else None)) - {None}  # noqa: PTH115
 
 
 def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
