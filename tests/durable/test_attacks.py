@@ -130,6 +130,7 @@ def test_a_log_that_is_removed_under_a_pool(sqlite_url):
         engine.dispose()
         with engine.begin() as connection:
             assert send(receiver, "b", "a", connection=connection) == [NEW, DUPLICATE]
+        engine.dispose()
     with opened(sqlite_url) as other:
         assert send(other, "a", "b") == [DUPLICATE, DUPLICATE]
 

@@ -471,4 +471,4 @@ def test_the_model_notices_a_fault(fresh_postgres_url, fault):
     """By itself, with no story told."""
     _, broken = FAULTS[fault]
     with broken(), pytest.raises((AssertionError, pytest.fail.Exception)):
-        run(fresh_postgres_url, 300, report_multiple_bugs=False, database=None)
+        run(fresh_postgres_url, 1_000, report_multiple_bugs=False, database=None)
