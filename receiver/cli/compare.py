@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli import options
-from receiver.cli.output import console, print_json, progress, report_file, spare_logs
+from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -96,9 +96,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
 
         print_json(comparison_json(comparison))
     else:
-        from receiver.report.terminal import print_document
-
-        print_document(document(), console())
+        print_report(document())
 
 
 def _compare(

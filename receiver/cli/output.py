@@ -33,6 +33,12 @@ def print_json(text: str) -> None:
     sys.stdout.buffer.write(text.encode() + b"\n")
 
 
+def print_report(document: Document) -> None:
+    from receiver.report.terminal import print_document
+
+    print_document(document, console())
+
+
 def console() -> Console:
     """Standard output for text and tables; what its encoding lacks is escaped."""
     from rich.console import Console

@@ -16,7 +16,7 @@ import typer
 
 from receiver.cli import options
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import console, print_json, progress, report_file, spare_logs
+from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
 from receiver.cli.spark import Cluster, simulate_on_spark
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
@@ -173,9 +173,7 @@ def simulate(
 
         print_json(analysis_json(analysis))
     else:
-        from receiver.report.terminal import print_document
-
-        print_document(document(), console())
+        print_report(document())
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if question.single else analysis.recommendation.setting

@@ -257,9 +257,9 @@ class ChunkReceipts:
     unchecked_us: Int64s
     """When the chunk's receipts without an id came, as read."""
     window_needs: Int64s = field(default_factory=_no_numbers)
-    """Per duplicate, in order of receipt. This and the next are filled in by `measuring`."""
+    """Per duplicate, in order of receipt: filled in by `measuring`."""
     duplicates_in_first_half: int = 0
-    """How many duplicates came in the first half of the log: the first ones."""
+    """How many duplicates came in the first half of the log, which are the first ones: filled in by `measuring`."""
 
     def again_in(self) -> Int32s:
         """Per receipt, the chunk in which its id comes next, from any source, or NEVER."""

@@ -419,8 +419,9 @@ def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
 
 
 class KeptPositions(dict):
-    others = staticmethod(set)
     """Positions in memory."""
+
+    others = staticmethod(set)
 
     def read(self):
         return self

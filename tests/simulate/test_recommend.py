@@ -64,7 +64,7 @@ def test_without_its_margin_it_would_still_miss_nothing(log):
 
 
 @given(st.fractions(0, 10**17).filter(bool))
-def test_settings_arerounded_up_to_two_digits(value):
+def test_settings_are_rounded_up_to_two_digits(value):
     rounded = rounded_up(value)
     assert rounded >= value
     assert rounded <= max(1.1 * value, value + 1)
