@@ -166,7 +166,7 @@ def test_nobody_else_doubles_pauses_or_catches_to_sleep():
         "durable/async_receiver.py",  # lets others have the lock, and the event loop
         "spark/failures.py",  # until Java has ended
         "logs/rotating.py",  # until another process has done with the folder
-        "store/databases/sqlite.py",  # lets another thread close the file
+        "store/databases/sqlite_file.py",  # lets another thread close the file
         "store/recorded.py",  # lets others have the file
         "store/upkeep.py",  # lets others have the file
     }

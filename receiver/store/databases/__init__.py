@@ -3,7 +3,8 @@
 | file | what is in it |
 |---|---|
 | `database.py` | `Database`: what each kind says of itself and does in its own way; addresses, and what can be wrong |
-| `sqlite.py` | SQLite: the object, and a domain's rows; how files are opened, also after a fork |
+| `sqlite.py` | SQLite: the object, and a domain's rows |
+| `sqlite_file.py` | its file: how it is opened, also after a fork, and when it is refused |
 | `postgres.py` | PostgreSQL: the object, and a domain's rows |
 | `claims.py` | the claims of concurrent receivers, which PostgreSQL alone has |
 

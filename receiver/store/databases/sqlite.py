@@ -1,35 +1,26 @@
-"""SQLite: a file, which one transaction at a time may write, and a domain's log in it.
-
-SQLite notes its locks per process and file, and a fork inherits the notes, but not the locks: a connection of the
-child's own would believe that it holds what it doesn't, and what it commits could be deleted under it ("How To Corrupt An
-SQLite Database File", 2.6, on sqlite.org). The notes go with the connections they stand for. So the child first closes
-its copies of those that lay idle; they are no good to it, and their locks stay the parent's. A file with a connection
-that was in use is refused.
-"""
+"""SQLite: a file, which one transaction at a time may write, and a domain's log in it."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
-import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, false, text, update
 from sqlalchemy.dialects import sqlite
 
-from receiver.errors import SettingsError, StoreCorruptError, StoreError
+from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptValues
-from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
-from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused, shown
+from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused
+from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write
 from receiver.store.sql_rows import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -39,227 +30,6 @@ from receiver.store.sql_rows import (
     runs_of,
 )
 from receiver.store.tables import DomainState, domains, receipt_rows, receipts, sequences
-
-_File = tuple[int, int]
-
-_INHERITED: set[_File] = set()
-
-
-class FileConnection(sqlite3.Connection):
-    """A connection that is listed in `_OPEN` as long as it is open."""
-
-    path: str
-    file: _File
-    log_path: str
-    log: _File | None = None
-    """Its write-ahead log, which stays the same for as long as a connection that writes is open."""
-    is_idle: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether it is between transactions, and no thread is waiting in it for one."""
-
-    def watch(self, file: Path) -> None:
-        self.path = str(file)
-        self.file = _identity_of(self.path)
-        self.log_path = f"{file.resolve()}-wal"
-        _OPEN.add(self)
-
-    def note_log(self) -> None:
-        self.log = self._log_now()
-
-    def _log_now(self) -> _File | None:
-        with suppress(FileNotFoundError):
-            return _identity_of(self.log_path)
-        return None
-
-    def is_replaced(self) -> bool:
-        """Whether nobody else would find what is written here: the name, or that of the log, leads to another file by now.
-
-        The log is removed by whoever takes it for a left-over, and by SQLite itself: a process that opens the file by other
-        means and closes it loses its locks, so that others who close it think themselves the last. StoreError if there is no
-        file of the name.
-        """
-        try:
-            is_other = _identity_of(self.path) != self.file
-        except OSError as error:
-            raise StoreError(
-                f"the file {self.path} is gone: {error.strerror}", hint="put it back, or open it again"
-            ) from error
-        return is_other or (self.log is not None and self._log_now() != self.log)
-
-    def close(self) -> None:
-        _OPEN.discard(self)
-        super().close()
-
-
-_OPEN: WeakSet[FileConnection] = WeakSet()
-
-
-def _check_not_inherited(file: Path) -> None:
-    if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
-        raise StoreError(
-            f"{file} was in use when this process was forked, and SQLite's locks don't survive a fork",
-            hint="fork between batches, or start processes with 'spawn' or 'forkserver'",
-        )
-
-
-def _identity_of(file: str | Path) -> _File:
-    """What distinguishes a file from another of the same name; OSError if there is none."""
-    status = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
-    return status.st_dev, status.st_ino
-
-
-def _after_fork() -> None:
-    for connection in list(_OPEN):
-        if connection.is_idle():
-            connection.close()
-        else:
-            _INHERITED.add(connection.file)
-    _OPEN.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-_BACKOFF = Backoff(0.01, 0.01)
-_LARGEST_IDLE_LOG_BYTES = 16 << 20
-"""Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
-_SHORTEST_DATABASE_BYTES = 512
-
-
-def _is_file(url: URL) -> bool:
-    """Whether the file is there; StoreError if it can't be a database's."""
-    file, address = Path(url.database or ""), shown(url)
-    try:
-        status = file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        if file.parent.is_dir():
-            return False
-        raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first") from None
-    except OSError as error:
-        raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
-    # SQLite takes the shortest of files for empty ones, and would write over them.
-    if 0 < status.st_size < _SHORTEST_DATABASE_BYTES:
-        raise StoreCorruptError(f"{address}: it isn't a database: too short", hint="name another file")
-    return True
-
-
-def _check_its_log(url: URL) -> None:
-    """Raise `StoreError` for a file with other names, for each of which SQLite would keep a write-ahead log of its own."""
-    file, address = Path(url.database or "").resolve(), shown(url)
-    if not file.exists():
-        return
-    if (names := file.stat().st_nlink) > 1:
-        raise StoreError(
-            f"{address}: the file has {names} names, as hard links, and SQLite would keep a log for each of them",
-            hint="delete all names but one; a symbolic link may lead there",
-        )
-    with suppress(OSError):  # where it isn't Linux
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        listed = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in str(file))
-        if listed in {mount.split(" ", 5)[4] for mount in mounts}:
-            raise StoreError(
-                f"{address}: the file is mounted without its folder, and SQLite would keep its log where others don't see it",
-                hint="mount the folder that it is in",
-            )
-
-
-def _open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
-    """The file is created if need be, and writes ahead from then on."""
-    connection = _opened(url, settings, "mode=rwc")
-    try:
-        if connection.execute("PRAGMA page_count").fetchone() == (0,):
-            # Only before the first page is written, so that forgotten rows' pages can be given back.
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _write_ahead(connection, settings.lock_timeout_secs)
-        connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
-        connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
-        # Some builds overwrite all that is deleted: an empty page would be read and written once more for that alone.
-        connection.execute("PRAGMA secure_delete = FAST")
-        connection.note_log()
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
-    """Switch the file to a write-ahead log; tried again, for while another does so it fails at once, whatever the timeout."""
-    until_done(
-        lambda: connection.execute("PRAGMA journal_mode = WAL"),
-        is_passing=lambda error: (
-            isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
-        ),
-        backoff=_BACKOFF,
-        patience_secs=patience_secs,
-    )
-
-
-def _open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
-    """Creates and changes nothing."""
-    connection = _opened(url, settings, _way_to_read(Path(url.database or "").resolve()))
-    connection.execute("PRAGMA query_only = ON")
-    return connection
-
-
-def _way_to_read(file: Path) -> str:
-    with suppress(FileNotFoundError):
-        # A journal that a power cut left beside the log is rolled back first, and for that the file must be writable.
-        if Path(f"{file}-wal").stat().st_size > 0 and not Path(f"{file}-journal").exists():
-            return "mode=ro"  # the last to close a writable file brings it up to date from its log
-    if not os.access(file.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        return "immutable=1"  # else SQLite needs files beside it
-    return "mode=rw"  # which removes those files when it closes; with mode=ro they stay
-
-
-def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
-    file = Path(url.database or "")
-    _check_not_inherited(file)
-    connection = sqlite3.connect(
-        f"{file.as_uri()}?{options}",
-        uri=True,
-        factory=FileConnection,
-        timeout=settings.lock_timeout_secs,
-        isolation_level=None,  # transactions begin and end where we say
-        check_same_thread=False,  # threads wait for each other under a lock of the receiver's
-    )
-    connection.watch(file)
-    _check_not_removed(connection)
-    return connection
-
-
-def _check_not_removed(connection: FileConnection) -> None:
-    """Raise `StoreError` where other connections of this process have a removed log: SQLite would share its index with them."""
-    removed = _removed_logs(connection)
-    if removed:
-        time.sleep(_CLOSING_SECS)
-        removed &= _removed_logs(connection)
-    if removed and [*_of_descriptors(_identity_of)].count(connection.file) > 1:
-        connection.close()
-        raise StoreError(
-            f"the log of {connection.path} was removed, and other connections of this process write on to it",
-            hint="end them, such as by engine.dispose(), or end the process",
-        )
-
-
-_CLOSING_SECS = 0.05
-"""Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
-
-
-def _removed_logs(connection: FileConnection) -> set[_File]:
-    """The logs of the file, and their indexes, that this process has open and that have no name any more."""
-    names = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
-    return set(_of_descriptors(lambda path: _identity_of(path) if os.readlink(path) in names else None)) - {None}  # noqa: PTH115
-
-
-def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
-    """What this gives for each file that the process has open, as Linux lists them."""
-    with suppress(OSError):
-        for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - it is read whole, and closed
-            with suppress(FileNotFoundError):  # closed since
-                yield read(f"/proc/self/fd/{descriptor}")
-
 
 _ROWS_PER_STATEMENT = 50
 """So few that even an SQLite that takes no more than 999 values in a statement takes them."""
@@ -440,11 +210,11 @@ class Sqlite(Database):
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
         """Its transactions take the lock as they begin, unless the driver's connection is in one already."""
-        _check_its_log(url)
-        return _engine(url, "BEGIN IMMEDIATE", partial(_open_to_write, url, settings))
+        check_its_log(url)
+        return _engine(url, "BEGIN IMMEDIATE", partial(open_to_write, url, settings))
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, "BEGIN", partial(_open_to_read, url, settings))
+        return _engine(url, "BEGIN", partial(open_to_read, url, settings))
 
     def fault_of(self, raw: BaseException) -> Fault | None:
         if not isinstance(raw, sqlite3.Error):
@@ -458,7 +228,7 @@ class Sqlite(Database):
         return Path(url.database or "").resolve()
 
     def is_there(self, url: URL) -> bool:
-        return _is_file(url)
+        return is_file(url)
 
     def is_replaced(self, driver: Any) -> bool:
         return bool(driver.is_replaced())
