@@ -12,14 +12,15 @@ PIECE_BYTES = 1 << 16
 
 
 class Link(links.Link):
-    """A link that passes everything on, but for what the server says once it is muted."""
+    """A link that passes everything on, but for what the server says once it is muted, and the client once it is unheard."""
 
-    muted = False
+    muted = unheard = False
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(PIECE_BYTES):
-            self.server.write(data)
-            await self.server.drain()
+            if not self.unheard:
+                self.server.write(data)
+                await self.server.drain()
 
     async def from_server(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(PIECE_BYTES):

@@ -1,5 +1,6 @@
 """AMQP 1.0 by product: what each refuses ends a bridge with the reason and the way round, and what each has works."""
 
+import threading
 import time
 import uuid
 from contextlib import closing
@@ -8,11 +9,15 @@ from typing import NamedTuple
 
 import pytest
 
+from examples.demo.processes import HOST
 from receiver.bridge import BridgeOptions, Message, Mode, open_bridge, sink_of, source_of
 from receiver.bridge.connectors import amqp, amqp_link, products
 from receiver.bridge.connectors.amqp import AmqpSink
 from receiver.bridge.opening import Origin
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
+from receiver.settings import ReceiverSettings
+from tests.bridge.bridged import message, run_until
+from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.conftest import address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
 from tests.brokers.memory import MemoryBroker
@@ -275,6 +280,30 @@ def test_a_quorum_queue_drops_what_too_many_connections_have_held(rabbit, addres
     with source_of(there) as source:
         take(source, left)
         assert source.take(1, wait_secs=1) == []
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_acceptances_that_rabbitmq_never_hears_double_nothing(rabbit, address, sqlite_url, kind):
+    """It answers none: so no more comes ahead than the window has ids."""
+    name, all_of_them = f"unheard-{uuid.uuid4().hex}", [str(number) for number in range(200)]
+    rabbit.declare(name, kind)
+    with sink_of(address("rabbitmq", f"queue/{name}")) as sink:
+        sink.send([message(id_) for id_ in all_of_them])
+    seen = []
+
+    def see(received):
+        seen.append(received.text)
+        if len(seen) == 50:
+            for link in proxy.links:
+                link.unheard = True
+            threading.Timer(1, proxy.cut).start()
+
+    windows = ReceiverSettings(dup_detection_per_source_expiry_window_size=20, dup_detection_expiry_time_secs=0)
+    with broker_proxy(rabbit.amqp_port) as proxy:
+        from_ = f"amqp://guest:guest@{HOST}:{proxy.port}/queue/{name}"
+        bridge = open_bridge(from_, see, sqlite_url, BridgeOptions(windows=windows))
+        run_until(bridge, lambda: set(all_of_them) <= set(seen))
+    assert (sorted(seen), bridge.figures.connection_errors) == (sorted(all_of_them), 1)
 
 
 def test_more_bytes_than_are_sent_ahead_come_from_qpid(address):

@@ -33,11 +33,16 @@ _DECLARED, _TRANSACTIONAL = 0x33, 0x34
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
+    comes_again = True
+    """Whether the broker sends again what it has heard no acceptance of."""
+
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._max_body_bytes = max_body_bytes
         self._most_ahead = most_ahead
         self._at_most = 1
         """How many messages were last asked for at once."""
+        self._most_unsettled = 1
+        """How many messages may not be acknowledged once as many have come as were last asked for."""
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()
@@ -60,6 +65,7 @@ class AmqpSource(AmqpLink):
         with self._changed:
             self._check()
             self._at_most = at_most or self._at_most
+            self._most_unsettled = self._at_most + self._taken - self._acknowledged
             self._changed.wait_for(lambda: self._incoming or self._refused or self._failure, wait_secs)
             self._check()
             came = [self._incoming.popleft() for _ in range(min(at_most, len(self._incoming)))]
@@ -141,26 +147,31 @@ class AmqpSource(AmqpLink):
             if delivery.partial:
                 break
             self._link.advance()
-        if not self.dialect.has_transactions:
-            self._settle()
-        else:
+        if self.dialect.has_transactions:
             if self._answer is not None and self._answer.remote_state:
                 self._hear_coordinator()
             if self._to_accept and self._answer is None:
                 self._answer = self._ask_coordinator("amqp:declare:list", [None])
-        if self._has_room():
-            self._ask_for_more()
+        self._ask_for_more()
+        if not self.dialect.has_transactions:
+            self._settle()
 
     def _ask_for_more(self) -> None:
-        credit, most = self._link.credit, self.dialect.prefetch
-        if self._most_ahead is None:
-            ahead = credit + len(self._incoming)
-            if ahead <= most // 2:
-                self._link.flow(most - ahead)
-            return
-        # Whatever isn't acknowledged is kept from other consumers: so no more than one batch while another is handled.
+        credit, unsettled = self._link.credit, len(self._unsettled)
+        most = self.dialect.prefetch if self._has_room() else 0
+        if self._most_ahead is not None:
+            # Whatever isn't acknowledged is kept from other consumers: so no more than one batch while another is handled.
+            wanted = min(most, self._most_ahead, 2 * self._at_most) - unsettled
+        elif credit + len(self._incoming) <= most // 2:
+            wanted = most - len(self._incoming)
+        else:
+            wanted = credit
+        if self.comes_again and not self.dialect.has_transactions:
+            # That more comes is the only sign that the broker has heard acceptances. What it may not have heard is to fit
+            # into one batch.
+            wanted = min(wanted, self._most_unsettled - unsettled)
         # RabbitMQ sends five more than Proton asks for at first: for less than nothing it must not be asked.
-        wanted = max(0, min(most, self._most_ahead, 2 * self._at_most) - len(self._unsettled))
+        wanted = max(0, wanted)
         if credit < wanted:
             self._link.flow(wanted - credit)
 
@@ -180,7 +191,9 @@ class AmqpSource(AmqpLink):
             delivery.update(proton.Delivery.ACCEPTED)
             delivery.settle()
             self._count_done()
-        self._to_accept = 0
+        if self._to_accept:
+            self._to_accept = 0
+            self._wake()  # to ask for more once this is written, and not before
 
     def _hear_coordinator(self) -> None:
         answer, self._answer = self._answer, None

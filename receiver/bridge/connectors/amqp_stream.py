@@ -212,6 +212,8 @@ class AmqpStreamSource(Closing):
 class _Reader(AmqpSource):
     """Messages of a stream from an offset on, each with its offset in the token."""
 
+    comes_again = False
+
     def __init__(self, address: BrokerAddress, spec: Any, *, max_body_bytes: int) -> None:
         self._spec = spec
         super().__init__(address, max_body_bytes=max_body_bytes)
