@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from examples.demo.processes import HOST
 from receiver.bridge import Message, open_bridge, sink_of, source_of
-from receiver.bridge.connectors import DUPLICATE_ID
+from receiver.bridge.connectors import DUPLICATE_ID, kafka_client, kafka_sink
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_message import NULL_VALUE
 from receiver.bridge.opening import BridgeOptions
@@ -216,6 +216,18 @@ def test_a_message_above_the_brokers_limit_is_to_blame_itself(kafka):
         with pytest.raises(MessageRefusedError, match="refuses a message"):
             sink.send([Message(body=b"x" * 100_000)])
         sink.send(texts("small"))
+
+
+def test_a_slow_way_is_waited_for_as_long_as_answers_come(kafka, topic, monkeypatch):
+    """Else all of it would be sent again for ever, and a part of it be there each time."""
+    monkeypatch.setattr(kafka_sink, "ANSWER_SECS", 0.5)
+    one_by_one = {"batch.num.messages": 1, "max.in.flight": 1}
+    config_of = kafka_client.client_config
+    monkeypatch.setattr(kafka_client, "client_config", lambda address: config_of(address) | one_by_one)
+    with sink_of(kafka.address(topic)) as sink:
+        began = time.monotonic()
+        sink.send(numbered(3_000))
+        assert time.monotonic() - began > 0.5
 
 
 def test_a_body_that_is_too_large_stays_and_says_which(kafka):

@@ -58,7 +58,6 @@ class _Producing(Closing):
             **kafka_client.client_config(address),
             "enable.idempotence": True,
             "acks": "all",
-            "message.timeout.ms": round(ANSWER_SECS * 1_000),
             "message.max.bytes": 1_000_000_000,  # so that the broker's own limit counts
             "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
             "error_cb": self._on_error,
@@ -98,7 +97,8 @@ class KafkaSink(_Producing):
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
-        self._producer = Producer(self._config, logger=kafka_client.Quiet)
+        # How long a message takes goes by how slow the way is, and by how many are before it.
+        self._producer = Producer({**self._config, "message.timeout.ms": 0}, logger=kafka_client.Quiet)
 
     def send(self, messages: Sequence[Message]) -> None:
         arguments = [encoded(message) for message in messages]  # all, before the first is sent
@@ -107,13 +107,22 @@ class KafkaSink(_Producing):
         try:
             for each in arguments:
                 self._produce(self._producer, on_delivery=noted, **each)
-            left = self._producer.flush(ANSWER_SECS + CLOSE_SECS)
+            left = self._left_unanswered()
         except KafkaException as error:
             raise self._failure_of(error.args[0]) from error
         if left or self._failure is not None:
             failures.append(self._failure or mute(self._address, ANSWER_SECS))
         if failures:  # a broker that is away comes before a message that is to blame itself
             raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
+
+    def _left_unanswered(self) -> int:
+        """Wait as long as answers come; how many haven't come."""
+        left, until = len(self._producer), time.monotonic() + ANSWER_SECS
+        while left and self._failure is None and time.monotonic() < until:
+            before, left = left, self._producer.flush(_POLL_SECS)
+            if left < before:
+                until = time.monotonic() + ANSWER_SECS
+        return left
 
     def close(self) -> None:
         with suppress(KafkaException):
@@ -142,7 +151,8 @@ class KafkaTurns(_Producing):
         self.close()
         self._failure = None
         self._name = f"receiver-{self._address.name}-{name}"
-        self._producer = Producer({**self._config, "transactional.id": self._name}, logger=kafka_client.Quiet)
+        within = {"transactional.id": self._name, "message.timeout.ms": round(ANSWER_SECS * 1_000)}
+        self._producer = Producer({**self._config, **within}, logger=kafka_client.Quiet)
         try:
             self._producer.init_transactions(ANSWER_SECS)
             self._notes = self._reader("read_committed")
