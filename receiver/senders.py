@@ -6,8 +6,8 @@ connection of its own, which threads share. Each call asks the store, so any num
 name.
 
 A store can lose its last commits: its standby takes over without them, or an older copy is restored. So each maker keeps
-in memory what it has given, and gives no number again and no other key for a message, whatever the store says. A process
-that starts after the loss knows nothing of it.
+in memory what it has given, and gives no number again, whatever the store says, and no other key for a message, if the
+server that it asks is another or was started anew. A process that starts after the loss knows nothing of it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ColumnElement, Connection, case, delete, event, select
+from sqlalchemy import ColumnElement, Connection, case, delete, event, select, update
 
 from receiver.closing import Closing
 from receiver.errors import SettingsError, needs_open
@@ -127,8 +127,9 @@ class DedupKeyMaker(Maker):
     def __init__(self, kept: KeptConnection | None = None, sender: bytes = b"", *_given: object) -> None:
         super().__init__(kept)
         self._sender = sender
-        self._given: dict[bytes, str] = {}
-        """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits."""
+        self._given: dict[bytes, tuple[str, Hashable]] = {}
+        """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits.
+        With each the run of the server: within one, a key that is gone was confirmed by another maker."""
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
         """The key to send this message with: 32 characters. It stays the same until the send is confirmed.
@@ -143,22 +144,27 @@ class DedupKeyMaker(Maker):
         """
         stored = _name_bytes("reference", reference)
 
-        def make(connection: Connection) -> str:
+        def make(connection: Connection) -> tuple[str, Hashable]:
             key = {"sender": self._sender, "reference": stored}
-            new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": self._given.get(stored) or uuid.uuid4().hex}
+            new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": uuid.uuid4().hex}
             # The key that is there stays. Written again as it is, it can't be confirmed by others before it is read,
             # and there is no violation of a constraint, which would abort a caller's transaction.
             unchanged = {"made_at_us": dedup_keys.c.made_at_us}
             database_of(connection).insert_or_update(connection, dedup_keys, key | new, unchanged)
             kept: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
-            return kept
+            run = database_of(connection).server_run(connection)
+            known, known_run = self._given.get(stored, (kept, run))
+            if kept == new["dedup_key"] and run != known_run:
+                connection.execute(update(dedup_keys).where(self._is(stored)).values(dedup_key=known))
+                kept = known
+            return kept, run
 
         given = self._run(make, connection)
         if connection is None:  # else it may yet be rolled back, and is the caller's to keep
             self._given[stored] = given
             while len(self._given) > _MOST_GIVEN:
                 self._given.pop(next(iter(self._given)), None)
-        return given
+        return given[0]
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
         """Forget the key, as the broker has the message. A reference that isn't pending is no error.

@@ -27,6 +27,18 @@ def test_the_same_until_it_is_confirmed(keys):
     assert keys.key_for("invoice-17") != key
 
 
+@pytest.mark.parametrize("joins", [False, True])
+def test_another_after_another_maker_has_confirmed_it(keys, store_url, joins):
+    """As by a process that went through what was pending. With the same key, the next message would pass for a resend."""
+    key = keys.key_for("invoice-17")
+    with billing(store_url) as others:
+        others.confirm("invoice-17")
+    with application(store_url).begin() as connection:
+        new = keys.key_for("invoice-17", connection=connection if joins else None)
+    assert new != key
+    assert keys.key_for("invoice-17") == new == pending_keys(store_url)["invoice-17"]
+
+
 def test_the_form_of_a_key(keys):
     assert all(re.fullmatch("[0-9a-f]{32}", keys.key_for(reference)) for reference in AS_THEY_STAND)
 
