@@ -10,6 +10,7 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.senders import SequenceIdMaker
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, held_elsewhere, opened, send, undone
 from tests.postgres import fresh_database
@@ -103,6 +104,27 @@ def test_a_connection_to_another_file(tmp_path):
                 send(ours, "x", connection=connection)
         assert send(ours, "x", "theirs") == [NEW, NEW]
         assert send(theirs, "x", "theirs") == [NEW, DUPLICATE]
+
+
+@pytest.mark.parametrize("has_the_store", ["main", "attached"])
+def test_a_connection_with_another_file_attached(tmp_path, has_the_store):
+    """SQLite commits one after the other: a kill in between would leave ids without effects, or effects without ids."""
+    store, other = f"{tmp_path}/store.db", f"{tmp_path}/other.db"
+    main, attached = (store, other) if has_the_store == "main" else (other, store)
+    with opened(f"sqlite:///{store}") as orders, SequenceIdMaker.open(orders.session.url, message_source_id="a") as ids:
+        with create_engine(f"sqlite:///{main}", poolclass=NullPool).connect() as connection:
+            connection.execute(text(f"ATTACH '{attached}' AS attached"))
+            for join in (lambda: send(orders, "x", connection=connection), lambda: ids.next(connection=connection)):
+                with refused(SettingsError, "another file attached"):
+                    join()
+            connection.rollback()
+            connection.execute(text("DETACH attached"))
+            connection.execute(text("ATTACH '' AS of_its_own"))  # which nobody reads after a kill
+            if has_the_store == "main":
+                assert send(orders, "x", connection=connection) == [NEW]
+                assert ids.next(connection=connection) == "1:a"
+        assert send(orders, "x") == [NEW]
+        assert ids.next() == "1:a"
 
 
 def test_a_connection_to_another_database(fresh_postgres_url, postgres_url):

@@ -129,6 +129,7 @@ class SqliteRows(SqlRows):
             self.driver.execute(f"PRAGMA busy_timeout = {before_ms}")
 
     def join(self, patience_secs: float) -> DomainState:
+        _refuse_attached(self.driver)
         with self._waiting_at_most(patience_secs):
             # A write, for that is what begins a transaction of the driver's and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
@@ -160,6 +161,15 @@ class SqliteRows(SqlRows):
 
     def delete(self, seqs: Sequence[int]) -> None:
         self.driver.executemany(_DELETE, [(self.domain_id, *run) for run in runs_of(seqs)])
+
+
+def _refuse_attached(driver: Any) -> None:
+    """Raise `SettingsError` where other files are attached: with write-ahead logs SQLite commits one file after the other."""
+    if any(file for _, name, file in driver.execute("PRAGMA database_list").fetchall() if name != "main"):
+        raise SettingsError(
+            "the connection has another file attached, and SQLite doesn't commit two files as a whole",
+            hint="give a connection that has the store's file alone, with your tables in it",
+        )
 
 
 _JOINED = "receiver_batch"
@@ -237,6 +247,7 @@ class Sqlite(Database):
         driver.is_idle = is_idle
 
     def autocommits(self, connection: Connection) -> bool:
+        _refuse_attached(driver_of(connection))
         # A write, though of nothing, for that is what begins a transaction of the driver's.
         connection.execute(update(sequences).where(false()).values(last_seq_no=0))
         return not driver_of(connection).in_transaction
