@@ -318,6 +318,8 @@ class Transaction:
         try:
             with translated(given or session.address):
                 self.state = session.check_own(log.begin(), given)
+                if joined is not None:
+                    joined.check_same()
                 session.settle(log)
                 self._has_read_on = self.cache.follow(log, self.state)
         except BaseException as error:

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
 
 from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTransaction, delete, event
 
-from receiver.errors import SettingsError, StoreBusyError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.databases import store_error
-from receiver.store.sql_rows import Changes, SqlRows, Vacuum, discard, driver_of
+from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of
 from receiver.store.tables import DomainState, joined, receipts
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class OwnLog:
 
     def _begun(self, begin: Callable[[SqlRows], _T]) -> _T:
         self._lent = None
-        rows = self._connected()
+        rows = self.connected()
         try:
             return begin(rows)
         except Exception:
@@ -140,9 +140,10 @@ class OwnLog:
                 raise
             # The server was gone while the connection lay idle, so nothing is lost with it.
             self.discard()
-            return begin(self._connected())
+            return begin(self.connected())
 
-    def _connected(self) -> SqlRows:
+    def connected(self) -> SqlRows:
+        """The domain's rows, through a connection that leads to the address as it stands now."""
         database = self._database
         if self._rows is not None and (self._rows.connection.closed or database.is_replaced(self._rows.driver)):
             self.discard()
@@ -175,8 +176,7 @@ class OwnLog:
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
         """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
         joined = joinable(connection, self.engine.dialect, "batch()", may_await=True)
-        self._connected()  # which notices for the caller's connection, too, that a file's log was removed
-        return JoinedLog(joined, self._database.rows(joined, self.domain_id), self.vacuum, patience_secs)
+        return JoinedLog(joined, self._database.rows(joined, self.domain_id), self, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
         """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
@@ -245,11 +245,11 @@ class OwnLog:
 class JoinedLog:
     """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
 
-    def __init__(self, connection: Connection, rows: SqlRows, vacuum: Vacuum, patience_secs: float) -> None:
+    def __init__(self, connection: Connection, rows: SqlRows, own: OwnLog, patience_secs: float) -> None:
         self.connection = self.holder = connection
         self.transaction, self._savepoint = under_way(connection)
         self.rows = rows
-        self._vacuum = vacuum
+        self._own = own
         self._patience_secs = patience_secs
 
     def is_over(self) -> bool:
@@ -258,7 +258,17 @@ class JoinedLog:
 
     def begin(self) -> DomainState:
         """Have the domain until the caller's transaction ends, waiting for it."""
+        self._own.connected()  # which notices for the caller's connection, too, that a file's log was removed
         return self.rows.join(self._patience_secs)
+
+    def check_same(self) -> None:
+        """Raise `StoreError` where the transaction keeps nobody out of our file, such as one in a copy of it."""
+        if not self._own.rows.is_kept_out():
+            raise StoreError(
+                "the connection given to batch() locks another file than the receiver's: a copy, or one that was moved away,"
+                " or it is opened so that it locks nothing",
+                hint="end it, such as by engine.dispose(), and connect to the receiver's own file",
+            )
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """As `OwnLog.record`."""
@@ -275,7 +285,7 @@ class JoinedLog:
                 savepoint.rollback()
             raise
         savepoint.commit()
-        self._vacuum.note(len(changes.gone))
+        self._own.vacuum.note(len(changes.gone))
 
     def _callers(self) -> None:
         """Nothing to do, for the caller does it."""

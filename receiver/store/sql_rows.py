@@ -249,6 +249,10 @@ class SqlRows(ABC):
         """Whether the transaction that was joined goes on; asked once. Only the database knows whether an error ended it."""
         return self.in_transaction
 
+    def is_kept_out(self) -> bool:
+        """Whether a caller's transaction, which has the domain, keeps this connection out of it; only a file is asked."""
+        return True
+
     @abstractmethod
     def append(self, rows: Sequence[ReceiptValues]) -> None: ...
 

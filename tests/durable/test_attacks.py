@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import NullPool, create_engine, event, make_url, text
 
 from receiver.durable.audit import look
 from receiver.durable.batch import Batch
@@ -133,6 +133,30 @@ def test_a_log_that_is_removed_under_a_pool(sqlite_url):
         engine.dispose()
     with opened(sqlite_url) as other:
         assert send(other, "a", "b") == [DUPLICATE, DUPLICATE]
+
+
+@pytest.mark.parametrize("how", ["moved", "copied"])
+def test_a_joined_connection_that_keeps_nobody_out_of_the_file(sqlite_url, tmp_path, how):
+    """What it commits, the next to open the store wouldn't find."""
+    file, other = file_of(sqlite_url), tmp_path / "other.db"
+    engine = create_engine(f"sqlite:///{other}" if how == "copied" else sqlite_url)
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        copy(file, other)
+        if how == "moved":
+            with engine.begin() as connection:
+                send(receiver, "b", connection=connection)
+            for ending in ("-wal", "-shm", ""):
+                file.with_name(file.name + ending).rename(tmp_path / f"away.db{ending}")
+            other.rename(file)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=r"locks another file .*engine.dispose"), engine.begin() as connection:
+                send(receiver, "c", connection=connection)
+        engine.dispose()
+        with create_engine(sqlite_url, poolclass=NullPool).begin() as connection:
+            assert send(receiver, "a", "c", connection=connection) == [DUPLICATE, NEW]
+    with opened(sqlite_url) as anew:
+        assert send(anew, "a", "c") == [DUPLICATE, DUPLICATE]
 
 
 def test_a_log_that_goes_with_its_last_connection_is_no_removed_one(sqlite_url):

@@ -107,13 +107,23 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.lock)
 
     def begin_if_free(self) -> DomainState | None:
+        return self.read(self.sql.lock) if self._locks_at_once() else None
+
+    def _locks_at_once(self) -> bool:
         try:
             with self._waiting_at_most(0):
-                return self.begin()
+                self.driver.execute("BEGIN IMMEDIATE")  # our cursor would keep it once it failed, and the file open
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
                 raise
-            return None
+            return False
+        return True
+
+    def is_kept_out(self) -> bool:
+        if not self._locks_at_once():
+            return True
+        self.driver.rollback()
+        return False
 
     def begin_reading(self) -> DomainState:
         self.cursor.execute("BEGIN")
