@@ -11,7 +11,7 @@
 | `targets/` | files, brokers, functions |
 | `metrics.py` | the figures for Prometheus |
 | `probing.py` | `receiver probe`: how a broker redelivers |
-| `connectors/` | `Message`, and what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
+| `connectors/` | what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
 """
 
 from importlib import import_module

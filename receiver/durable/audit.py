@@ -126,7 +126,7 @@ def _receipts_unpacked() -> Callable[[bytes], int] | None:
 def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> StoreFigures:
     """The figures of a store. `with_ids`: also how many ids are remembered now, for which all rows are read.
 
-    StoreError as with `audit`, and StoreCorruptError where a domain's own row is broken so that it has no figures.
+    StoreError as with `audit`. A domain whose own row can't be read has no figures, only a finding.
     """
     with snapshot(store_url(address), advance) as store:
         domains = _domains(store, with_ids=with_ids)

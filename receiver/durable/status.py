@@ -83,7 +83,7 @@ def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], in
 class Counts:
     """The counters of receipts. Each is declared once, for all that adds it up or shows it.
 
-    A field of the same name in `receiver.store.tables.DomainState` keeps it for the domain.
+    A domain keeps those that `receiver.store.tables.DomainState` has a field of the same name for.
     """
 
     receipts: int = counter("Receipts.", title="receipts")

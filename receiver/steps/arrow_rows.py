@@ -1,7 +1,7 @@
 """Rows on their way between tasks: what a step takes and gives, as typed columns of Arrow; and small work on their columns.
 
-A row holds one value, a dataclass of `schemas`: columns of receipts as lists, or counts. Its table has a column of
-structs for each kind of value that the step gives, null in the rows of other kinds.
+A row holds one value, a dataclass: columns of receipts as lists (`schemas`), or counts. Its table has a column of structs
+for each kind of value that the step gives, null in the rows of other kinds.
 """
 
 from __future__ import annotations

@@ -241,13 +241,13 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
     again, times = np.unique(receipts.again_in()[receipts.linked_row], return_counts=True)
     return SourceCounts(
         chunk=receipts.chunk,
+        receipts=len(receipts.source),
         new_ids=len(receipts.source) - int(np.count_nonzero(linked.is_duplicate)),
         first_us=int(receipts.received_at_us[0]) if len(receipts.source) else -1,
         replaced_us=int(receipts.received_at_us[replaced_here[-1]]) if len(replaced_here) else -1,
         sources=receipts.sources,
         firsts=every - by_source(receipts.linked_row[linked.replaces]),
         lasts=every - by_source(receipts.linked_row[receipts.next_in < NEVER]),
-        receipts=len(receipts.source),
         again_in=again.astype(np.int32),
         again=times,
     )

@@ -284,9 +284,11 @@ class ChunkReceipts:
 
 @dataclass(frozen=True, slots=True)
 class SourceCounts:
-    """What each source sent in a chunk, of which `SourceTotals` are made. To the driver."""
+    """What came in a chunk, in all and from each source, of which `SourceTotals` are made. To the driver."""
 
     chunk: int
+    receipts: int
+    """Receipts with an id."""
     new_ids: int
     """Receipts whose id is new in the domain."""
     first_us: int
@@ -298,8 +300,6 @@ class SourceCounts:
     """By source: receipts whose id the source had not sent before."""
     lasts: Int64s
     """By source: receipts that are never replaced, in all of the log."""
-    receipts: int
-    """Receipts with an id."""
     again_in: Int32s
     """The chunks in which ids of its receipts come next, from any source; NEVER among them."""
     again: Int64s

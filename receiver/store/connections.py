@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Select, Table
+from sqlalchemy import URL, Connection, Engine, Executable, Select, Table
 from sqlalchemy.exc import DBAPIError
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
@@ -204,6 +204,11 @@ class KeptConnection(Guarded):
             yield connection, begun
             with self._database.committing(connection):
                 connection.commit()
+
+    def rows(self, query: Executable) -> Sequence[Any]:
+        """The rows of a query, in a transaction of its own."""
+        with self.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
+            return rows
 
     def give_back_space(self, by: Callable[[Any], bool]) -> bool:
         """Give space back by calling `by` between transactions; whether more is left to do, as `by` returns.

@@ -48,13 +48,11 @@ _LATER = tuple(DEFAULTS[name] for name in FIELDS if name not in unpacked.c)
 _SELECT = f"SELECT {', '.join(unpacked.c[name].name for name in _NAMES)} FROM {unpacked.name}"  # noqa: S608
 
 
-def add_waiting(connection: Connection, target_id: int, messages: Sequence[StoredMessage]) -> list[PackedRow]:
-    """Have these messages wait, as one row or several, which are returned. Their sequence numbers ascend."""
+def add_waiting(connection: Connection, target_id: int, messages: Sequence[StoredMessage]) -> None:
+    """Have these messages wait, as one row or several. Their sequence numbers ascend."""
     insert = _insert(database_of(connection).rows.sql.placeholder)
-    rows = list(packed_rows(messages))
-    for row in rows:
+    for row in packed_rows(messages):
         driver_of(connection).execute(insert, (target_id, *row))
-    return rows
 
 
 @lru_cache

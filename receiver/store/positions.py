@@ -7,11 +7,11 @@ batch is rolled back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Executable, select, update
+from sqlalchemy import Connection, select, update
 
 from receiver.errors import PositionMovedError, SettingsError, StoreError
 from receiver.store.codec import text_of, to_bytes
@@ -57,7 +57,7 @@ class Positions:
             StoreError: The store can't be reached.
         """
         of_source = select(positions.c.name, positions.c.position).where(*self._itself())
-        return {text_of(name): text_of(position) for name, position in self._read(of_source)}
+        return {text_of(name): text_of(position) for name, position in self._reader.rows(of_source)}
 
     def others(self) -> set[str]:
         """The other sources of the domain that have positions.
@@ -66,7 +66,7 @@ class Positions:
             StoreError: The store can't be reached.
         """
         of_domain = select(positions.c.source).where(positions.c.domain_id == self._domain_id)
-        return {text_of(source) for (source,) in self._read(of_domain.distinct())} - {self.source}
+        return {text_of(source) for (source,) in self._reader.rows(of_domain.distinct())} - {self.source}
 
     def begin(self, at: Mapping[str, str]) -> None:
         """Keep these positions at once, except those that are there already.
@@ -87,10 +87,6 @@ class Positions:
                         f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
                         hint="its own batch is rolled back, and it goes on from the store's position",
                     )
-
-    def _read(self, query: Executable) -> Sequence[Any]:
-        with self._reader.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
-            return rows
 
     def _is_moved(self, connection: Connection, advance: Advance) -> bool:
         if advance.expected is None:
