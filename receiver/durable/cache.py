@@ -167,17 +167,17 @@ class DomainCache:
         self._state = None  # dropped, until all has gone well
         with corrupt_if_nonsense(state):
             may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
-            if not (may_continue and self._has_read_on(log, state)):
+            if not (may_continue and self._read_on(log, state)):
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
                     # Others have just retired sources, so every process reads the log again. Don't cause it again soon.
-                    self._retirement.wait(state.latest_us)
+                    self._retirement.look_later(state.latest_us)
                 else:
                     self._retirement.look_soon()
             self.advance(state)
         return True
 
-    def _has_read_on(self, log: DomainLog, state: DomainState) -> bool:
+    def _read_on(self, log: DomainLog, state: DomainState) -> bool:
         """Read what is new in the log, behind the newest row that is recorded here; False, and nothing read, if that
         row isn't there any more, or is another."""
         newest = self.policy.serial
@@ -224,7 +224,7 @@ class DomainCache:
             elif digests is not None:
                 self._note_new(id_, digests)
             elif id_ in histories:  # it was forgotten, and came as a new one
-                self.forget_history(id_)
+                self._forget_history(id_)
 
     @property
     def has_histories(self) -> bool:
@@ -241,13 +241,13 @@ class DomainCache:
         return digests
 
     def _note_new(self, id_: str, digests: str | None) -> None:
-        self.forget_history(id_)
+        self._forget_history(id_)
         if digests is not None and self.policy.keeps_ids:
             self._histories[id_] = digests
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """Note the history of an id. This row has all of it, so no older row of the id is needed."""
-        self.forget_history(id_)
+        self._forget_history(id_)
         policy = self.policy
         if policy.keeps_ids:
             self._histories[id_] = history
@@ -258,7 +258,7 @@ class DomainCache:
             else:
                 self._outdated.append(seq)
 
-    def forget_history(self, id_: str) -> None:
+    def _forget_history(self, id_: str) -> None:
         self._histories.pop(id_, None)
         if id_ in self._history_rows:
             self._outdated.append(self._history_rows.pop(id_))
@@ -267,7 +267,7 @@ class DomainCache:
         # A policy says which rows it has forgotten, not which ids. So histories are looked through, but seldom.
         if len(self._histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
             for id_ in [id_ for id_ in self._histories if id_ not in self.policy]:
-                self.forget_history(id_)
+                self._forget_history(id_)
         self._deletable += self.policy.take_forgotten()
         self._deletable += self._outdated
         self._outdated.clear()

@@ -29,7 +29,8 @@ from receiver.durable.session import DomainSession, is_interrupt, unknown_outcom
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
-from receiver.store.log import ended, joinable, keep_whole, under_way
+from receiver.store.databases.database import IDLE_AT_MOST
+from receiver.store.log import ended, joinable, keep_whole, transactions_of
 from receiver.store.sql_rows import discard, driver_of
 
 if TYPE_CHECKING:
@@ -46,8 +47,6 @@ _TAKE_OVER_SECS = 0.5
 """How often other processes try to become the folding one."""
 _LEFT_AT_MOST = 10_000
 """Forgotten ids whose claims may be left until what waits is folded in."""
-_LOST_AT_MOST = 32
-"""Idle connections that a pool keeps, all of which are lost where a server was restarted."""
 _BATCHES = "receiver_batches"
 """In a connection's `info`: the domains that have a batch under way there."""
 _DUPLICATE = Decision(Verdict.DUPLICATE)
@@ -75,7 +74,7 @@ class ConcurrentBatch(Batch):
                 else:
                     joined = joinable(self._joined, self._engine.dialect, "batch()", may_await=True)
                     database_of(joined).refuse_autocommit(joined)
-                    self._has(joined)
+                    self._use(joined)
         except BaseException:
             self._counters.fail()
             raise
@@ -89,30 +88,30 @@ class ConcurrentBatch(Batch):
         self._pool = self._engine.pool
         connection = self._engine.connect()
         connection.begin()
-        self._has(connection)
+        self._use(connection)
 
     def _give_back(self) -> None:
         if self._pool is not self._engine.pool or self._session.is_closed or self._dbapi.closed:
             # The pool was disposed of, and would keep what comes back; or it would log that the connection is lost.
-            discard(self._own)
+            discard(self._connection)
         else:
-            self._own.close()
+            self._connection.close()
 
-    def _has(self, connection: Connection) -> None:
+    def _use(self, connection: Connection) -> None:
         # What one of two batches calls a duplicate of the other's receipt would be lost if the other's were taken back.
         self._batches: set[int] = connection.info.setdefault(_BATCHES, set())
         if self._session.store_id in self._batches:
             raise StoreBusyError("the connection has a batch of the domain under way", hint="end that one first")
-        self._own = connection
+        self._connection = connection
         self._dbapi = driver_of(connection)
-        self._under_way = under_way(connection)
+        self._transactions = transactions_of(connection)
         self._claims = self._session.claims_of(connection)
         self._batches.add(self._session.store_id)
 
     @property
     def _goes_on(self) -> bool:
         """Whether nobody has ended the transaction, or tried to: after a COMMIT that has failed, the connection keeps it."""
-        transaction, _ = self._under_way
+        transaction, _ = self._transactions
         return transaction is not None and transaction.is_active
 
     def __exit__(
@@ -150,21 +149,21 @@ class ConcurrentBatch(Batch):
                 self._claims.take_back(self._arrivals, self._new)
             return
         if is_interrupt(error):
-            discard(self._own)
+            discard(self._connection)
             return
         try:
-            self._own.rollback()
+            self._connection.rollback()
             self._give_back()
         except BaseException as failure:
-            discard(self._own)  # whatever it is, the transaction ends with its connection
+            discard(self._connection)  # whatever it is, the transaction ends with its connection
             if not isinstance(failure, Exception):
                 raise
 
     def _roll_back_savepoints(self) -> None:
         """Roll back those begun inside the block: later, that would bring back what is taken back now."""
-        outer = self._under_way[1]
+        outer = self._transactions[1]
         while outer is None or outer.is_active:
-            inner = self._own.get_nested_transaction()
+            inner = self._connection.get_nested_transaction()
             if inner is outer or inner is None:
                 break
             inner.rollback()
@@ -178,12 +177,12 @@ class ConcurrentBatch(Batch):
             raise
         except BaseException:
             with suppress(Exception):
-                self._own.invalidate()
+                self._connection.invalidate()
             raise
 
     def _check_whole(self) -> None:
         """Raise where the COMMIT to come would undo what was received, or some of it, without a word."""
-        connection, (_, savepoint) = self._own, self._under_way
+        connection, (_, savepoint) = self._connection, self._transactions
         if connection.invalidated or not self._goes_on or connection.get_nested_transaction() is not savepoint:
             raise ended(connection, self._dbapi)
         with translated(self._session.address):
@@ -198,10 +197,10 @@ class ConcurrentBatch(Batch):
         if self._joined is not None:  # the caller commits
             return
         try:
-            with database_of(self._own).committing(self._own):
-                self._own.commit()
+            with database_of(self._connection).committing(self._connection):
+                self._connection.commit()
         except BaseException as error:
-            discard(self._own)
+            discard(self._connection)
             if not isinstance(error, Exception):
                 raise
             raise unknown_outcome(store_error(error, self._session.address)) from error
@@ -213,9 +212,9 @@ class ConcurrentBatch(Batch):
         if not self._is_open:
             raise not_open()
         if self._joined is None and not self._must_commit:
-            keep_whole(self._own, lambda: self._is_open)
+            keep_whole(self._connection, lambda: self._is_open)
         self._must_commit = True
-        return self._own
+        return self._connection
 
     @property
     def arrivals(self) -> Sequence[int]:
@@ -241,7 +240,7 @@ class ConcurrentBatch(Batch):
         if not checked:
             return []
         if not self._goes_on:  # the driver would begin one that nobody ends
-            raise ended(self._own, self._dbapi)
+            raise ended(self._connection, self._dbapi)
         with translated(self._session.address), self._lost_if_interrupted():
             claimed = self._claimed(checked)
         self._arrivals += [arrival for arrival, _ in claimed]
@@ -258,14 +257,14 @@ class ConcurrentBatch(Batch):
 
     def _claimed(self, receipts: Sequence[Receipt]) -> list[tuple[int, bool]]:
         session = self._session
-        for _ in range(_LOST_AT_MOST):
+        for _ in range(IDLE_AT_MOST):
             try:
                 return self._claims.claim(receipts, session.store_id, session.patience_secs)
             except Exception:
                 has_nothing = self._joined is None and not self._arrivals and not self._must_commit
-                if not (has_nothing and (self._own.invalidated or driver_of(self._own).closed)):
+                if not (has_nothing and (self._connection.invalidated or driver_of(self._connection).closed)):
                     raise
-                discard(self._own)  # it was lost while it lay idle in the pool, and nothing with it
+                discard(self._connection)  # it was lost while it lay idle in the pool, and nothing with it
                 self._begin_own()
         return self._claims.claim(receipts, session.store_id, session.patience_secs)
 
@@ -342,7 +341,7 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
     transaction.converts = True
 
 
-class Folder:
+class FoldingThread:
     """Folds the receipts of a domain in, in a thread of its own, while no other process does."""
 
     def __init__(self, session: DomainSession, engine: Engine) -> None:

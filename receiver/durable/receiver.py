@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from receiver.closing import Closing
 from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
-from receiver.durable.concurrent import ConcurrentBatch, Folder, convert
+from receiver.durable.concurrent import ConcurrentBatch, FoldingThread, convert
 from receiver.durable.duplicates import OnDuplicate
 from receiver.durable.opening import open_log, wanted
 from receiver.durable.session import BatchOptions, DomainSession
@@ -206,7 +206,7 @@ class ConcurrentReceiver(Receiver):
         super().__init__(session)
         assert session.url is not None  # noqa: S101 - memory:// has no domain of this kind
         self._engine = database_of(session.url).pooled(session.url, session.store_settings)
-        self._folder = Folder(session, self._engine)
+        self._folding = FoldingThread(session, self._engine)
 
     def batch(self, connection: Connection | None = None) -> Batch:
         return ConcurrentBatch(self.session, self._engine, connection)
@@ -214,7 +214,7 @@ class ConcurrentReceiver(Receiver):
     def figures(self, rate: float = 0.0) -> Status:
         """As `Receiver.figures`; what waits to be folded in is as this process saw it last."""
         figures = super().figures(rate)
-        waiting = self._folder.waiting
+        waiting = self._folding.waiting
         if waiting is not None and waiting.oldest_us is not None:
             age_secs = time.time() - waiting.oldest_us / 1_000_000
             return replace(figures, unfolded_receipts=waiting.receipts, unfolded_secs=max(0.0, age_secs))
@@ -223,11 +223,11 @@ class ConcurrentReceiver(Receiver):
     @property
     def is_folding(self) -> bool:
         """Whether this process folds the domain's receipts in now."""
-        return self._folder.is_folding
+        return self._folding.is_folding
 
     def close(self) -> None:
         if not self.session.is_forked_off:
-            self._folder.close()
+            self._folding.close()
             self._engine.dispose()
         super().close()
 

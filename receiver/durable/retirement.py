@@ -33,7 +33,7 @@ class Retirement:
         self._after_us = round(settings.retire_sources_after_days * DAY_US)
         self._next_look_us = 0
 
-    def wait(self, latest_us: int) -> None:
+    def look_later(self, latest_us: int) -> None:
         """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
         self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
 
@@ -53,7 +53,7 @@ class Retirement:
         surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
         number = max(silent, surplus)
         if silent:
-            self.wait(latest_us)
+            self.look_later(latest_us)
         elif by_silence[number:]:  # until then none of the others can be due
             self._next_look_us = by_silence[number][0] + self._after_us
         return [source for _, source in by_silence[:number]]

@@ -28,7 +28,7 @@ from receiver.steps.arrow_rows import Row
 from receiver.steps.log import reports_of
 from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
 from receiver.steps.read import Reading, pieces_of, read_unit, status_lines_of, units_of
-from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
+from receiver.steps.schemas import Piece, Unit, UnitReport, channel_column, channels_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -171,7 +171,7 @@ def _receipts(key: DomainKey, piece: Piece, batch: LogBatch) -> Iterator[_Placed
     columns = {
         "row": piece.first_row + np.arange(len(batch)),
         "key_us": np.maximum.accumulate(np.maximum(batch.received_at_us, piece.latest_us)),
-        "domain": pa.DictionaryArray.from_arrays(pa.array(channel_of(piece)), names),
+        "domain": pa.DictionaryArray.from_arrays(pa.array(channel_column(piece)), names),
         **{name: getattr(batch, column.attribute) for name, column in COLUMNS.items()},
     }
     there = {name: pa.array(column) for name, column in columns.items() if column is not None}

@@ -52,7 +52,7 @@ from receiver.steps.log import chunked_log
 from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.read import Reading
 from receiver.steps.replaying import ChunkedLog
-from receiver.steps.schemas import channel_of, channels_of
+from receiver.steps.schemas import channel_column, channels_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -300,7 +300,7 @@ def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatc
                 {
                     "number": plan.unit_number[piece.unit] + piece.first_row + np.arange(len(piece.source)),
                     "key_us": keys_us(plan, piece),
-                    "domain": pa.array(domains, pa.string()).take(pa.array(channel_of(piece))),
+                    "domain": pa.array(domains, pa.string()).take(pa.array(channel_column(piece))),
                     "unique_message_id": piece.unique_message_id,
                     "message_source_id": pa.array(piece.sources, pa.string()).take(pa.array(piece.source)),
                 }

@@ -170,7 +170,7 @@ def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.S
         of_kind = [kind.__name__ == field.name for _, kind, _ in rows]
         values = [cells for (_, _, cells), here in zip(rows, of_kind, strict=True) if here]
         structs = pa.StructArray.from_arrays(
-            [_column([cells[child.name] for cells in values], child.type) for child in field.type],
+            [_arrow_column([cells[child.name] for cells in values], child.type) for child in field.type],
             fields=list(field.type),
         )
         if len(values) < len(rows):
@@ -180,7 +180,7 @@ def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.S
     return pa.record_batch(columns, schema=schema)
 
 
-def _column(cells: list[Any], kind: pa.DataType) -> pa.Array:
+def _arrow_column(cells: list[Any], kind: pa.DataType) -> pa.Array:
     if not pa.types.is_list(kind):
         return pa.array(cells, kind)
     offsets = np.cumsum([0, *map(len, cells)], dtype=np.int32)
@@ -212,8 +212,8 @@ def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Ro
                 together = unfinished.setdefault(numbers[row], {})
                 together[block[row]] = value
                 if len(together) == blocks[row]:
-                    whole = unfinished.pop(numbers[row])
-                    yield Row(keys[row], _joined([whole[number] for number in sorted(whole)]))
+                    del unfinished[numbers[row]]
+                    yield Row(keys[row], _whole([together[number] for number in sorted(together)]))
     if unfinished:
         raise AssertionError("a value came without all of its blocks")
 
@@ -240,7 +240,7 @@ def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
     return lambda row: numbers[offsets[row] : offsets[row + 1]]
 
 
-def _joined(blocks: list[Any]) -> Any:
+def _whole(blocks: list[Any]) -> Any:
     kind = type(blocks[0])
     columns: dict[str, Any] = {}
     for each in fields(kind):

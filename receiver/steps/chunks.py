@@ -107,8 +107,8 @@ def cut_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 class _Columns(NamedTuple):
     """Receipts of several units. A column that isn't there is empty."""
 
-    at: Int64s
-    """Unit and row in the unit, of which `_at` makes one number."""
+    place: Int64s
+    """Unit and row in the unit, of which `_places` makes one number."""
     key_us: Int64s
     received_at_us: Int64s
     source: Int32s
@@ -120,9 +120,9 @@ class _Columns(NamedTuple):
         return _Columns._make(values[rows] if len(values) else values for values in self)
 
 
-def _at(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
-    at: Int64s = (np.asarray(unit, np.int64) << np.int64(32)) | row
-    return at
+def _places(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
+    places: Int64s = (np.asarray(unit, np.int64) << np.int64(32)) | row
+    return places
 
 
 def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _Columns, list[str]]]:
@@ -131,7 +131,7 @@ def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _C
         return
     pieces.sort(key=lambda piece: (piece.unit, piece.first_row))
     chunk = joined(np.int32, (np.repeat(each.chunk, np.diff(each.chunk_end, prepend=0)) for each in pieces))
-    receipts, sources = _joined(plan, pieces)
+    receipts, sources = _columns_of(plan, pieces)
     pieces.clear()  # nothing is held twice
     order = _order(chunk, receipts.key_us)
     if order is not None:
@@ -140,7 +140,7 @@ def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _C
         yield int(chunk[start]), receipts.taken(slice(start, end)), sources
 
 
-def _joined(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns, list[str]]:
+def _columns_of(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns, list[str]]:
     """All receipts by unit, then chunk, then row."""
     source, sources = in_one((each.source, each.sources) for each in pieces)
     sizes = [len(each.received_at_us) for each in pieces]
@@ -153,7 +153,7 @@ def _joined(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns, li
         begins = (int(plan.unit_number[each.unit]) for each in pieces)
         row_id = joined(np.int64, (begin + row for begin, row in zip(begins, rows, strict=True)))
     receipts = _Columns(
-        at=joined(np.int64, (_at(each.unit, row) for each, row in zip(pieces, rows, strict=True))),
+        place=joined(np.int64, (_places(each.unit, row) for each, row in zip(pieces, rows, strict=True))),
         key_us=joined(np.int64, (each.key_us if len(each.key_us) else each.received_at_us for each in pieces)),
         received_at_us=column(pieces, "received_at_us", np.int64),
         source=source,
@@ -197,7 +197,7 @@ def _assembled(
     source, used_sources = used(checked.source, sources)
     received_at_us = np.maximum(np.maximum.accumulate(checked.received_at_us), before_us)
     is_clamped = not np.array_equal(received_at_us, checked.received_at_us)
-    linked_row = _rows_of(links, checked.at)
+    linked_row = _rows_of(links, checked.place)
     by_row = np.argsort(linked_row)
     begins = np.cumsum([0, *(len(each.unit) for each in links)])
     ref_at = joined(np.int64, (begin + each.ref_at for begin, each in zip(begins, links, strict=False)))
@@ -221,13 +221,13 @@ def _assembled(
     return receipts, _Linked(*(column(links, name, np.bool_)[by_row] for name in _Linked._fields))
 
 
-def _rows_of(links: Sequence[Links], at: Int64s) -> Int32s:
-    """The row in the chunk of each receipt that links name by unit and row; `at` is that of the chunk's receipts."""
-    by_at = order_unless_sorted(at)
-    wanted = joined(np.int64, (_at(each.unit, each.unit_row) for each in links))
-    rows = np.searchsorted(at, wanted, sorter=by_at)
-    rows = rows if by_at is None else by_at.take(rows, mode="clip")
-    if not np.array_equal(at.take(rows, mode="clip"), wanted):
+def _rows_of(links: Sequence[Links], place: Int64s) -> Int32s:
+    """The row in the chunk of each receipt that links name by unit and row; `place` is that of the chunk's receipts."""
+    by_place = order_unless_sorted(place)
+    wanted = joined(np.int64, (_places(each.unit, each.unit_row) for each in links))
+    rows = np.searchsorted(place, wanted, sorter=by_place)
+    rows = rows if by_place is None else by_place.take(rows, mode="clip")
+    if not np.array_equal(place.take(rows, mode="clip"), wanted):
         raise AssertionError("links are of other receipts than those of their chunk")
     return rows.astype(np.int32)
 

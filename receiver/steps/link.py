@@ -22,7 +22,7 @@ from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
 from receiver.steps.arrow_rows import Row, RowFlow, by_kind, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
 from receiver.steps.plan import CutPiece, CutPlan, cut_pieces, grouped_by
-from receiver.steps.schemas import NEVER, Ids, Latest, Links, channel_of, channels_of, parts_of
+from receiver.steps.schemas import NEVER, Ids, Latest, Links, channel_column, channels_of, parts_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -70,10 +70,10 @@ def _latest(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Late
 def _ids(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Iterator[Row]:
     piece, chunk = cut.piece, cut.chunk[checked]
     unit_row, piece_channels = cut.unit_row, channels_of(piece)
-    channel_column = channel_of(piece) if plan.looks_across_domains else piece.channel[:0]
+    piece_channel = channel_column(piece) if plan.looks_across_domains else piece.channel[:0]
     for group in grouped_by(_partitions(plan, chunk, piece.id_low[checked]), chunk, checked):
         source, sources = used(group.of(piece.source), piece.sources)
-        channel, channels = used(group.of(channel_column), piece_channels)
+        channel, channels = used(group.of(piece_channel), piece_channels)
         ids = Ids(
             unit=piece.unit,
             chunk=group.chunk,

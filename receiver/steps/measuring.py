@@ -115,10 +115,10 @@ class SourceTotals:
         begins = np.flatnonzero(changes(entry >> 32))
         firsts, lasts = (_running(column(counts, name, np.int64)[order], begins) for name in ("firsts", "lasts"))
         again_from = joined(np.int64, (np.full(len(each.again_in), each.chunk, np.int64) for each in counts))
-        again_in_, again = column(counts, "again_in", np.int32).astype(np.int64), column(counts, "again", np.int64)
+        again_in, again = column(counts, "again_in", np.int32).astype(np.int64), column(counts, "again", np.int64)
         new_before = np.cumsum(new_ids) - new_ids
         return cls(
-            series, entry, firsts, lasts, new_before, first_us, replaced_us, receipts, again_from, again_in_, again
+            series, entry, firsts, lasts, new_before, first_us, replaced_us, receipts, again_from, again_in, again
         )
 
     def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:

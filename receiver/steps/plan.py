@@ -19,7 +19,7 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
 from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
-from receiver.steps.schemas import Piece, Unit, UnitReport, channel_of, channels_of
+from receiver.steps.schemas import Piece, Unit, UnitReport, channel_column, channels_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -227,7 +227,7 @@ def cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[CutPiece]:
         piece = row.value
         domains = np.array([numbers[name(channel)] for channel in channels_of(piece)], np.int64)
         key_us = keys_us(plan, piece)
-        yield CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_of(piece)], piece, key_us))
+        yield CutPiece(piece, key_us, _chunks(plan, cuts, domains[channel_column(piece)], piece, key_us))
 
 
 def keys_us(plan: CutPlan, piece: Piece) -> Int64s:

@@ -150,7 +150,8 @@ def parts_of(channels: Iterable[Channel]) -> list[str]:
     return list(chain.from_iterable(channels))
 
 
-def channel_of(piece: Piece) -> Int32s:
+def channel_column(piece: Piece) -> Int32s:
+    """The number of each receipt's channel, also where there is but one."""
     return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
 

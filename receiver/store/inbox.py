@@ -319,8 +319,8 @@ class Lease:
     def _rows(self, and_column: str = "", *, where: str = "", at_most: int | None = None) -> list[_Row]:
         """The rows that wait, in order; all, or the first."""
         limit = "" if at_most is None else f" LIMIT {at_most:d}"
-        select = f"SELECT first_sequence, last_sequence, runs, length(packed){and_column} {self._from}{where}"
-        found = driver_of(self.connection).execute(f"{select} ORDER BY first_sequence{limit}").fetchall()
+        statement = f"SELECT first_sequence, last_sequence, runs, length(packed){and_column} {self._from}{where}"
+        found = driver_of(self.connection).execute(f"{statement} ORDER BY first_sequence{limit}").fetchall()
         return [_Row(*values) for values in found]
 
     def _rows_with(self, numbers: AbstractSet[int]) -> list[_Row]:
@@ -339,8 +339,8 @@ class Lease:
         by_first = {row.first: row for row in rows}
         among = ", ".join(map(str, by_first))
         messages = []
-        select = f"SELECT first_sequence, packed, tries {self._from} AND first_sequence IN ({among})"
-        for first, values, tries in driver_of(self.connection).execute(select) if rows else ():
+        statement = f"SELECT first_sequence, packed, tries {self._from} AND first_sequence IN ({among})"
+        for first, values, tries in driver_of(self.connection).execute(statement) if rows else ():
             with self._making_sense_of(by_first[first]):
                 messages.append(packed.unpack(by_first[first].runs, values, tries))
         return messages

@@ -294,7 +294,7 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
         store.note("types", domain, f"{which}: {_shown_values(raw)}")
         return
     message = dict(zip(_MESSAGE_COLUMNS, raw, strict=True))
-    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in tables.OF_ARRIVALS]
+    wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in tables.ARRIVAL_SEQUENCES]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
     if raw.sequence >= state.receipts:  # which was never given
         wrong.append("sequence")
@@ -336,7 +336,7 @@ def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set
         return f"it can't be unpacked: {error}"
     if raw.sources is None:  # an earlier version has packed it
         said = said._replace(sources=None)
-    given = tables.OF_ARRIVALS if numbers[0] in tables.OF_ARRIVALS else range(state.receipts)
+    given = tables.ARRIVAL_SEQUENCES if numbers[0] in tables.ARRIVAL_SEQUENCES else range(state.receipts)
     is_given = numbers[0] in given and numbers[-1] in given and list(numbers) == sorted(set(numbers))
     is_tried = raw.tries == 0 or (raw.tries > 0 and len(numbers) == 1)
     if tuple(raw[1:]) != said or not is_given or not is_tried:

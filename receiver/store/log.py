@@ -175,8 +175,8 @@ class OwnLog:
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
         """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
-        joined = joinable(connection, self.engine.dialect, "batch()", may_await=True)
-        return JoinedLog(joined, self._database.rows(joined, self.domain_id), self, patience_secs)
+        callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
+        return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
         """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
@@ -247,7 +247,7 @@ class JoinedLog:
 
     def __init__(self, connection: Connection, rows: SqlRows, own: OwnLog, patience_secs: float) -> None:
         self.connection = self.holder = connection
-        self.transaction, self._savepoint = under_way(connection)
+        self.transaction, self._savepoint = transactions_of(connection)
         self.rows = rows
         self._own = own
         self._patience_secs = patience_secs
@@ -274,7 +274,7 @@ class JoinedLog:
         """As `OwnLog.record`."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
-        goes_on = not is_lost and under_way(connection) == (self.transaction, self._savepoint)
+        goes_on = not is_lost and transactions_of(connection) == (self.transaction, self._savepoint)
         if not (goes_on and self.rows.is_joined()):
             raise ended(connection, self.rows.dbapi)
         savepoint = connection.begin_nested()
@@ -299,7 +299,7 @@ KeptLog = OwnLog | MemoryLog
 DomainLog = OwnLog | MemoryLog | JoinedLog
 
 
-def under_way(connection: Connection) -> tuple[RootTransaction | None, NestedTransaction | None]:
+def transactions_of(connection: Connection) -> tuple[RootTransaction | None, NestedTransaction | None]:
     """The transaction and the savepoint of a connection."""
     return connection.get_transaction(), connection.get_nested_transaction()
 

@@ -71,9 +71,11 @@ _NOT_KEPT = {"refused", "default_id", "default_source"}
 OF_MESSAGE = {
     name: kind for name, kind in get_type_hints(Message, include_extras=True).items() if name not in _NOT_KEPT
 }
+"""The fields of a `Message` that are kept, with their types."""
 OF_RECEIPT = {name: kind for name, kind in get_type_hints(StoredMessage).items() if name != "message"} | {
     "sequence": int
 }
+"""Those that a `StoredMessage` has beside it; every message that is kept has a sequence number."""
 _HINTS = OF_RECEIPT | OF_MESSAGE
 _FIRST = ("sequence", "received_at_us", "jms_timestamp_ms", "tries", "redelivered", "is_text")
 """The wide numbers and then the narrow ones: PostgreSQL pads a narrow column before a wide one."""

@@ -211,7 +211,7 @@ claims = Table(
 
 arrival_numbers = NumberSequence("receiver_arrival_number", metadata=METADATA, data_type=BigInteger)
 """On PostgreSQL alone, as are concurrent receivers."""
-OF_ARRIVALS = range(-(1 << 62), -(1 << 61))
+ARRIVAL_SEQUENCES = range(-(1 << 62), -(1 << 61))
 """The sequence numbers of messages that concurrent receivers have parked, in the order of their arrivals: far below those
 of all others."""
 arrivals = Table(

@@ -207,8 +207,8 @@ def drop_parked(address: str, ids: Collection[int] | None) -> int:
 
 def _wait_again(connection: Connection, number: int) -> None:
     """Have the message that is parked under a number wait, as if never tried."""
-    select = f"SELECT target_id, {message_rows.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
-    target_id, *values = driver_of(connection).execute(select).fetchone()
+    statement = f"SELECT target_id, {message_rows.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
+    target_id, *values = driver_of(connection).execute(statement).fetchone()
     try:
         (message,) = from_rows([message_rows.read(values)])
     except NONSENSE as error:

@@ -113,7 +113,7 @@ class ClaimedDomain:
 
     def _opened(self, patience_secs: float = MOMENT_SECS, **options: Any) -> Receiver:
         options = {"domain": f"name:{self.name}", "concurrent": True} | options
-        with patch("receiver.durable.receiver.Folder", HandFolder):
+        with patch("receiver.durable.receiver.FoldingThread", HandFolder):
             return opened(self.url, patience_secs=patience_secs, **options)
 
     # What the tables hold, read past the package.
@@ -150,7 +150,7 @@ class ClaimedDomain:
         else:
             batch = receiver().batch()
             batch.__enter__()
-            going = UnderWay(receiver, batch._own, batch)
+            going = UnderWay(receiver, batch._connection, batch)
         self.under_way.append(going)
         return going
 
@@ -288,7 +288,7 @@ class ClaimedDomain:
 
     def fold(self, who: int, at_most: int, *, undo: bool = False) -> int:
         receiver = self.receivers[who % len(self.receivers)]
-        folded = receiver._folder.fold(at_most, undo=undo)
+        folded = receiver._folding.fold(at_most, undo=undo)
         if undo:
             return 0
         came = self.waiting[:at_most]
@@ -308,7 +308,7 @@ class ClaimedDomain:
     def fold_all(self, who: int) -> None:
         """Then nothing is claimed but what the rule remembers, and what open transactions are at."""
         receiver = self.receivers[who % len(self.receivers)]
-        while self.fold(who, 2_000) or receiver._folder.has_left:
+        while self.fold(who, 2_000) or receiver._folding.has_left:
             pass
         touched = self.touched_by_others()
         assert self.claimed() - touched == self.model_remembers() - touched

@@ -25,8 +25,8 @@ LONGEST_LIFE_SECS = 1.2
 
 def all_folded_in(url):
     """Whether what is claimed is what the rule remembers, once all is folded in."""
-    with patch("receiver.durable.receiver.Folder", HandFolder), crew_receiver(url) as orders:
-        while orders._folder.fold(2_000, undo=False) or orders._folder.has_left:
+    with patch("receiver.durable.receiver.FoldingThread", HandFolder), crew_receiver(url) as orders:
+        while orders._folding.fold(2_000, undo=False) or orders._folding.has_left:
             pass
         assert waiting(url) == 0
         return set(claims(url)) == set(orders.session.cache.policy.remembered())

@@ -163,7 +163,7 @@ def test_converting_folds_in_whatever_waits(fresh_postgres_url):
     """Also what doesn't fit in one folding. Else it would be judged new again."""
     url = fresh_postgres_url
     with concurrent(url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         with orders.batch() as batch:
             batch.receive_many((f"{number}", None, 0) for number in range(_AT_ONCE))
         send(orders, "a")
@@ -210,7 +210,7 @@ def test_converting_is_outrun_by_nobody(fresh_postgres_url):
     """Else it would wait as long as there is always one of them open."""
     url = fresh_postgres_url
     with concurrent(url) as orders, ThreadPoolExecutor() as threads:
-        orders._folder.close()
+        orders._folding.close()
         with orders.batch() as batch:
             batch.receive("a", received_at_us=0)
             converting = threads.submit(lambda: opened(url).close())
@@ -257,7 +257,7 @@ def test_looked_up_and_forgotten(fresh_postgres_url):
 def test_figures(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         send(orders, "a", "b")
         (domain,) = look(url).domains
         assert (domain.unfolded_receipts, domain.state.receipts) == (2, 0)
@@ -271,8 +271,8 @@ def test_figures(fresh_postgres_url):
 def test_what_waits_is_counted(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as orders, concurrent(url, destination="others") as others:
-        orders._folder.close()
-        others._folder.close()
+        orders._folding.close()
+        others._folding.close()
         with orders.batch() as batch:
             batch.receive_many([("a", None, 5), ("b", None, 3)])
             batch.receive("c", received_at_us=4)
@@ -331,7 +331,7 @@ def test_what_is_remembered_and_not_claimed_is_a_finding(fresh_postgres_url):
 def test_what_waits_to_be_folded_in_is_checked(fresh_postgres_url, damage):
     url = fresh_postgres_url
     with concurrent(url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         send(orders, "a", "b")
         assert not audit(url).findings
         execute(url, damage)
@@ -342,7 +342,7 @@ def test_what_waits_to_be_folded_in_is_checked(fresh_postgres_url, damage):
 def test_receipts_that_make_no_sense_are_an_error(fresh_postgres_url, caplog):
     url = fresh_postgres_url
     with concurrent(url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         send(orders, "a")
         execute(url, "UPDATE receiver_arrival SET packed = 'x'")
         with pytest.raises(StoreCorruptError, match="make no sense"):

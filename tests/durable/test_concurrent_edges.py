@@ -161,7 +161,7 @@ def test_a_callers_patience_is_kept(fresh_postgres_url, receipts):
 @pytest.mark.parametrize("receipts", [1, 2])
 def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_postgres_url, receipts):
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
-        orders._folder.close()
+        orders._folding.close()
         opened(fresh_postgres_url).close()
         connection.execute(text("SET lock_timeout = '7s'"))
         with pytest.raises(StoreError, match="any more"), orders.batch(connection) as batch:
@@ -172,7 +172,7 @@ def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_
 def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
     """Though it has the number of the one that was dropped."""
     with concurrent(fresh_postgres_url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         execute(fresh_postgres_url, "UPDATE receiver_domain SET incarnation = incarnation + 1")
         with pytest.raises(StoreError, match="was dropped"):
             send(orders, "a")
@@ -181,7 +181,7 @@ def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
 def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
     """Nothing of that batch; all of the others."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
-        orders._folder.close()
+        orders._folding.close()
         assert send(orders, "a", connection=connection) == [NEW]
         assert undone(orders, "b", "a", "b", None, connection=connection) == [NEW, DUPLICATE, DUPLICATE, UNCHECKED]
         assert send(orders, "b", "c", connection=connection) == [NEW, NEW]
@@ -327,7 +327,7 @@ def test_a_commit_that_fails(fresh_postgres_url):
     """The connection doesn't stay out of the pool."""
     execute(fresh_postgres_url, DEFERRED)
     with concurrent(fresh_postgres_url) as orders:
-        orders._folder.close()
+        orders._folding.close()
 
         def receive():
             with orders.batch() as batch:
@@ -367,7 +367,7 @@ def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
 def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
     """Others may have been called duplicates of it."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
-        orders._folder.close()
+        orders._folding.close()
 
         def receive():
             with orders.batch(connection) as batch:
@@ -396,7 +396,7 @@ def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url,
                     batch.receive("b", received_at_us=0)
                 elif holds == "rows":
                     batch.connection.execute(text("CREATE TABLE effects ()"))
-                cut(fresh_postgres_url, batch._own)
+                cut(fresh_postgres_url, batch._connection)
                 batch.receive("a", received_at_us=0)
 
         with pytest.raises(StoreError):
@@ -406,9 +406,9 @@ def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url,
 
 
 def test_all_connections_that_a_pool_kept_may_be_lost(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr("receiver.durable.concurrent._LOST_AT_MOST", 1)
+    monkeypatch.setattr("receiver.durable.concurrent.IDLE_AT_MOST", 1)
     with concurrent(fresh_postgres_url) as orders, orders.batch() as batch:
-        cut(fresh_postgres_url, batch._own)
+        cut(fresh_postgres_url, batch._connection)
         assert batch.receive("a", received_at_us=0).verdict is NEW
         assert batch.receive("a", received_at_us=0).verdict is DUPLICATE
 
@@ -416,7 +416,7 @@ def test_all_connections_that_a_pool_kept_may_be_lost(fresh_postgres_url, monkey
 @pytest.mark.parametrize(("when", "verdict"), [(Cut.BEFORE_COMMIT, NEW), (Cut.BEFORE_REPLY, DUPLICATE)])
 def test_a_link_cut_around_the_commit(fresh_postgres_url, when, verdict):
     with proxied(fresh_postgres_url) as proxy, concurrent(proxy.url) as orders:
-        orders._folder.close()
+        orders._folding.close()
         send(orders, "a")
         proxy.arm(when)
         with pytest.raises(StoreError, match="isn't known") as unknown:
@@ -547,7 +547,7 @@ def test_two_open_a_new_domain_at_once(fresh_postgres_url):
         state = load(second)
         with (
             patch.object(DomainSession, "load", load),
-            patch("receiver.durable.receiver.Folder", HandFolder),
+            patch("receiver.durable.receiver.FoldingThread", HandFolder),
             concurrent(fresh_postgres_url) as first,
         ):
             assert send(first, "a") == [NEW]

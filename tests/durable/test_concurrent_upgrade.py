@@ -143,7 +143,7 @@ def test_what_comes_while_going_back_waits_is_kept(fresh_postgres_url):
     """A consumer's transaction is open, so nothing waits as yet; it is committed before the tables can be dropped."""
     url = fresh_postgres_url
     with opened(url, concurrent=True) as orders:
-        orders._folder.close()
+        orders._folding.close()
         with ThreadPoolExecutor() as threads, orders.batch() as batch:
             batch.receive("a", received_at_us=0)
             going_back = threads.submit(migrate, make_url(url), "0013")

@@ -40,7 +40,7 @@ def test_what_could_not_be_released_is_released_later(fresh_postgres_url, caplog
     """Though it was forgotten by the batch before, which retired a source."""
     url = fresh_postgres_url
     with concurrent(url, settings=sizes(2, 0, max_sources=1), patience_secs=0.1) as orders:
-        folder = orders._folder
+        folder = orders._folding
         folder.close()
         with orders.batch() as batch:
             batch.receive_many([("a", "s", 0), ("b", "t", 0)])
@@ -69,7 +69,7 @@ def test_nothing_is_written_while_nothing_comes(fresh_postgres_url):
     with concurrent(url) as orders:
         send(orders, "a")
         until(lambda: orders.is_folding and waiting(url) == 0)
-        until(lambda: orders._folder._known is not None)
+        until(lambda: orders._folding._known is not None)
         written = look(url).domains[0].state.last_writer
         time.sleep(5 * _LOOK_SECS)
         assert look(url).domains[0].state.last_writer == written
@@ -78,7 +78,7 @@ def test_nothing_is_written_while_nothing_comes(fresh_postgres_url):
 def test_a_lost_folder_is_replaced(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as first, concurrent(url) as second:
-        until(lambda: first._folder.waiting and second._folder.waiting)
+        until(lambda: first._folding.waiting and second._folding.waiting)
         assert first.is_folding != second.is_folding
         folding, other = (first, second) if first.is_folding else (second, first)
         folding.close()
@@ -91,7 +91,7 @@ def test_who_doesnt_fold_asks_now_and_then(fresh_postgres_url):
     with concurrent(fresh_postgres_url) as first:
         until(lambda: first.is_folding)
         with concurrent(fresh_postgres_url) as second:
-            folder = second._folder
+            folder = second._folding
             until(lambda: folder.waiting)
             kept = folder._kept
             assert len(seen_in(_TAKE_OVER_SECS, lambda: folder.waiting)) <= 3
@@ -104,22 +104,22 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
     monkeypatch.setattr("receiver.durable.concurrent._TAKE_OVER_SECS", 0.01)
     url = fresh_postgres_url
     with concurrent(url) as orders:
-        until(lambda: orders._folder._known is not None)
+        until(lambda: orders._folding._known is not None)
         for times in (1, 2):
-            session = driver_of(orders._folder._kept).info.backend_pid
+            session = driver_of(orders._folding._kept).info.backend_pid
             execute(url, "ALTER TABLE receiver_arrival RENAME TO elsewhere")
             until(
                 lambda pid=session: not rows_of(url, f"pg_stat_activity WHERE pid = {pid}")
             )  # so that another may fold
             time.sleep(0.1)
             execute(url, "ALTER TABLE elsewhere RENAME TO receiver_arrival")
-            until(lambda: orders._folder._known is not None)
+            until(lambda: orders._folding._known is not None)
             assert caplog.text.count("can't fold receipts in, trying again") == times
 
 
 def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
     with concurrent(fresh_postgres_url) as orders:
-        until(lambda: orders._folder._known is not None)
+        until(lambda: orders._folding._known is not None)
         execute(fresh_postgres_url, "DELETE FROM receiver_domain")
         until(lambda: "the domain is gone" in caplog.text)
 
@@ -128,7 +128,7 @@ def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatc
     """Also what doesn't fit in one folding."""
     monkeypatch.setattr("receiver.durable.concurrent._LOOK_SECS", LONG_SECS)
     with concurrent(fresh_postgres_url) as orders:
-        until(lambda: orders._folder._known is not None)
+        until(lambda: orders._folding._known is not None)
         with orders.batch() as batch:
             batch.receive_many((f"{number}", None, 0) for number in range(_AT_ONCE))
         send(orders, "a")
@@ -145,7 +145,7 @@ def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
             assert send(orders, id_) == [NEW]
             until(lambda: waiting(url) == 0)
         until(lambda: claims(url) == ["a", "d"])
-        assert len(seen_in(2 * _LOOK_SECS, lambda: orders._folder._known)) <= 4
+        assert len(seen_in(2 * _LOOK_SECS, lambda: orders._folding._known)) <= 4
         connection.rollback()
         until(lambda: claims(url) == ["d"])
 

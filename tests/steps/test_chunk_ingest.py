@@ -19,7 +19,7 @@ from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest as ingest_whole
 from receiver.steps.log import reports_of
 from receiver.steps.read import status_lines_of, units_of
-from receiver.steps.schemas import Piece, UnitReport, channel_of, channels_of
+from receiver.steps.schemas import Piece, UnitReport, channel_column, channels_of
 from tests.choosing import cases
 from tests.logs.reading import Row, csv_bytes, parquet_bytes, read
 
@@ -39,7 +39,7 @@ def rows_of(piece: Piece) -> list[Row]:
         piece.received_at_us.tolist(),
         piece.unique_message_id.to_pylist(),
         piece.source.tolist(),
-        channel_of(piece).tolist(),
+        channel_column(piece).tolist(),
         np.isin(np.arange(len(piece.source)), piece.redelivered_row).tolist(),
         strict=True,
     )

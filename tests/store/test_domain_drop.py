@@ -62,7 +62,7 @@ def test_all_of_a_domain_goes_and_nothing_else(store_url):
 
 
 def test_claims_of_a_concurrent_domain_go_with_it_and_receipts_to_be_folded_in(fresh_postgres_url, monkeypatch):
-    monkeypatch.setattr(concurrent.Folder, "_run", lambda _: None)
+    monkeypatch.setattr(concurrent.FoldingThread, "_run", lambda _: None)
     url = fresh_postgres_url
     with opened(url, concurrent=True) as receiver:
         send(receiver, "a", "b", "a")

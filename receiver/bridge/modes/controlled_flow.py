@@ -19,7 +19,7 @@ from receiver.errors import OutputError, SettingsError
 from receiver.store.databases import translated
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.messages import StoredMessage
-from receiver.store.tables import OF_ARRIVALS
+from receiver.store.tables import ARRIVAL_SEQUENCES
 
 
 class ControlledFlow(KeepingFlow):
@@ -219,5 +219,5 @@ class _Turn(Lease):
 
     def park(self, message: StoredMessage, error: str) -> None:
         assert message.sequence is not None  # noqa: S101 - it has its index in the batch
-        sequence = OF_ARRIVALS.start + self._arrivals[message.sequence]
+        sequence = ARRIVAL_SEQUENCES.start + self._arrivals[message.sequence]
         self._inbox.park(self.connection, message._replace(sequence=sequence), error)

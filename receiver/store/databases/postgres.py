@@ -23,7 +23,7 @@ from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
 from receiver.store.databases import database
-from receiver.store.databases.database import ADDRESSES, OUR_NAMES, Database, Fault, masked, shown
+from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, Fault, masked, shown
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
 _IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
@@ -90,7 +90,7 @@ _SQL_RUN = (
 commits where synchronous_commit is off."""
 
 
-def run_of(connection: Connection, driver: Any) -> str:
+def server_run_of(connection: Connection, driver: Any) -> str:
     """Identifies the run of the server, as `SqlRows.server_run`; asked once for each connection of the driver."""
     run: str | None = connection.info.get(_RUN)
     if run is None:
@@ -169,7 +169,7 @@ class PostgresRows(sql_rows.SqlRows):
         if self.server_run is None:
             # Else the driver would begin a transaction of its own, and wait for that.
             self.driver.autocommit = True
-            self.server_run = run_of(self.connection, self.driver)
+            self.server_run = server_run_of(self.connection, self.driver)
         with self.driver.pipeline():
             self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
             self.cursor.execute(select, (self.domain_id,))
@@ -183,7 +183,7 @@ class PostgresRows(sql_rows.SqlRows):
         (caller_waits, _) = self.driver.execute(before, (lock_timeout_ms(patience_secs),)).fetchone()
         values = self.cursor.execute(self.sql.lock, (self.domain_id,)).fetchone()
         self.driver.execute("SELECT set_config('lock_timeout', %s, true)", (caller_waits,))
-        self.server_run = run_of(self.connection, self.driver)
+        self.server_run = server_run_of(self.connection, self.driver)
         return self.fetched(values)
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
@@ -427,7 +427,7 @@ class Postgres(Database):
             raise StoreError(f"committed, but with a warning: {warnings[0]}")
 
     def server_run(self, connection: Connection) -> str:
-        return run_of(connection, sql_rows.driver_of(connection))
+        return server_run_of(connection, sql_rows.driver_of(connection))
 
     def autocommits(self, connection: Connection) -> bool:
         return autocommits(sql_rows.driver_of(connection))
@@ -441,7 +441,7 @@ class Postgres(Database):
         return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
 
 
-_POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 32, "max_overflow": -1, "pool_use_lifo": True}
+_POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": IDLE_AT_MOST, "max_overflow": -1, "pool_use_lifo": True}
 _AWAITED: dict[str, Any] = {"pool_size": 20, "max_overflow": 0, "pool_use_lifo": True}
 """Tasks are made by the thousand. So they wait for a connection, and a server's stay few."""
 
