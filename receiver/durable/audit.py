@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, func, select
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
-from receiver.durable.duplicates import HOUR_US, Need, needs_read, over_last_day
+from receiver.durable.duplicates import Need, needs_read, over_last_day
 from receiver.durable.retirement import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
@@ -21,6 +21,7 @@ from receiver.message import ReceiptRow
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
+from receiver.quantities import HOUR_US
 from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes

@@ -25,9 +25,9 @@ from functools import reduce
 from typing import NamedTuple
 
 from receiver.message import Decision, Tier
+from receiver.quantities import HOUR_US
 
 _LOGGER = logging.getLogger("receiver.duplicates")
-HOUR_US = 3_600_000_000
 _HOURS_BEFORE = 24
 
 

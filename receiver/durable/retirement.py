@@ -15,9 +15,9 @@ from operator import itemgetter
 
 from receiver.detector import TwoTierDetector
 from receiver.message import LATEST_US
+from receiver.quantities import DAY_US
 from receiver.settings import ReceiverSettings
 
-DAY_US = 86_400_000_000
 _LOOKS_PER_TIME_ALLOWED = 30
 """After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
 every other process read the whole log again."""

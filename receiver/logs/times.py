@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from receiver.logs.columns import bytes_of
 from receiver.message import LATEST_US
+from receiver.quantities import HOUR_US
 
 UNITS = ("s", "ms", "us")
 _SCALES = np.array([1_000_000, 1_000, 1], dtype=np.int64)
@@ -30,7 +31,6 @@ NO_UNIT = 255
 
 _EXPECTED = "expected ISO 8601 such as 2026-11-21T01:37:48.711509Z, or a number of seconds, ms or us"
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - arithmetic on local times, which have no zone
-_HOUR_US = 3_600_000_000
 _MICROSECOND = timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,6})?", re.ASCII)
 _ISO = re.compile(
@@ -119,13 +119,13 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
 
     Offsets are looked up per hour. Hours in which the offset changes are looked up value by value.
     """
-    in_range = (local_us > -2 * 24 * _HOUR_US) & (local_us <= LATEST_US)
-    hours, inverse = np.unique(np.where(in_range, local_us, 0) // _HOUR_US, return_inverse=True)
+    in_range = (local_us > -2 * 24 * HOUR_US) & (local_us <= LATEST_US)
+    hours, inverse = np.unique(np.where(in_range, local_us, 0) // HOUR_US, return_inverse=True)
     offsets = np.zeros(len(hours), dtype=np.int64)
     steady = np.zeros(len(hours), dtype=bool)
-    for index, hour in enumerate((hours * _HOUR_US).tolist()):
-        first, last = _utc_of_local_one(hour, zone), _utc_of_local_one(hour + _HOUR_US - 1, zone)
-        if first is not None and last is not None and last - first == _HOUR_US - 1:
+    for index, hour in enumerate((hours * HOUR_US).tolist()):
+        first, last = _utc_of_local_one(hour, zone), _utc_of_local_one(hour + HOUR_US - 1, zone)
+        if first is not None and last is not None and last - first == HOUR_US - 1:
             offsets[index], steady[index] = hour - first, True
     instants = local_us - offsets[inverse]
     for row in np.flatnonzero(in_range & ~steady[inverse]).tolist():

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from receiver.compare import Cause, PolicyFigures
-from receiver.quantities import count, duration, seconds
+from receiver.quantities import DAY_US, count, duration, seconds
 from receiver.report.comparing import with_number
 from receiver.report.sizing import Grid
 from receiver.report.words import compact, second, size
@@ -104,7 +104,6 @@ _RIGHTNESS = {_NEVER_WRONG: _GREEN, _MISSES: _AMBER, _DROPS: _RED}
 _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True))
 _MARKS = {"recommended": _GREEN, "yours": _BLUE, "supported": _GREY}
 _MARK_ROW_PX = 15
-_DAY_US = 86_400_000_000
 _MOST_DAYS_WITH_TIME = 180
 """Beyond it the ticks are months apart, and a year may turn between them."""
 _CURVE_SPAN = 10_000
@@ -266,9 +265,9 @@ def _clock(span_us: int) -> str:
     """The format of the times along an axis that spans so many microseconds."""
     if span_us < 10 * 60 * 1_000_000:
         return "%H:%M:%S"
-    if span_us < _DAY_US:
+    if span_us < DAY_US:
         return "%H:%M"
-    return "%m-%d %H:%M" if span_us < _MOST_DAYS_WITH_TIME * _DAY_US else "%Y-%m-%d"
+    return "%m-%d %H:%M" if span_us < _MOST_DAYS_WITH_TIME * DAY_US else "%Y-%m-%d"
 
 
 def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:

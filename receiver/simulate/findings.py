@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import PARTS, domain_key
-from receiver.quantities import SECOND_US, count, duration, percent
+from receiver.quantities import HOUR_US, SECOND_US, count, duration, percent
 from receiver.simulate.figures import Finding, Kind, Move
 from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS, with_margin
 
@@ -25,7 +25,6 @@ _ENOUGH_TO_DOUBT = 100
 """How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
 _REPEATS_PER_ID = 100
 """From so many on, the id says hardly anything of the message."""
-_HOUR_US = 3600 * SECOND_US
 
 
 class Known(NamedTuple):
@@ -192,10 +191,10 @@ def _ended_sources(known: Known) -> str:
 
 def _short_log(known: Known) -> str:
     span_us, need_us = known.facts.log.span_us, known.facts.most_expiry_need_us
-    if span_us >= max(STRONG_SPANS * need_us, _HOUR_US):
+    if span_us >= max(STRONG_SPANS * need_us, HOUR_US):
         return ""
     longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
-    only = "only " if span_us < _HOUR_US else ""
+    only = "only " if span_us < HOUR_US else ""
     return (
         f"The log spans {only}{duration(span_us)}{longest}. It can't show repeats that come later than that. Replay days that "
         f"hold an outage{_before_lowering(known)}."

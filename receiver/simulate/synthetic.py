@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from receiver.logs import columns
+from receiver.quantities import HOUR_US
 from receiver.simulate.scenarios import ScenarioPlan
 
 BLOCK_ROWS = 1 << 20
@@ -26,7 +27,6 @@ _LEAST_BLOCKS = 8
 """How many blocks a log has at least, so that even a short one has room for every part of `mixed`."""
 _BURST_GAP_US = 10
 """The time between the receipts of a run that comes again."""
-_HOUR_US = 3_600_000_000
 _CONNECTIONS = pa.array(["bridge-1", "bridge-2"])
 _DESTINATIONS = pa.array(["queue://orders", "queue://payments"])
 _RECEIVERS = pa.array(["orders-1", "orders-2", "payments-1", "payments-2"])
@@ -204,7 +204,7 @@ def outage(block: TrafficBlock) -> BlockOutcome:
     """Hours without a receipt; then the broker delivers again whatever hadn't been acknowledged."""
     firsts, rng = block.firsts, block.rng
     first_after = int(rng.integers(len(firsts) // 4, len(firsts) * 3 // 4 + 1))
-    silence_us = int(rng.integers(2 * _HOUR_US, 8 * _HOUR_US))
+    silence_us = int(rng.integers(2 * HOUR_US, 8 * HOUR_US))
     moved_us = np.where(np.arange(len(firsts)) >= first_after, silence_us, 0)
     unacknowledged = firsts.take(slice(max(0, first_after - round(block.resends)), first_after))
     stopped_us = int(firsts.received_at_us[max(0, first_after - 1)])
@@ -238,7 +238,7 @@ def quiet_source(block: TrafficBlock) -> BlockOutcome:
     outcome, firsts, plan = steady(block), block.firsts, block.plan
     quiet = np.flatnonzero(firsts.source == plan.sources - 1)
     again = firsts.take(np.repeat(quiet, block.rng.poisson(min(0.5, plan.duplicates / QUIET_SHARE), len(quiet))))
-    latest_us = min(plan.receipts / plan.rate * 1e6 * 0.6, 6.0 * _HOUR_US)
+    latest_us = min(plan.receipts / plan.rate * 1e6 * 0.6, 6.0 * HOUR_US)
     delays = block.rng.uniform(latest_us / 3, latest_us, len(again)).astype(np.int64)
     late = replace(again, received_at_us=again.received_at_us + delays, sent_at_us=again.sent_at_us + delays)
     return BlockOutcome(firsts, MadeReceipts.joined([outcome.resends, late]))

@@ -10,8 +10,8 @@ import pytest
 from receiver import Verdict
 from receiver.durable.audit import look
 from receiver.durable.forgetting import retire_sources
-from receiver.durable.retirement import DAY_US
 from receiver.errors import SettingsError, StoreError
+from receiver.quantities import DAY_US
 from receiver.settings import ReceiverSettings
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, UndoError, opened, sizes, undone
