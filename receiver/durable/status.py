@@ -25,6 +25,8 @@ _SECS_BOUNDS = (
 )  # fmt: skip
 """The upper ends of the buckets of times: from a disk that syncs at once to a domain that is waited for."""
 _RECENT = 1_000
+LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
+"""For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
 
 
 class Buckets(NamedTuple):
@@ -62,10 +64,6 @@ class Headroom(NamedTuple):
     """The least of the last 1,000 duplicates; None before the first."""
     shares: Buckets
     """All of them, by bucket."""
-
-
-LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
-"""For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
 
 
 def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], int] = operator.add) -> Any:

@@ -40,6 +40,19 @@ _NO_COUNTS = {
 }
 """Columns with rules of their own, and the key."""
 _NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
+_SEQUENCE = tables.parked.c.sequence.name
+_MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
+_PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
+_STATE_TYPES = value_types(tables.domains, DomainState._fields)
+_ROW_TYPES = value_types(tables.receipts, ReceiptRow._fields)
+_TARGET_TYPES = value_types(tables.targets, tables.targets.c.keys())
+_RECORDED_TYPES = value_types(tables.recorded, tables.recorded.c.keys())
+_MESSAGE_TYPES = value_types(tables.parked, _MESSAGE_COLUMNS)
+_UNPACKED_TYPES = value_types(tables.parked, FIELDS)
+_PACKED_TYPES = value_types(tables.waiting, _PACKED_COLUMNS)
+_MESSAGE_TEXTS = fields_of_kind(FlatMessage, str)
+_MESSAGE_COUNTS = fields_of_kind(FlatMessage, int, is_nullable=False)
+_OBJECTS = fields_of_kind(FlatMessage, Mapping)
 
 
 class _Rule(NamedTuple):
@@ -323,7 +336,7 @@ def _check_packed(store: Snapshot, of_target: Mapping[Any, DomainState]) -> None
 def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set[int]) -> str | None:
     """How a row contradicts its messages, or which of them is in another row too; None if all is well.
 
-    Its numbers are noted in `seen`, in place of those that no further row may have.
+    Its numbers are put into `seen`. Those that no later row can have are taken out, for rows come in order.
     """
     try:
         messages = unpack(raw.runs, raw.packed, raw.tries)
@@ -363,18 +376,3 @@ def _is_object(stored: str) -> bool:
     except NONSENSE:
         return False
     return True
-
-
-_SEQUENCE = tables.parked.c.sequence.name
-_MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
-_PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
-_STATE_TYPES = value_types(tables.domains, DomainState._fields)
-_ROW_TYPES = value_types(tables.receipts, ReceiptRow._fields)
-_TARGET_TYPES = value_types(tables.targets, tables.targets.c.keys())
-_RECORDED_TYPES = value_types(tables.recorded, tables.recorded.c.keys())
-_MESSAGE_TYPES = value_types(tables.parked, _MESSAGE_COLUMNS)
-_UNPACKED_TYPES = value_types(tables.parked, FIELDS)
-_PACKED_TYPES = value_types(tables.waiting, _PACKED_COLUMNS)
-_MESSAGE_TEXTS = fields_of_kind(FlatMessage, str)
-_MESSAGE_COUNTS = fields_of_kind(FlatMessage, int, is_nullable=False)
-_OBJECTS = fields_of_kind(FlatMessage, Mapping)

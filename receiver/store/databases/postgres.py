@@ -26,7 +26,7 @@ from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, Fault, masked, shown
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
-_IN_ERROR = 3  # psycopg.pq.TransactionStatus.INERROR
+_IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
 
 
@@ -100,7 +100,7 @@ def server_run_of(connection: Connection, driver: Any) -> str:
 
 
 def _is_idle(driver: Any) -> bool:
-    return int(driver.info.transaction_status) == 0  # psycopg.pq.TransactionStatus.IDLE
+    return int(driver.info.transaction_status) == _IDLE
 
 
 def has_failed(driver: Any) -> bool:
@@ -109,7 +109,8 @@ def has_failed(driver: Any) -> bool:
 
 
 def autocommits(driver: Any) -> bool:
-    """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that."""
+    """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that;
+    a driver without `info`, as asyncpg, can't say whether there is one."""
     return bool(driver.autocommit) and (not hasattr(driver, "info") or _is_idle(driver))
 
 

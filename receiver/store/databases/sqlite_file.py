@@ -110,6 +110,8 @@ _BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
 """Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
 _SHORTEST_DATABASE_BYTES = 512
+_CLOSING_SECS = 0.05
+"""Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
 
 
 def is_file(url: URL) -> bool:
@@ -227,10 +229,6 @@ def _check_not_removed(connection: FileConnection) -> None:
             f"the log of {connection.path} was removed, and other connections of this process write on to it",
             hint="end them, such as by engine.dispose(), or end the process",
         )
-
-
-_CLOSING_SECS = 0.05
-"""Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
 
 
 def _removed_logs(connection: FileConnection) -> set[_File]:
