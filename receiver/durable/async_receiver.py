@@ -151,7 +151,7 @@ class SerialTasks(_Tasks):
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Have the receiver for a batch. While other batches are in a caller's transaction under way, the domain is locked."""
+        """Have the receiver for a batch, once no other caller's transaction with batches is under way: it has the domain locked."""
 
         def is_free() -> bool:
             own = None if joined is None else joined.get_transaction()
@@ -236,10 +236,9 @@ class SerialTasks(_Tasks):
         try:
             await beginning
         except BaseException as error:
-            # Who gives the receiver back where the batch has begun? `__aexit__` does; without it `abandon_later`.
             if beginning.done() and not beginning.cancelled() and beginning.exception() is not None:
                 self.release()
-            else:
+            else:  # it has begun, or still will, and no `__aexit__` ends it
                 self.abandon_later(batch, error)
             raise
 

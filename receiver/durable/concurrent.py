@@ -98,7 +98,7 @@ class ConcurrentBatch(Batch):
             self._connection.close()
 
     def _use(self, connection: Connection) -> None:
-        # What one of two batches calls a duplicate of the other's receipt would be lost if the other's were taken back.
+        # Of two batches at once, one could drop a message as the duplicate of a receipt that the other then takes back.
         self._batches: set[int] = connection.info.setdefault(_BATCHES, set())
         if self._session.store_id in self._batches:
             raise StoreBusyError("the connection has a batch of the domain under way", hint="end that one first")
@@ -306,7 +306,7 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
     policy.forgotten_ids = deque()
     # What was forgotten by hand has no id any more.
     left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
-    # Few ids come more than once. To release them, all that waits is read: not for a few, then, while much waits.
+    # Few ids come more than once. Releasing these reads all that waits, so a few of them wait until little does.
     if folded < at_most or len(left) > _LEFT_AT_MOST:
         left = claims.release(left)
     return folded, FoldedUpTo(policy, transaction.last_writer, left)
@@ -430,4 +430,4 @@ class FoldingThread:
         known = self._known
         if self.waiting.receipts or known is None or last_writer != known.last_writer:
             return True
-        return bool(known.again or known.policy.forgotten_ids)  # what somebody is at is looked at until nobody is
+        return bool(known.again or known.policy.forgotten_ids)  # ids that an open transaction has are tried again

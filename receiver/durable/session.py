@@ -438,8 +438,8 @@ class Transaction:
                 patience_secs=self._session.patience_secs,
             )
             if state_now == state:
-                # A standby may lack it even so, where the server ended while the commit waited for that. The next commit
-                # waits for both.
+                # The server may have ended while the commit waited for a standby, which may then lack it. Another commit
+                # waits until the standby has both.
                 self.log.record(state, Changes(), before=state)
                 self.log.commit()
         except Exception as error:

@@ -254,7 +254,7 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
 
 
 def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterator[Row]:
-    """What ids need of which both ends are here, and `IdEnds` of others."""
+    """What the ids need whose first and last receipt are both in this chunk; `IdEnds` of the others."""
     at = np.flatnonzero(~linked.is_duplicate | linked.is_last)
     # All receipts before it that aren't duplicates are new.
     new_before = receipts.linked_row.astype(np.int64) - (np.cumsum(linked.is_duplicate) - linked.is_duplicate)
@@ -274,8 +274,8 @@ def first_to_last(
     new_before: Int64s,
     received_at_us: Int64s,
 ) -> tuple[int, int, npt.NDArray[np.intp]]:
-    """What ids need of which both ends are here, by the columns of `IdEnds`: of a ring, and of a time in microseconds; and the
-    rows whose ids lack the other end."""
+    """What the ids need whose first and last receipt are both among these columns of `IdEnds`: a size of a ring, and a time in
+    microseconds. Also the rows whose other end isn't here."""
     order = np.lexsort((is_last, label))
     second = np.flatnonzero(~changes(label[order]))
     first, last = order[second - 1], order[second]

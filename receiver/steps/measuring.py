@@ -306,8 +306,8 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
     """What the chunk's duplicates need of a memory of the domain's latest used ids.
 
-    `alive_from` is `SourceTotals.alive_from` of the chunk. Less the ids that came last up to an earlier receipt, that is how
-    many have come since. So the chunk is put behind the newest earlier receipt of each of its ids, and behind each of these a
+    `alive_from` is `SourceTotals.alive_from` of the chunk. Without the ids that came last up to an earlier receipt, those are the
+    ids that have come since. So the chunk is put behind the newest earlier receipt of each of its ids, and behind each of these a
     row for all ids up to the next.
     """
     from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))

@@ -181,7 +181,7 @@ class _UnitReader:
         seen = np.zeros(len(counts), np.int64)
         seen[: len(self._by_channel)] = self._by_channel
         order = stable_order(channel)
-        # Of the n-th receipt in this order, the number among all of its channel.
+        # Which receipt of its channel in the unit each is, counted from 0.
         number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
         rows = order[number % self._how.sample_rows == 0]
         self._samples.append((channel[rows], running_us[rows], rows + self._report.receipts))

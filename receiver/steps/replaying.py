@@ -12,7 +12,7 @@ receipts that can still change a verdict or a count:
 - what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. What is older was
   forgotten, unless it is in a queue.
 
-More receipts do no harm: behind the newest of its source, a queue loses an older one at once, as it did in truth. So
+More receipts do no harm: a queue loses those that are too old as the source's newer ones follow, as it did in truth. So
 `_sent_at_least` may count too few. A chunk gives a source's newest ids: one more than the largest window, less what the source
 has surely sent since.
 """
@@ -154,7 +154,8 @@ def _note_reached(
     depth: int,
     reached: Int32s,
 ) -> None:
-    """For the chunk behind each entry (see `SourceTotals`), note the newest chunk from which on its series has sent `depth` ids."""
+    """Note, for the chunk after each entry (see `SourceTotals`), since which chunk the entry's series has sent `depth` ids: the
+    newest such chunk of any series."""
     begin, at = 0, 0
     for end in range(len(entry)):
         if entry[end] >> 32 != entry[begin] >> 32:

@@ -148,7 +148,7 @@ class Codec(Generic[_R]):
         columns = [table.c[name] for name in names]
         self.selected = ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
         """The columns for a SELECT, each under the name of its field."""
-        # What `_make` of a named tuple does, which no type of ours says that a record has.
+        # As `_make` of a named tuple, which the bound of `_R` doesn't have.
         self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
         self._encoders = _converters(fields, attrgetter("encode"), few)
         self._decoders = _converters(fields, attrgetter("decode"), few)

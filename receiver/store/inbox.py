@@ -34,7 +34,7 @@ from receiver.store.tables import domains, message_rows, nodes, parked, targets,
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""A deleted row counts as one, and one more for each so many bytes, about as its messages would."""
+"""A deleted row counts as one, and as one more for each so many bytes: about as if each message had its own row."""
 
 
 class TargetState(NamedTuple):
@@ -45,7 +45,7 @@ class TargetState(NamedTuple):
     last_turn: str | None
     store_id: int
     has_unpacked: bool
-    """Whether messages wait for it in rows of their own."""
+    """Whether messages wait for it that a process of an older version has left, each in a row of its own."""
     name: bytes
 
 

@@ -281,7 +281,7 @@ class JoinedLog:
         try:
             self.rows.record(state, changes, before=before)
         except BaseException:
-            with suppress(Exception):  # where the connection is broken, that must not hide by what
+            with suppress(Exception):  # a broken connection fails here too, which must not hide the first error
                 savepoint.rollback()
             raise
         savepoint.commit()

@@ -104,7 +104,7 @@ class Positions:
 
 
 def lock_undropped(connection: Connection, domain_id: int) -> None:
-    """Have nobody drop the domain before the transaction ends, and leave rows that belong to none; others may use it."""
+    """Keep the domain from being dropped until the transaction ends, else its rows would belong to none; others may use it."""
     domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
     if connection.execute(domain.with_for_update(read=True, key_share=True)).first() is None:
         raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")

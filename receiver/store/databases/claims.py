@@ -134,8 +134,8 @@ class Claims:
         """Claim the ids of receipts, and put these down as arrivals; for each in turn its number, and whether its id was
         claimed before.
 
-        An id that comes twice among them is claimed by the first. All have their time. `StoreError` if the domain isn't
-        concurrent any more.
+        An id that comes twice among them is claimed by the first. Each has its `received_at_us`. `StoreError` if the domain
+        isn't concurrent any more.
         """
         most = 1 << _INDEX_BITS
         where = (lock_timeout_ms(patience_secs), self._domain_id, self._domain_id, store_id)
