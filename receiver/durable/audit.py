@@ -21,7 +21,7 @@ from receiver.message import ReceiptRow
 from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import POLICIES
-from receiver.quantities import HOUR_US
+from receiver.quantities import HOUR_US, SECOND_US
 from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
 from receiver.store.codec import printable, to_bytes
@@ -194,7 +194,7 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         arrived = tables.arrivals.c
         unfolded, oldest_us = of_domain(tables.arrivals, func.sum(arrived.receipts), func.min(arrived.received_at_us))
         figures.unfolded_receipts = int(unfolded or 0)
-        figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / 1_000_000)
+        figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / SECOND_US)
     with store.readable():
         figures.positions = _positions(store, state)
     with store.readable():
@@ -312,7 +312,7 @@ def _secs_to_memory_limit(state: DomainState, policy: TwoTierDetector, rebuilt: 
     # What both tiers hold once as many ids leave as come.
     if policy.sources * state.window_size + per_us * state.expiry_us <= limit:
         return None
-    return max(0, limit - policy.remembered_ids) / per_us / 1_000_000
+    return max(0, limit - policy.remembered_ids) / per_us / SECOND_US
 
 
 def _check_retired(store: Snapshot, state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector) -> None:

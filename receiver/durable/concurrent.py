@@ -345,7 +345,7 @@ class FoldingThread:
     """Folds the receipts of a domain in, in a thread of its own, while no other process does."""
 
     def __init__(self, session: DomainSession, engine: Engine) -> None:
-        """`engine` is for a connection of the folder's own, whose session's lock says who folds."""
+        """`engine` is for a connection of its own, whose session's lock says who folds."""
         self._session = session
         self._engine = engine
         self._known: FoldedUpTo | None = None
@@ -394,7 +394,7 @@ class FoldingThread:
         if self._kept is None:
             self._kept = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         claims = self._session.claims_of(self._kept)
-        self._is_folding = claims.try_to_be_the_folder(self._session.store_id)
+        self._is_folding = claims.try_to_lock_folding(self._session.store_id)
         self.waiting = claims.waiting()
         return self._is_folding
 

@@ -25,7 +25,7 @@ from functools import reduce
 from typing import NamedTuple
 
 from receiver.message import Decision, Tier
-from receiver.quantities import HOUR_US
+from receiver.quantities import HOUR_US, SECOND_US
 
 _LOGGER = logging.getLogger("receiver.duplicates")
 _HOURS_BEFORE = 24
@@ -105,7 +105,7 @@ def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
             event.domain,
             event.unique_message_id,
             event.message_source_id or "",
-            event.age_us / 1_000_000,
+            event.age_us / SECOND_US,
             event.distance,
             f", caught by the {event.tier} tier" if event.tier else "",
             "; its body is another one" if event.body_differs else "",

@@ -1,4 +1,4 @@
-"""What a bridge asks of a broker's client: two small interfaces, and the connector for each protocol.
+"""What a bridge asks of a broker's client: small interfaces, and the connectors for each protocol.
 
 A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. Both are
 made connected. After a `BrokerError` they are of no more use: whoever has one closes it and makes another.
@@ -8,8 +8,8 @@ made connected. After a `BrokerError` they are of no more use: whoever has one c
 | `address.py` | the address of a queue or topic |
 | `sockets.py` | the connection to a broker, through TLS or not, and why there is none |
 | `nodes.py` | which node of a cluster is connected to |
-| `amqp.py`, `stomp.py`, `kafka.py` | the source and the sink for each protocol |
-| `kafka_sink.py` | the sinks for Kafka |
+| `amqp.py`, `stomp.py` | the source and the sink for each protocol |
+| `kafka.py`, `kafka_sink.py` | the source for Kafka, and its sinks |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
 | `amqp_sections.py` | the sections of a message by AMQP |

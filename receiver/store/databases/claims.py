@@ -245,7 +245,7 @@ class Claims:
         """Release all claims."""
         self._driver.execute(f"DELETE FROM {claims.name} WHERE domain_id = %s", (self._domain_id,))
 
-    def try_to_be_the_folder(self, store_id: int) -> bool:
+    def try_to_lock_folding(self, store_id: int) -> bool:
         """Whether this connection's session is the one that folds the domain from now on, until it ends."""
         (is_it,) = self._driver.execute("SELECT pg_try_advisory_lock(%s)", (store_id,)).fetchone()
         return bool(is_it)
