@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
     """Makes the policy of a new domain; `SettingsError` where its sizes aren't given."""
 
 
-def wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
+def policy_wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
     """From the arguments of `Receiver.open`; a policy's bare name leaves its sizes to the domain."""
     if policy_text is None:
         stated = _by_settings(settings)

@@ -14,7 +14,7 @@ from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch, FoldingThread, convert
 from receiver.durable.duplicates import OnDuplicate
-from receiver.durable.opening import open_log, wanted
+from receiver.durable.opening import open_log, policy_wanted
 from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
 from receiver.errors import SettingsError, needs_open
@@ -111,8 +111,8 @@ class Receiver(Closing):
                 "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
             )
         store_settings = store_settings or StoreSettings()
-        wants = wanted(settings, policy, reject_batches=reject_batches)
-        opened = open_log(url, key, channel, wants, store_settings)
+        wanted = policy_wanted(settings, policy, reject_batches=reject_batches)
+        opened = open_log(url, key, channel, wanted, store_settings)
         options = BatchOptions(key.name(channel), observe_only, reject_batches, reuse is IdReuse.DELIVER)
         session = DomainSession(opened, options, settings or ReceiverSettings(), store_settings, on_duplicate)
         try:

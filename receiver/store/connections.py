@@ -205,7 +205,7 @@ class KeptConnection(Guarded):
             with self._database.committing(connection):
                 connection.commit()
 
-    def rows(self, query: Executable) -> Sequence[Any]:
+    def read(self, query: Executable) -> Sequence[Any]:
         """The rows of a query, in a transaction of its own."""
         with self.transaction(lambda connection: connection.execute(query).all()) as (_, rows):
             return rows

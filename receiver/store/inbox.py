@@ -125,7 +125,7 @@ class Inbox(Closing):
             targets, domains, domains.c.domain_id == targets.c.domain_id
         )
         # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
-        store_ids = self._reader.rows(select(domains.c.store_id).where(domains.c.domain_id == self._domain_id))
+        store_ids = self._reader.read(select(domains.c.store_id).where(domains.c.domain_id == self._domain_id))
         of_domain = domains.c.store_id.in_([row.store_id for row in store_ids])
         itself = state.where(targets.c.target_id == self.target_id, of_domain).with_for_update(of=targets)
         return str(itself.compile(self._kept.engine, compile_kwargs={"literal_binds": True}))
@@ -182,13 +182,13 @@ class Inbox(Closing):
     def has_waiting(self) -> bool:
         """Whether any message waits for the target, which costs next to nothing however many do."""
         there = (exists().where(table.c.target_id == self.target_id) for table in (waiting, unpacked))
-        ((any_waits,),) = self._reader.rows(select(or_(*there)))
+        ((any_waits,),) = self._reader.read(select(or_(*there)))
         return bool(any_waits)
 
     def waiting(self) -> int:
         """How many messages wait for the target."""
         rows = waiting_by_row()
-        ((count,),) = self._reader.rows(select(func.sum(rows.c.messages)).where(rows.c.target_id == self.target_id))
+        ((count,),) = self._reader.read(select(func.sum(rows.c.messages)).where(rows.c.target_id == self.target_id))
         return int(count or 0)
 
     def elsewhere(self) -> dict[str, int]:
@@ -201,7 +201,7 @@ class Inbox(Closing):
             .group_by(targets.c.target)
             .order_by(targets.c.target)
         )
-        return {printable(target): int(count) for target, count in self._reader.rows(others)}
+        return {printable(target): int(count) for target, count in self._reader.read(others)}
 
     def give_back_space(self) -> bool:
         """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.

@@ -57,7 +57,7 @@ class Positions:
             StoreError: The store can't be reached.
         """
         of_source = select(positions.c.name, positions.c.position).where(*self._itself())
-        return {text_of(name): text_of(position) for name, position in self._reader.rows(of_source)}
+        return {text_of(name): text_of(position) for name, position in self._reader.read(of_source)}
 
     def others(self) -> set[str]:
         """The other sources of the domain that have positions.
@@ -66,7 +66,7 @@ class Positions:
             StoreError: The store can't be reached.
         """
         of_domain = select(positions.c.source).where(positions.c.domain_id == self._domain_id)
-        return {text_of(source) for (source,) in self._reader.rows(of_domain.distinct())} - {self.source}
+        return {text_of(source) for (source,) in self._reader.read(of_domain.distinct())} - {self.source}
 
     def begin(self, at: Mapping[str, str]) -> None:
         """Keep these positions at once, except those that are there already.
