@@ -245,7 +245,7 @@ def read_options(
     from receiver.logs import ReadOptions
 
     # Arrow's own handler, set and reset with each block of a log, may lose an interrupt or end the process by it.
-    pa.enable_signal_handlers(enable=False)
+    pa.enable_signal_handlers(False)
 
     field_of: dict[str, str] = {}
     for item in column_map or ():
