@@ -17,8 +17,6 @@ import os
 import signal
 import sys
 import traceback
-from _thread import interrupt_main
-from threading import Timer
 from typing import Annotated
 
 import typer
@@ -32,7 +30,6 @@ from receiver.report.words import sanitised
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-_OUT_OF_CALLBACK_SECS = 0.01
 _PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -78,7 +75,6 @@ def run(command: typer.Typer = app, name: str = "receiver") -> int:
     """
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))
-    sys.unraisablehook = _interrupt_again
     try:
         with shielded():
             return _status(command, name)
@@ -109,14 +105,6 @@ def _status(command: typer.Typer, name: str) -> int:
             raise
         problem = _refusal(error.__context__)
     return _complain(problem)
-
-
-def _interrupt_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Interrupt the main thread once more where a callback of a C library swallowed that, as LLVM's do while code loads."""
-    if issubclass(unraisable.exc_type, KeyboardInterrupt):
-        Timer(_OUT_OF_CALLBACK_SECS, interrupt_main).start()
-    else:
-        sys.__unraisablehook__(unraisable)
 
 
 def _refusal(error: OSError) -> OutputError:

@@ -240,12 +240,7 @@ def read_options(
     column_map: list[str] | None, time_unit: _Unit | None, time_zone: str, on_error: _OnError
 ) -> ReadOptions:
     """How to read, as these arguments say; `SettingsError` for a `--map` that isn't of its form."""
-    import pyarrow as pa
-
     from receiver.logs import ReadOptions
-
-    # Arrow's own handler, set and reset with each block of a log, may lose an interrupt or end the process by it.
-    pa.enable_signal_handlers(False)
 
     field_of: dict[str, str] = {}
     for item in column_map or ():
