@@ -19,6 +19,7 @@ from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
 from receiver.errors import SettingsError, needs_open
 from receiver.message import not_text
+from receiver.quantities import SECOND_US
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
 
@@ -216,7 +217,7 @@ class ConcurrentReceiver(Receiver):
         figures = super().figures(rate)
         waiting = self._folding.waiting
         if waiting is not None and waiting.oldest_us is not None:
-            age_secs = time.time() - waiting.oldest_us / 1_000_000
+            age_secs = time.time() - waiting.oldest_us / SECOND_US
             return replace(figures, unfolded_receipts=waiting.receipts, unfolded_secs=max(0.0, age_secs))
         return figures
 

@@ -21,6 +21,7 @@ from receiver.errors import OutputError, SettingsError
 from receiver.logs.columns import COLUMNS, ValueKind
 from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding, status_lines_text
 from receiver.logs.writer import in_pieces
+from receiver.quantities import DAY_US
 from receiver.simulate.compiled import Int64s
 from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 ROWS_PER_FILE = 1_000_000
 _GROUP_ROWS = 1 << 17
 """Of a row group: enough to compress well, few enough for tasks to share a file."""
-_DAY_US = 86_400 * 1_000_000
 _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
@@ -221,7 +221,7 @@ def _in_order(receipts: DataFrame, domains: list[str], carry_us: Int64s, parts: 
     rows = receipts.select("UnitReceipts.unit", zipped.alias("zipped")).select("unit", sql.inline("zipped"))
     rows = rows.join(sql.broadcast(numbers), "domain").join(sql.broadcast(carries), "unit")
     rows = rows.withColumns({"domain": sql.col("number"), "key_us": sql.greatest("key_us", "carry_us")})
-    day = sql.date_from_unix_date(sql.expr(f"int(key_us div {_DAY_US})"))
+    day = sql.date_from_unix_date(sql.expr(f"int(key_us div {DAY_US})"))
     rows = rows.withColumns({"day": day, "received_at": sql.timestamp_micros("received_at")})
     ranges = rows.repartitionByRange(parts, "domain", "key_us", "unit", "row")
     # The day, which ascends with the key, is what Spark starts a new file by: it would sort anew by that without.
