@@ -98,7 +98,7 @@ class ConcurrentBatch(Batch):
             self._connection.close()
 
     def _use(self, connection: Connection) -> None:
-        # Of two batches at once, one could drop a message as the duplicate of a receipt that the other then takes back.
+        # Two batches at once: one could drop a message as the duplicate of a receipt that the other then takes back.
         self._batches: set[int] = connection.info.setdefault(_BATCHES, set())
         if self._session.store_id in self._batches:
             raise StoreBusyError("the connection has a batch of the domain under way", hint="end that one first")

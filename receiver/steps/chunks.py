@@ -107,8 +107,8 @@ def cut_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 class _Columns(NamedTuple):
     """Receipts of several units. A column that isn't there is empty."""
 
-    place: Int64s
-    """Unit and row in the unit, of which `_places` makes one number."""
+    receipt_key: Int64s
+    """Unit and row in the unit, of which `_receipt_keys` makes one number."""
     key_us: Int64s
     received_at_us: Int64s
     source: Int32s
@@ -120,9 +120,9 @@ class _Columns(NamedTuple):
         return _Columns._make(values[rows] if len(values) else values for values in self)
 
 
-def _places(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
-    places: Int64s = (np.asarray(unit, np.int64) << np.int64(32)) | row
-    return places
+def _receipt_keys(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
+    keys: Int64s = (np.asarray(unit, np.int64) << np.int64(32)) | row
+    return keys
 
 
 def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _Columns, list[str]]]:
@@ -153,7 +153,7 @@ def _columns_of(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns
         begins = (int(plan.unit_number[each.unit]) for each in pieces)
         row_id = joined(np.int64, (begin + row for begin, row in zip(begins, rows, strict=True)))
     receipts = _Columns(
-        place=joined(np.int64, (_places(each.unit, row) for each, row in zip(pieces, rows, strict=True))),
+        receipt_key=joined(np.int64, (_receipt_keys(each.unit, row) for each, row in zip(pieces, rows, strict=True))),
         key_us=joined(np.int64, (each.key_us if len(each.key_us) else each.received_at_us for each in pieces)),
         received_at_us=column(pieces, "received_at_us", np.int64),
         source=source,
@@ -197,7 +197,7 @@ def _assembled(
     source, used_sources = used(checked.source, sources)
     received_at_us = np.maximum(np.maximum.accumulate(checked.received_at_us), before_us)
     is_clamped = not np.array_equal(received_at_us, checked.received_at_us)
-    linked_row = _rows_of(links, checked.place)
+    linked_row = _rows_of(links, checked.receipt_key)
     by_row = np.argsort(linked_row)
     begins = np.cumsum([0, *(len(each.unit) for each in links)])
     ref_at = joined(np.int64, (begin + each.ref_at for begin, each in zip(begins, links, strict=False)))
@@ -221,13 +221,13 @@ def _assembled(
     return receipts, _Linked(*(column(links, name, np.bool_)[by_row] for name in _Linked._fields))
 
 
-def _rows_of(links: Sequence[Links], place: Int64s) -> Int32s:
-    """The row in the chunk of each receipt that links name by unit and row; `place` is that of the chunk's receipts."""
-    by_place = order_unless_sorted(place)
-    wanted = joined(np.int64, (_places(each.unit, each.unit_row) for each in links))
-    rows = np.searchsorted(place, wanted, sorter=by_place)
-    rows = rows if by_place is None else by_place.take(rows, mode="clip")
-    if not np.array_equal(place.take(rows, mode="clip"), wanted):
+def _rows_of(links: Sequence[Links], receipt_key: Int64s) -> Int32s:
+    """The row in the chunk of each receipt that links name by unit and row; `receipt_key` is that of the chunk's receipts."""
+    by_key = order_unless_sorted(receipt_key)
+    wanted = joined(np.int64, (_receipt_keys(each.unit, each.unit_row) for each in links))
+    rows = np.searchsorted(receipt_key, wanted, sorter=by_key)
+    rows = rows if by_key is None else by_key.take(rows, mode="clip")
+    if not np.array_equal(receipt_key.take(rows, mode="clip"), wanted):
         raise AssertionError("links are of other receipts than those of their chunk")
     return rows.astype(np.int32)
 

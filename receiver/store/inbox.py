@@ -320,8 +320,8 @@ class Lease:
         """The rows that wait, in order; all, or the first."""
         limit = "" if at_most is None else f" LIMIT {at_most:d}"
         statement = f"SELECT first_sequence, last_sequence, runs, length(packed){and_column} {self._from}{where}"
-        found = driver_of(self.connection).execute(f"{statement} ORDER BY first_sequence{limit}").fetchall()
-        return [_Row(*values) for values in found]
+        rows = driver_of(self.connection).execute(f"{statement} ORDER BY first_sequence{limit}").fetchall()
+        return [_Row(*values) for values in rows]
 
     def _rows_with(self, numbers: AbstractSet[int]) -> list[_Row]:
         if not numbers:

@@ -75,7 +75,7 @@ OF_MESSAGE = {
 OF_RECEIPT = {name: kind for name, kind in get_type_hints(StoredMessage).items() if name != "message"} | {
     "sequence": int
 }
-"""Those that a `StoredMessage` has beside it; every message that is kept has a sequence number."""
+"""The fields that a `StoredMessage` has beside its `Message`, with their types. Each kept message has a sequence number."""
 _HINTS = OF_RECEIPT | OF_MESSAGE
 _FIRST = ("sequence", "received_at_us", "jms_timestamp_ms", "tries", "redelivered", "is_text")
 """The wide numbers and then the narrow ones: PostgreSQL pads a narrow column before a wide one."""

@@ -42,7 +42,8 @@ class AmqpSource(AmqpLink):
         self._at_most = 1
         """How many messages were last asked for at once."""
         self._most_unsettled = 1
-        """How many messages may not be acknowledged once as many have come as were last asked for."""
+        """The most messages that may be unsettled: what wasn't acknowledged when messages were last asked for, and as many again
+        as were asked for."""
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()

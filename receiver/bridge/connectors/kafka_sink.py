@@ -116,7 +116,7 @@ class KafkaSink(_Producing):
             raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
 
     def _left_unanswered(self) -> int:
-        """Wait as long as answers come; how many haven't come."""
+        """Wait as long as answers come. Returns how many messages have none."""
         left, until = len(self._producer), time.monotonic() + ANSWER_SECS
         while left and self._failure is None and time.monotonic() < until:
             before, left = left, self._producer.flush(_POLL_SECS)

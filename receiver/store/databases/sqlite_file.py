@@ -108,7 +108,7 @@ if hasattr(os, "register_at_fork"):
 
 _BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
-"""Of SQLite's write-ahead log once all of it is in the file: what a larger transaction needed is given back."""
+"""The most that the write-ahead log keeps once all of it is in the file: what a larger transaction needed is given back."""
 _SHORTEST_DATABASE_BYTES = 512
 _CLOSING_SECS = 0.05
 """Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
