@@ -187,6 +187,9 @@ class Nodes(Generic[_Node]):
         """Whether it runs, and nothing is done to it."""
         return node.pid is not None and node not in self._frozen and node not in self.network.away
 
+    def whole_nodes(self) -> Sequence[_Node]:
+        return [node for node in self.nodes if self.is_whole(node)]
+
     def close(self) -> None:
         for node in self.nodes:
             node.close()

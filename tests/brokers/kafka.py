@@ -4,6 +4,8 @@ import os
 import subprocess
 import time
 import uuid
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,10 @@ class WithTopics:
     """Where clients connect to, `bootstrap.servers`."""
     replicas = 1
 
+    @abstractmethod
+    def whole_nodes(self) -> Sequence["Broker"]:
+        """Those that answer."""
+
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers})
 
@@ -45,7 +51,8 @@ class WithTopics:
         admin = self.admin()  # kept by its name, for its answers end with it
         made = admin.create_topics([NewTopic(topic, partitions, **given)], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
-        until(lambda: self.leaders(topic) == partitions)
+        # Each node hears of it by itself, and a client asks whichever it likes.
+        until(lambda: all(node.leaders(topic) == partitions for node in self.whole_nodes()))
 
     def new_topic(self, partitions: int = 1, **config: str) -> str:
         """The name of a topic of its own."""
@@ -103,6 +110,9 @@ class Broker(WithTopics, Server):
         }
         """Of its configuration, by which it is made at the first start."""
 
+    def whole_nodes(self) -> Sequence["Broker"]:
+        return [self]
+
     def start(self) -> None:
         """Start and wait until it is up."""
         config = self._folder / "server.properties"
@@ -122,7 +132,7 @@ class Broker(WithTopics, Server):
         (data / ".kafka_cleanshutdown").unlink()  # so that it looks what is left
 
 
-class Cluster(WithTopics, Nodes[Broker]):
+class Cluster(Nodes[Broker], WithTopics):
     """Three nodes, each broker and controller, of which two are enough to go on. What is written is safe on two."""
 
     replicas = 3
@@ -152,15 +162,14 @@ class Cluster(WithTopics, Nodes[Broker]):
         """The node that leads a partition now, as a node says that is in touch with the others; waits until there is one."""
 
         def asked() -> Broker | None:
-            there = next(node for node in self.nodes if self.is_whole(node))
-            shown = there.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
+            shown = self.whole_nodes()[0].admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
             number = shown.partitions[partition].leader
             return self.nodes[number - 1] if number > 0 and self.is_whole(self.nodes[number - 1]) else None
 
         return until(asked)
 
 
-class Apart(WithTopics, Nodes[Broker]):
+class Apart(Nodes[Broker], WithTopics):
     """Two nodes, 1 and 2, of which the first is the controller."""
 
     def __init__(self, home: Path, folder: Path) -> None:
