@@ -157,6 +157,11 @@ def _version(connection: Connection, address: str) -> str | None:
     if stamp is not None and set(stamp) != {"version_num"}:
         raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
     versions = [] if stamp is None else connection.scalars(text(_SQL_VERSIONS)).all()
+    for table in database_of(connection).unlogged_tables(connection):
+        raise StoreError(
+            f"{address}: the table {table} is UNLOGGED, so a crash of the server empties it",
+            hint=f"ALTER TABLE {table} SET LOGGED",
+        )
     # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])

@@ -15,7 +15,7 @@ from receiver.store.databases import store_url as url_of
 from receiver.store.databases import translated
 from receiver.store.databases.database import OTHER_DATABASE
 from receiver.store.schema import examined, migrate, open_store_engine
-from receiver.store.tables import METADATA, REVISION
+from receiver.store.tables import METADATA, REVISION, VERSION_TABLE
 from tests.postgres import sqlalchemy_url, wheel_server
 from tests.stores import contents, engine_of, execute
 
@@ -178,6 +178,16 @@ def test_a_table_that_was_changed(case, way, store_url):
         way(url_of(store_url))
     assert caught.value.message.endswith(f": the table receiver_joined is another's: it {problem}")
     assert caught.value.hint == OTHER_DATABASE
+
+
+@pytest.mark.parametrize("table", [*METADATA.tables, VERSION_TABLE])
+def test_a_table_that_a_crash_of_the_server_empties(table, way, postgres_url):
+    make(postgres_url)
+    execute(postgres_url, f"ALTER TABLE {table} SET UNLOGGED")
+    with pytest.raises(StoreError, match=f"the table {table} is UNLOGGED") as caught:
+        way(url_of(postgres_url))
+    execute(postgres_url, caught.value.hint)
+    way(url_of(postgres_url))
 
 
 def test_two_versions_at_once(way, store_url):

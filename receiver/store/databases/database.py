@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,7 +104,7 @@ class Database(ABC):
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
     sql_columns: str
     """Selects table, name and type of each column of the tables with `OUR_NAMES`. A column that isn't a plain one, such as a
-    generated one, is missing there, or has no such type."""
+    generated one, is missing there, or has no such type. So is a table that a crash empties."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
@@ -175,6 +175,10 @@ class Database(ABC):
 
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
         """Have a process forked off ask `is_idle` whether the connection was between transactions."""
+
+    def unlogged_tables(self, _connection: Connection) -> Sequence[str]:
+        """Those of our tables that a crash of the server empties."""
+        return ()
 
     def accept_broken_text(self, driver: Any) -> None:
         """Have text that isn't valid read as far as it goes, rather than fail."""

@@ -348,8 +348,13 @@ class Postgres(Database):
         'SELECT c.relname, a.attname, replace(upper(format_type(a.atttypid, a.atttypmod) COLLATE "C"),'
         " 'CHARACTER VARYING', 'VARCHAR') FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
         " JOIN pg_type t ON t.oid = a.atttypid AND t.typcollation = a.attcollation"
-        " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence <> 't'"
+        " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence = 'p'"
         f" AND a.attnum > 0 AND NOT a.attisdropped AND c.relname IN ({OUR_NAMES})"
+    )
+
+    _SQL_UNLOGGED = (
+        "SELECT relname FROM pg_class WHERE pg_table_is_visible(oid) AND relkind = 'r' AND relpersistence = 'u'"
+        f" AND relname IN ({OUR_NAMES}) ORDER BY relname"
     )
 
     def checked(self, url: URL) -> URL:
@@ -399,6 +404,9 @@ class Postgres(Database):
 
     def check_concurrent(self) -> None:
         """They can be."""
+
+    def unlogged_tables(self, connection: Connection) -> Sequence[str]:
+        return connection.scalars(text(self._SQL_UNLOGGED)).all()
 
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
