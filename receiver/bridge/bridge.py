@@ -201,10 +201,7 @@ class Bridge:
     def begin(self, *, waits: bool) -> bool:
         """Connect with all that it needs; False if a stop was asked for before that was done."""
         for step in (self._target.connect, self._flow.prepare, self._connect_source):
-            self.health.moves()
-            if not waits:
-                step()
-            elif not self._until_done(step):
+            if not self._until_done(step, waits=waits):
                 return False
         self.has_started = True
         return True
@@ -327,8 +324,8 @@ class Bridge:
         while self._flow.deliver_waiting() and not self.is_stopping:
             self.health.moves()
 
-    def _until_done(self, action: Callable[[], object]) -> bool:
-        """Try again after growing pauses until it works; False if a stop was asked for before it did."""
+    def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
+        """Try again after growing pauses until it works, if it `waits`; False if a stop was asked for before it did."""
         retries = None
         while True:
             self.health.moves()
@@ -336,7 +333,7 @@ class Bridge:
                 action()
             except ReceiverError as error:
                 retries = retries or Retries(_BACKOFF)
-                if not may_pass(error) or retries.is_meant(error):
+                if not may_pass(error) or retries.is_meant(error) or not (waits or self.is_stopping):
                     raise
                 self._complain(error, "step")
             else:

@@ -248,6 +248,17 @@ def test_a_signal_is_answered_at_once_and_figures_wait_for_the_first_connection(
     assert "JMS Status" not in running.said
 
 
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_as_ever_if_the_broker_is_lost_before_it_answers(tmp_path, mute_broker, how, status):
+    address, listening = mute_broker
+    running = Running(tmp_path, address, "file:x", *STORE)
+    with listening.accept()[0]:
+        running.process.send_signal(how)
+        running.until(lambda: "stopping after what is under way" in running.said)
+    assert running.ends() == status
+    assert "error:" not in running.said
+
+
 # What it refuses
 
 NOWHERE = f"amqp://{HOST}:1/orders"
