@@ -180,6 +180,19 @@ def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
     assert route.effects() == ["1", "2"]
 
 
+def test_what_is_cut_time_and_again_is_kept_aside_once(route):
+    """As where the disk of the store is full, and nothing that was written can be confirmed for hours."""
+    send(route, "1", "2")
+    for _ in range(3):
+        route.run(dies="delivered")
+    lines, aside = route.file.read_bytes(), route.file.with_name(f"{route.file.name}.unconfirmed-1")
+    assert [each.read_bytes() for each in route.file.parent.glob("*.unconfirmed-*")] == [lines]
+    aside.write_bytes(lines[:10])  # here the copy ended on a full disk
+    route.run()
+    assert [each.read_bytes() for each in route.file.parent.glob("*.unconfirmed-*")] == [lines]
+    assert route.effects() == ["1", "2"]
+
+
 def test_the_store_is_no_target(route, tmp_path):
     with pytest.raises(SettingsError, match="is the store"):
         open_from(route, route._source, f"file:{tmp_path / '.' / 'receiver.db'}")

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from io import FileIO
 from itertools import count
 from pathlib import Path
@@ -201,14 +202,22 @@ class FileTarget:
         self._length, self._tail = confirmed, tail
 
     def _kept_aside(self, start: int) -> Path:
-        """Copy what is beyond to a file beside, and return its path: a store that lost its last commits had confirmed it."""
+        """Copy what is beyond to a file beside, and return its path: a store that lost its last commits had confirmed it.
+
+        A file that has its beginning is used again: while the store can't commit, each try leaves the same bytes.
+        """
         assert self._file is not None  # noqa: S101 - just opened
-        aside = next(name for number in count(1) if not (name := Path(f"{self._path}.unconfirmed-{number}")).exists())
-        self._file.seek(start)
-        with aside.open("xb") as copy:
-            shutil.copyfileobj(self._file, copy)
-            copy.flush()
-            os.fsync(copy.fileno())
+        numbers = count(1)
+        while True:
+            aside = Path(f"{self._path}.unconfirmed-{next(numbers)}")
+            with aside.open("a+b") as copy:
+                self._file.seek(start)
+                copy.seek(0)
+                if all(self._file.read(len(piece)) == piece for piece in iter(partial(copy.read, _TAIL_BYTES), b"")):
+                    shutil.copyfileobj(self._file, copy)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+                    break
         sync_folder(aside.parent)
         return aside
 
