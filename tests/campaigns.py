@@ -118,10 +118,12 @@ def _row(name: str, lines: list[Line], *, of_which: bool = True) -> str:
 
 
 def _commit() -> str:
-    said = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return said.stdout.strip()
+    """Empty where there is no git, or no clone."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        return ""
 
 
 if __name__ == "__main__":
