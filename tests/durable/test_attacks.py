@@ -251,6 +251,19 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
     engine.dispose()
 
 
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_server_that_becomes_read_only(fresh_postgres_url, concurrent):
+    """As the old primary does in a switchover, and goes on: the address leads to the new one by then."""
+    with opened(fresh_postgres_url, concurrent=concurrent) as receiver:
+        with receiver.batch() as batch:
+            batch.receive("a")
+            batch.connection.execute(text("SET default_transaction_read_only = on"))
+        if concurrent:
+            with pytest.raises(StoreError, match="it is read-only"):
+                send(receiver, "b")
+        assert send(receiver, "b", "a") == [NEW, DUPLICATE]
+
+
 @pytest.mark.parametrize("count", [1, 10])  # on PostgreSQL, one receipt is recorded by the message that commits
 def test_a_domain_changed_though_it_was_locked(store_url, count):
     ids = [f"id {number}" for number in range(count)]

@@ -26,6 +26,7 @@ from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, Fault, masked, shown
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
+_READ_ONLY = "25006"
 _IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
 
@@ -171,9 +172,14 @@ class PostgresRows(sql_rows.SqlRows):
             # Else the driver would begin a transaction of its own, and wait for that.
             self.driver.autocommit = True
             self.server_run = server_run_of(self.connection, self.driver)
-        with self.driver.pipeline():
-            self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
-            self.cursor.execute(select, (self.domain_id,))
+        try:
+            with self.driver.pipeline():
+                self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
+                self.cursor.execute(select, (self.domain_id,))
+        except Exception as error:
+            if getattr(error, "sqlstate", None) == _READ_ONLY:  # the address may lead to another server by now
+                self.driver.close()
+            raise
         values: tuple[Any, ...] | None = self.cursor.fetchone()
         return values
 
@@ -273,7 +279,7 @@ _FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll i
 _CANCELLED = Fault("the server cancelled the statement", "try again, or raise its statement_timeout for this user")
 _FAULTS = {
     "08": _LOST,
-    "25006": database.READ_ONLY,
+    _READ_ONLY: database.READ_ONLY,
     "25P02": _FAILED_BEFORE,
     "25P03": _TOO_LONG,
     "25P04": _TOO_LONG,
@@ -309,6 +315,7 @@ _IN_WORDS = {
     'role "': _REFUSED,
     'database "': _NO_SUCH_DATABASE,
     "database system is": _NOT_READY,
+    "session is read-only": database.READ_ONLY,
     "connection failed": _UNREACHABLE,
     "connection is bad": _UNREACHABLE,
     "failed to resolve": _UNREACHABLE,
