@@ -10,7 +10,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED
 from receiver.bridge.targets.broker_target import ORIGINAL_DUPLICATE_ID, BrokerTarget
-from receiver.errors import MessageRefusedError
+from receiver.errors import BrokerError, MessageRefusedError
 from receiver.settings import ReceiverSettings
 from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route, message, send
@@ -59,6 +59,31 @@ def test_a_message_that_its_target_can_not_have_is_not_tried_again(tmp_path, sql
     assert "'map' can't go there, and is" in caplog.text
     if mode.keeps:
         assert [(row.unique_message_id, row.tries) for row in parked_rows(sqlite_url)] == [("map", 1)]
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.AT_LEAST_ONCE, Mode.BEST_EFFORT])
+def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlite_url, mode):
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+
+    class Full:
+        """A sink that takes two of the messages."""
+
+        def send(self, messages):
+            self.accepted = len(messages[:2])
+            with route.broker.sink("out") as sink:
+                sink.send(messages[:2])
+            if len(messages) > 2:
+                raise BrokerError("it is full")
+
+        def close(self):
+            pass
+
+    route.send(*(message(str(number)) for number in range(5)))
+    target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
+    bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == ["0", "1", "2", "3", "4"]
+    assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])

@@ -143,8 +143,9 @@ class Sink(Protocol):
     """Sends messages to one queue or topic.
 
     It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If it
-    is false, the bridge warns that messages may come twice. It may have a method `check`, which raises a `BrokerError` if
-    the connection is known to have ended, and doesn't wait.
+    is false, the bridge warns that messages may come twice. It may have an attribute `accepted`: how many of its messages, from
+    the first on, the broker has confirmed when `send` raises an error. It may have a method `check`, which raises a
+    `BrokerError` if the connection is known to have ended, and doesn't wait.
     """
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -155,7 +156,7 @@ class Sink(Protocol):
                 broker takes. This message isn't tried again.
             MessageRefusedError: The broker refused one of the messages. Others may have been sent. To find it, send them
                 one by one, each by a sink that still works.
-            BrokerError: It isn't known whether any was sent. Send all of them again.
+            BrokerError: It isn't known whether any was sent behind those `accepted`. Send these again.
         """
 
     def close(self) -> None:

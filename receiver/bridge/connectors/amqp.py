@@ -249,18 +249,24 @@ class AmqpSink(AmqpLink):
     """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
+        self.accepted = 0
         self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
         super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
+        self.accepted = 0
         # All of them before the first is sent: then none is if one can't be.
         outgoing = [encoded(message) for message in messages]
         with self._changed:
             self._check()
             self._check_sizes(outgoing)
             self._outgoing.extend(outgoing)
-            self._wait_for(self._ask(len(outgoing)))
+            before = self._done
+            try:
+                self._wait_for(self._ask(len(outgoing)))
+            finally:
+                self.accepted = self._done - before
 
     def check(self) -> None:
         with self._changed:
@@ -303,7 +309,10 @@ class AmqpSink(AmqpLink):
                 "a message isn't accepted: no queue gets it", hint="bind a queue to it, or create the missing one"
             )
         elif delivery.remote_state != proton.Delivery.REJECTED or condition is None:
-            self._fail(f"a message isn't accepted: {condition or delivery.remote_state}")
+            self._fail(
+                f"a message isn't accepted: {condition or 'the broker says no more'}",
+                hint="see whether the queue is full, and the broker's log",
+            )
         elif condition.name == _IS_FULL:
             self._fail(f"a message isn't accepted: {condition.description or condition.name}")
         elif condition.name in REFUSALS:

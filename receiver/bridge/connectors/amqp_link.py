@@ -313,7 +313,7 @@ class AmqpLink(Closing):
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
         if now - self._moved_at > sockets.ANSWER_SECS:
-            self._fail_with(sockets.mute(self._address))
+            self._fail_with(sockets.mute(self._address, is_met=self._is_open))
 
     def _count_done(self) -> None:
         self._done += 1

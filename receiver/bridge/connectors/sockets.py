@@ -57,11 +57,13 @@ def connected(address: BrokerAddress) -> socket.socket:
     return link
 
 
-def mute(address: BrokerAddress, secs: float | None = None) -> BrokerError:
-    """The error for a broker that doesn't answer within so many seconds, by default `ANSWER_SECS`."""
+def mute(address: BrokerAddress, secs: float | None = None, *, is_met: bool = False) -> BrokerError:
+    """The error for a broker that doesn't answer within so many seconds, by default `ANSWER_SECS`; `is_met`: it has before."""
     return BrokerError(
         f"{address}: no answer in {ANSWER_SECS if secs is None else secs:g} s",
-        hint=port_hint(address.protocol, tls=address.tls),
+        hint="see its log: it may be short of memory or disk, or the queue full"
+        if is_met
+        else port_hint(address.protocol, tls=address.tls),
     )
 
 

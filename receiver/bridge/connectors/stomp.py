@@ -95,6 +95,7 @@ class StompSink(Closing):
     """Messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
+        self.accepted = 0
         self._session = StompSession(address)
         self.product = self._session.product
         self.drops_known_ids = self.product.drops_known_ids
@@ -109,8 +110,9 @@ class StompSink(Closing):
         self._session.is_ready = True
 
     def send(self, messages: Sequence[Message]) -> None:
+        self.accepted = 0
         self._session.check()
-        dialect = self.product.stomp
+        dialect, before = self.product.stomp, self._session.confirmed
         # All of them before the first is sent: then none is if one can't be.
         frames = [
             Frame("SEND", encoded_headers(message, dialect) | self._headers, message.body) for message in messages
@@ -118,6 +120,7 @@ class StompSink(Closing):
         try:
             self._session.ask(*frames)
         except BrokerError as error:
+            self.accepted = self._session.confirmed - before
             most_bytes = dialect.cuts_above_bytes
             if most_bytes is None or not self._session.was_cut:
                 raise

@@ -53,6 +53,10 @@ class StompSession:
         """Whether login and destination are accepted, so that an error is about something else."""
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._receipts = map(str, count(1))
+        self._given: set[str | None] = set()
+        """Receipts that came before one of an earlier frame."""
+        self.confirmed = 0
+        """How many frames have a receipt, from the first on."""
         self._broken: BrokerError | None = None
         self.was_cut = False
         """Whether the broker ended the connection, or who stands between, before either side had said why."""
@@ -133,6 +137,10 @@ class StompSession:
         if frame.command == "MESSAGE":
             self.messages.put(frame)
         elif frame.command == "RECEIPT":
+            self._given.add(frame.headers.get("receipt-id"))
+            while (following := str(self.confirmed + 1)) in self._given:
+                self._given.discard(following)
+                self.confirmed += 1
             self._answers.put(frame.headers.get("receipt-id"))
         elif frame.command == "CONNECTED":
             self._agree(frame.headers)
@@ -180,7 +188,7 @@ class StompSession:
             moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
             quiet_secs = time.monotonic() - moved_at
             if quiet_secs >= self._patience_secs:
-                self._break(sockets.mute(self.address))
+                self._break(sockets.mute(self.address, is_met=self.is_ready))
             self.check()
             with suppress(queue.Empty):
                 answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")

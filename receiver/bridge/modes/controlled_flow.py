@@ -73,6 +73,8 @@ class ControlledFlow(KeepingFlow):
         while left:
             numbers = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
+            if outcome.error is not None:  # those that arrived can't be confirmed alone
+                raise outcome.error
             self.figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
             gives_up = [

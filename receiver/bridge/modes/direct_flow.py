@@ -52,6 +52,8 @@ class DirectFlow(Flow):
             self.figures.delivered += len(outcome.delivered)
             self.figures.failed += len(outcome.failed)
             self.figures.waiting = len(self._waiting)
+            if outcome.error is not None:
+                raise outcome.error
         if why:
             raise OutputError(f"{self.target.name}: a message failed: {why}", hint="it is tried again")
         return False

@@ -151,6 +151,8 @@ class Dispatcher:
         self._failures.parked += parked
         self._confirmed_bytes += sum([len(messages[index].body) for index in outcome.delivered])
         self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
+        if outcome.error is not None:
+            raise outcome.error
         return has_more
 
     def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
-from receiver.errors import MessageRefusedError, MessageUnfitError
+from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.inbox import Lease
 
 
@@ -24,7 +24,8 @@ from receiver.store.inbox import Lease
 class Outcome:
     """What became of messages, by their index among those that were to be delivered.
 
-    A message in neither field wasn't tried: an earlier one of its source failed, or those before took too long.
+    A message in neither of the first two fields wasn't tried, or nobody knows whether it arrived: an earlier one of its source
+    failed, those before took too long, or there is an `error`.
     """
 
     delivered: list[int] = field(default_factory=list)
@@ -33,6 +34,8 @@ class Outcome:
     """Messages that failed by themselves, each with the reason."""
     final: set[int] = field(default_factory=set)
     """The failed ones that would fail however often they were tried."""
+    error: BrokerError | None = None
+    """Why the target took no more than the delivered ones; to be raised once they are confirmed."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:

@@ -118,6 +118,8 @@ class BrokerTarget(SinkTarget[Sink]):
         super().__init__(name, connect, ids)
         self._adds_duplicate_ids = adds_duplicate_ids
         self._has_warned = False
+        self._accepted = 0
+        """How many messages, from the first on, the broker had taken when it last failed."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -132,7 +134,12 @@ class BrokerTarget(SinkTarget[Sink]):
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self.warn_of_expired(messages)
-        if self._refusal(messages, lease) is None:
+        try:
+            refusal = self._refusal(messages, lease)
+        except BrokerError as error:
+            # A broker that has no room for all of them would get the first ones again and again.
+            return Outcome(list(range(self._accepted)), error=error)
+        if refusal is None:
             return Outcome.all_of(messages)
         # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
         return one_by_one(messages, lambda message: self._refusal([message], lease))
@@ -142,6 +149,7 @@ class BrokerTarget(SinkTarget[Sink]):
         try:
             self.connect().send([self.outgoing(message, self._duplicate_id(message, lease)) for message in messages])
         except BrokerError as error:
+            self._accepted = getattr(self._sink, "accepted", 0)
             self.close()
             if not isinstance(error, MessageRefusedError):
                 raise
