@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
-from sqlalchemy import event, inspect, text
+from sqlalchemy import event, inspect, make_url, text
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
@@ -17,7 +17,7 @@ from receiver.store.databases import store_url as url_of
 from receiver.store.schema import examined, open_store_engine
 from receiver.store.tables import METADATA, REVISION, VERSION_TABLE, domains
 from tests.postgres import fresh_database
-from tests.stores import engine_of
+from tests.stores import engine_of, execute
 
 ALL_TABLES = {*METADATA.tables, VERSION_TABLE}
 PROCESSES, ROUNDS = 4, 5
@@ -167,10 +167,11 @@ def test_a_transaction_begun_on_the_drivers_connection_is_joined(sqlite_url):
 
 
 def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url):
-    with engine_of(fresh_postgres_url).execution_options(isolation_level="AUTOCOMMIT").connect() as c:
-        for name, value in {"default_transaction_isolation": "serializable", "lock_timeout": "'7h'"}.items():
-            c.execute(text(f"ALTER DATABASE {c.engine.url.database} SET {name} = {value}"))
-    store = opened(fresh_postgres_url, lock_timeout_secs=2.5)
+    defaults = ("default_transaction_isolation = serializable", "lock_timeout = '7h'", "quote_all_identifiers = on")
+    name = make_url(fresh_postgres_url).database
+    execute(fresh_postgres_url, *(f"ALTER DATABASE {name} SET {default}" for default in defaults))
+    for _ in range(2):  # made, and found
+        store = opened(fresh_postgres_url, lock_timeout_secs=2.5)
     names = ("transaction_isolation", "lock_timeout", "client_encoding", "application_name")
     assert [scalar(store, f"SHOW {name}") for name in names] == ["read committed", "2500ms", "UTF8", "receiver"]
     named = opened(fresh_postgres_url + ("&" if "?" in fresh_postgres_url else "?") + "application_name=bridge")

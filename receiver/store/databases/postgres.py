@@ -489,7 +489,8 @@ def _engine(
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
-        for name, value in session.items():
+        # Quoted, the names of types would be no types to SQLAlchemy.
+        for name, value in {**session, "quote_all_identifiers": "off"}.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         connection.commit()
 
