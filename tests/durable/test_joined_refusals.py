@@ -127,6 +127,19 @@ def test_a_connection_with_another_file_attached(tmp_path, has_the_store):
         assert ids.next() == "1:a"
 
 
+def test_another_file_that_is_attached_inside_the_batch(tmp_path):
+    attach = text(f"ATTACH '{tmp_path}/other.db' AS other")
+    with opened(f"sqlite:///{tmp_path}/store.db") as orders:
+        engine, at_the_end = create_engine(orders.session.url, poolclass=NullPool), "another file attached"
+        with engine.connect() as caller, refused(SettingsError, at_the_end), orders.batch(caller) as batch:
+            batch.receive("x")
+            batch.connection.execute(attach)
+        with refused(OperationalError, "too many attached"), orders.batch() as batch:
+            batch.receive("x")
+            batch.connection.execute(attach)
+        assert send(orders, "x") == [NEW]
+
+
 def test_a_connection_to_another_database(fresh_postgres_url, postgres_url):
     with opened(fresh_postgres_url) as ours:
         with create_engine(postgres_url, poolclass=NullPool).connect() as connection, refused(StoreError):

@@ -149,6 +149,7 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.lock)
 
     def is_joined(self) -> bool:
+        _refuse_attached(self.driver)  # since it was joined
         # SQLite rolls all back by itself where a disk is full or a statement interrupted, and the driver then begins another.
         try:
             self.driver.execute(f"RELEASE {_JOINED}")

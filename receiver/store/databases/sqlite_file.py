@@ -165,6 +165,7 @@ def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
         connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
         # Some builds overwrite all that is deleted: an empty page would be read and written once more for that alone.
         connection.execute("PRAGMA secure_delete = FAST")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a commit to two files isn't one
         connection.note_log()
     except BaseException:
         connection.close()
