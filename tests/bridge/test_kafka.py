@@ -254,6 +254,17 @@ def test_what_is_not_there_is_refused(kafka, topic):
         source_of(f"kafka://{HOST}:1/{topic}?group=g")
 
 
+def test_a_group_of_other_clients_is_refused(kafka, topic):
+    other = Consumer({"bootstrap.servers": kafka.servers, "group.id": "g", "partition.assignment.strategy": "range"})
+    other.subscribe([topic])
+    while not other.assignment():
+        other.poll(0.1)
+    refused = pytest.raises(BrokerRefusedError, match="other clients are in this group")
+    with source_of(kafka.address(topic, "g")) as source, refused:
+        take_all(source)
+    other.close()
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

@@ -222,6 +222,13 @@ def test_a_durable_subscription_gets_what_was_sent_while_nobody_listened(address
             assert source.take(1, wait_secs=NEVER_SECS) == []
 
 
+def test_a_subscription_that_another_has_is_refused_by_classic(address, caplog):
+    subscribed = address("classic", f"topic/news-{uuid.uuid4().hex}?subscription=bridge-{uuid.uuid4().hex}")
+    with source_of(subscribed), pytest.raises(BrokerRefusedError, match="already connected"):
+        source_of(subscribed)
+    assert "unknown product" not in caplog.text
+
+
 def test_a_topic_of_rabbitmq_is_a_key_of_its_exchange(rabbit, address):
     key = f"news-{uuid.uuid4().hex}"
     there = address("rabbitmq", f"topic/{key}")

@@ -159,6 +159,8 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
             hint = (
                 f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
             )
+        elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
+            hint = "other clients are in this group, and share its partitions in another way: name a group for bridges alone"
         return BrokerRefusedError(f"{why} ({error.name()})", hint=hint)
     unanswered = error.code() in _UNANSWERED
     return BrokerError(why, hint=port_hint("kafka", tls=address.tls) if unanswered else "connect again")
