@@ -80,6 +80,7 @@ WITHOUT_STATE = [
     ("failed to resolve host 'h': [Errno -2] Name or service not known", "can't be reached"),
     ("connection timeout expired", "can't be reached"),
     ('connection failed: connection to server at "h" failed: session is read-only', "it is read-only"),
+    ('connection failed: connection to server at "h" failed: server is in hot standby mode', "it is read-only"),
     ("server closed the connection unexpectedly\n\tThis probably means", "lost"),
     ("consuming input failed: SSL SYSCALL error: EOF detected", "lost"),
     ("the connection is closed", "lost"),

@@ -316,6 +316,7 @@ _IN_WORDS = {
     'database "': _NO_SUCH_DATABASE,
     "database system is": _NOT_READY,
     "session is read-only": database.READ_ONLY,
+    "server is in hot standby": database.READ_ONLY,
     "connection failed": _UNREACHABLE,
     "connection is bad": _UNREACHABLE,
     "failed to resolve": _UNREACHABLE,
