@@ -61,7 +61,7 @@ def test_a_message_that_its_target_can_not_have_is_not_tried_again(tmp_path, sql
         assert [(row.unique_message_id, row.tries) for row in parked_rows(sqlite_url)] == [("map", 1)]
 
 
-@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.AT_LEAST_ONCE, Mode.BEST_EFFORT])
+@pytest.mark.parametrize("mode", Mode)
 def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlite_url, mode):
     route = Route(sqlite_url, tmp_path, "queue", mode)
 

@@ -36,6 +36,8 @@ class ControlledFlow(KeepingFlow):
         tried again."""
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
+        self._arrived: set[int] = set()
+        """Messages of that batch that a broker took before it failed, by index: they aren't sent again."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
@@ -68,12 +70,14 @@ class ControlledFlow(KeepingFlow):
 
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be; how many were parked instead."""
-        first, left = admitted.first_sequence, dict(admitted.messages)
+        first = admitted.first_sequence
+        left = {number: message for number, message in admitted.messages.items() if number - first not in self._arrived}
         parked = self._park_given_up(lease, first, left)
         while left:
             numbers = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
-            if outcome.error is not None:  # those that arrived can't be confirmed alone
+            if outcome.error is not None:
+                self._arrived.update(numbers[index] - first for index in outcome.delivered)
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.
@@ -108,6 +112,7 @@ class ControlledFlow(KeepingFlow):
     def _forget_tries(self) -> None:
         self._tries.clear()
         self._given_up.clear()
+        self._arrived.clear()
 
 
 class _MessageFailedError(OutputError):
