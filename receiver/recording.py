@@ -22,7 +22,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from receiver.closing import Closing
+from receiver.closing import Closing, Mutex
 from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError
 from receiver.message import Receipt, ReceiptValues
@@ -84,7 +84,7 @@ class Recorder(Closing):
         self._unfinished = self.folder.unfinished()
         self.patience_secs = _PATIENCE_SECS if store is None else store[1].lock_timeout_secs
         self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = Mutex()
         """Entered rather than the condition, which an interrupt may leave locked: that is written in Python."""
         self._changed = threading.Condition(self._lock)
         self._waiting_bytes = 0

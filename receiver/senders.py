@@ -12,7 +12,6 @@ server that it asks is another or was started anew. A process that starts after 
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 from collections.abc import Callable, Hashable
@@ -21,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import ColumnElement, Connection, case, delete, event, select, update
 
-from receiver.closing import Closing
+from receiver.closing import Closing, Mutex
 from receiver.errors import SettingsError, needs_open
 from receiver.settings import StoreSettings
 from receiver.store.codec import text_of, to_bytes
@@ -245,7 +244,7 @@ class SequenceIdMaker(Maker):
         self._source = message_source_id
         self._given = 0
         """The largest number that was given here and committed."""
-        self._guard = threading.Lock()
+        self._guard = Mutex()
         self._taken: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         """The largest number that was taken in the transaction under way on a caller's connection; 0 for none."""
 

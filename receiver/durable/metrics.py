@@ -7,7 +7,6 @@ has counted stays when it is closed, so that counters never fall; its gauges go.
 from __future__ import annotations
 
 import operator
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import partial
@@ -15,6 +14,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
+from receiver.closing import Mutex
 from receiver.durable.status import Buckets, Status
 from receiver.errors import MissingExtraError, SettingsError
 
@@ -109,7 +109,7 @@ _Values = dict[tuple[str, str, str, str], float]
 """By metric, domain, what ends the name of the sample, and the value of the metric's own label."""
 
 _collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] = WeakKeyDictionary()
-_lock = threading.Lock()
+_lock = Mutex()
 
 
 def export(receiver: Receiver | AsyncReceiver, registry: CollectorRegistry = REGISTRY) -> None:
@@ -144,7 +144,7 @@ def label(domain: str) -> str:
 
 class _ReceiverCollector(Collector):
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Mutex()
         self._receivers: list[Receiver | AsyncReceiver] = []
         self._closed: _Values = {}
 

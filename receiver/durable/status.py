@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 import time
 from bisect import bisect_left
 from collections import deque
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
+from receiver.closing import Mutex
 from receiver.durable.cache import DomainCache
 from receiver.durable.duplicates import Duplicate, Need, over_last_day
 from receiver.message import Receipt, Tier
@@ -274,7 +274,7 @@ class Rate:
     def __init__(self) -> None:
         self._asked = time.monotonic(), 0
         """When it was last asked for, and the count by then."""
-        self._lock = threading.Lock()
+        self._lock = Mutex()
 
     def of(self, count: int) -> float:
         """Per second since this was last asked for."""
@@ -295,7 +295,7 @@ class Counters:
         self._headroom = HistogramCounter(BOUNDS)
         self._batch_secs, self._commit_secs = HistogramCounter(_SECS_BOUNDS), HistogramCounter(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
-        self._lock = threading.Lock()  # batches of several threads may fail at once
+        self._lock = Mutex()  # batches of several threads may fail at once
         self._rate = Rate()
 
     def commit(self, tally: Tally) -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -104,8 +104,9 @@ class Guarded:
         return True
 
 
-_GUARD = threading.Lock()
 _HOLDS: list[Hold] = []
+"""Without a lock, which an interrupt might leave locked: each thread or task compares its own alone, and adds and removes
+them in one step."""
 
 
 @dataclass(slots=True, eq=False)  # frozen ones are made in three times the time, and each batch makes one
@@ -126,20 +127,21 @@ class Hold:
 
 def hold(wanted: Hold) -> None:
     """Note that a thread or a task is about to take a lock, unless it would wait for itself."""
-    with _GUARD:
-        _HOLDS[:] = [other for other in _HOLDS if not other.is_over()]
-        for other in _HOLDS:
-            if (other.owner, other.lock) != (wanted.owner, wanted.lock):
-                continue
-            if other.domain == wanted.domain:
-                raise under_way(wanted.owner)
-            # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
-            if other.holder() is not wanted.holder():
-                raise StoreBusyError(
-                    f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
-                    hint="end that one first, or join it: batch(connection=...)",
-                )
-        _HOLDS.append(wanted)
+    for other in _HOLDS:
+        if other.is_over():
+            release(other)
+            continue
+        if (other.owner, other.lock) != (wanted.owner, wanted.lock):
+            continue
+        if other.domain == wanted.domain:
+            raise under_way(wanted.owner)
+        # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
+        if other.holder() is not wanted.holder():
+            raise StoreBusyError(
+                f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
+                hint="end that one first, or join it: batch(connection=...)",
+            )
+    _HOLDS.append(wanted)
 
 
 def under_way(owner: Hashable) -> StoreBusyError:
@@ -152,19 +154,12 @@ def _kind(owner: Hashable) -> str:
 
 
 def release(held: Hold) -> None:
-    with _GUARD:
-        if held in _HOLDS:
-            _HOLDS.remove(held)
-
-
-def _forget_the_parents() -> None:
-    global _GUARD  # noqa: PLW0603 - another thread of the parent may have had it
-    _GUARD = threading.Lock()
-    _HOLDS.clear()
+    with suppress(ValueError):  # it has been, by whoever was interrupted, or saw that it is over
+        _HOLDS.remove(held)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_the_parents)
+    os.register_at_fork(after_in_child=_HOLDS.clear)
 
 
 class KeptConnection(Guarded):

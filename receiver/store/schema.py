@@ -17,7 +17,6 @@ What counts 0 isn't lost. A migration that declares neither counts as losing all
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -27,6 +26,7 @@ from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
 from sqlalchemy.engine.reflection import ObjectKind
 from sqlalchemy.types import NullType, TypeEngine
 
+from receiver.closing import Mutex
 from receiver.errors import SettingsError, StoreBusyError, StoreError, StoreVersionError
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _BACKOFF = Backoff(0.1, 0.1)
 _SQL_VERSIONS = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - our own name
-_migrating = threading.Lock()
+_migrating = Mutex()
 """Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
 
 

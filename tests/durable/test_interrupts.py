@@ -1,5 +1,6 @@
 """An interrupt, such as Ctrl-C or a handler of a signal that raises, at each point of a batch at which Python lets one in."""
 
+import signal
 import sys
 import threading
 from collections import Counter
@@ -9,7 +10,8 @@ from typing import Self
 import pytest
 from sqlalchemy import text
 
-from receiver import recording
+from receiver import closing, recording
+from receiver.closing import Mutex
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
 from receiver.senders import SequenceIdMaker
@@ -19,7 +21,7 @@ from receiver.store.sql_rows import driver_of
 from tests.durable.opened import NEW, opened, send
 from tests.stores import engine_of, execute
 
-FILES = {module.__file__ for module in (batch, concurrent, session, connections, recording)}
+FILES = {module.__file__ for module in (batch, closing, concurrent, session, connections, recording)}
 ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__code__}
 
 
@@ -111,6 +113,24 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
             if not interrupt.has_come:
                 break
     assert point > 20
+
+
+def test_a_signal_that_raises_leaves_no_mutex_locked():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    mutex = Mutex()
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(100):
+            with suppress(KeyboardInterrupt):
+                signal.setitimer(signal.ITIMER_REAL, 0.001)
+                while True:
+                    with mutex:
+                        pass
+            assert not mutex._is_owned()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.mark.parametrize("where", ["exclusive batch", "concurrent batch", "between batches"])
