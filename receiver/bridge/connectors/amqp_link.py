@@ -228,8 +228,9 @@ class AmqpLink(Closing):
     def _proceed(self) -> None:
         """Do what can be done by how things stand; `BrokerError` where that is nothing any more."""
         if not self._links:
-            # A broker that refuses opens too before it closes, and doesn't say which product it is.
-            if self._failure is None and self._connection.state & Endpoint.REMOTE_ACTIVE:
+            # A broker that refuses opens too before it closes; Qpid says then which product it is, Classic does not.
+            says_product = "product" in (self._connection.remote_properties or {})
+            if self._failure is None and (self._connection.state & Endpoint.REMOTE_ACTIVE or says_product):
                 self._meet()
             return
         if not self._is_open and self._is_attached():
