@@ -93,6 +93,8 @@ def lose_the_locks(file: Path) -> None:
     """POSIX drops a process's locks of a file as soon as it closes it, whichever of its openings that is."""
     file.read_bytes()
     close_it_elsewhere(file)
+    if file.with_name(f"{file.name}-wal").exists():
+        pytest.skip("this SQLite keeps its locks though the process closes the file")
 
 
 def remove_the_log(file: Path) -> None:
@@ -121,7 +123,7 @@ def test_a_log_that_is_removed_under_a_pool(sqlite_url):
     with opened(sqlite_url) as receiver:
         with engine.begin() as connection:
             send(receiver, "a", connection=connection)
-        lose_the_locks(file_of(sqlite_url))
+        remove_the_log(file_of(sqlite_url))
         for _ in range(2):
             with pytest.raises(StoreError, match=r"was removed.*engine.dispose"), engine.begin() as connection:
                 send(receiver, "b", connection=connection)
