@@ -69,7 +69,7 @@ PROGRAM = """
 import signal, sys
 {more}
 print("ready")
-sys.stdin.read() if {reads} else signal.pause()
+sys.stdin.read() if {reads} else signal.sigwait([signal.SIGTERM])
 print("stopped")
 """
 
@@ -78,7 +78,7 @@ print("stopped")
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_what_a_process_says_is_passed_on_to_its_end(reads, end):
     said = []
-    more = "" if reads else "signal.signal(signal.SIGTERM, lambda *_: None)"
+    more = "" if reads else "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
     program = [sys.executable, "-c", PROGRAM.format(reads=reads, more=more)]
     child = ChildProcess("it", program, lambda name, line: said.append((name, line)), reads_input=reads)
     for _ in range(2):  # lives
