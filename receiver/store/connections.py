@@ -127,7 +127,7 @@ class Hold:
 
 def hold(wanted: Hold) -> None:
     """Note that a thread or a task is about to take a lock, unless it would wait for itself."""
-    for other in _HOLDS:
+    for other in _HOLDS.copy():
         if other.is_over():
             release(other)
             continue

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine
 
 from receiver.errors import ClosedError, StoreBusyError
+from receiver.store.connections import _HOLDS, Hold, hold, release
 from receiver.store.sql_rows import ROWS_AT_ONCE
 from tests.durable.opened import (
     DUPLICATE,
@@ -38,6 +39,17 @@ def test_a_second_batch_of_the_thread_is_refused_at_once(any_url):
             assert_refused_at_once(receiver, "this thread")
             assert batch.receive("y", received_at_us=0).verdict is NEW
         assert send(receiver, "x", "y", "z") == [DUPLICATE, DUPLICATE, NEW]
+
+
+def test_a_lock_is_known_of_behind_one_that_is_over():
+    held, again = (Hold("our lock", object, 1, domain="d") for _ in range(2))
+    hold(held)
+    try:
+        _HOLDS.insert(_HOLDS.index(held), Hold("their lock", object, 1, is_over=lambda: True))
+        with pytest.raises(StoreBusyError, match="under way"):
+            hold(again)
+    finally:
+        release(held)
 
 
 def test_so_is_one_of_another_receiver_of_the_domain(store_url):
