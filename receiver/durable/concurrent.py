@@ -148,7 +148,7 @@ class ConcurrentBatch(Batch):
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
             return
-        # Of a server that takes no writes any more, the next one may lead to another.
+        # Where the server takes no writes any more, the next connection may lead to another server.
         if is_interrupt(error) or error.__class__ is StoreError:
             discard(self._connection)
             return

@@ -105,8 +105,8 @@ class Guarded:
 
 
 _HOLDS: list[Hold] = []
-"""Without a lock, which an interrupt might leave locked: each thread or task compares its own alone, and adds and removes
-them in one step."""
+"""No lock guards the list, for an interrupt might leave that locked. A thread or task is compared only with its own holds,
+and each hold is added or removed in one step."""
 
 
 @dataclass(slots=True, eq=False)  # frozen ones are made in three times the time, and each batch makes one

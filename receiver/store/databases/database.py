@@ -177,7 +177,7 @@ class Database(ABC):
         """Have a process forked off ask `is_idle` whether the connection was between transactions."""
 
     def unlogged_tables(self, _connection: Connection) -> Sequence[str]:
-        """Those of our tables that a crash of the server empties."""
+        """Our tables that a crash of the server empties."""
         return ()
 
     def accept_broken_text(self, driver: Any) -> None:
