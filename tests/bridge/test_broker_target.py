@@ -86,6 +86,37 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
     assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
 
 
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.APP_CONTROLLED])
+def test_what_arrived_before_a_refused_message_is_not_sent_again(tmp_path, sqlite_url, mode):
+    """In APP_CONTROLLED a message that fails takes its whole batch back."""
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+    fails = iter([BrokerError("the link is gone")])
+
+    class Choosy:
+        """A sink that refuses "poison", and fails once behind it."""
+
+        def send(self, messages):
+            self.accepted = 0
+            for sent in messages:
+                if sent.body == b"poison":
+                    raise MessageRefusedError("it can't be expressed")
+                if sent.body == b"4" and (error := next(fails, None)):
+                    raise error
+                with route.broker.sink("out") as sink:
+                    sink.send([sent])
+                self.accepted += 1
+
+        def close(self):
+            pass
+
+    route.send(*(message(id_, id_) for id_ in ["1", "2", "poison", "3", "4", "5"]))
+    target = BrokerTarget("amqp://choosy", Choosy, IdRule(), adds_duplicate_ids=False)
+    bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == ["1", "2", "3", "4", "5"]
+    assert (bridge.figures.delivered, bridge.figures.parked, bridge.figures.connection_errors) == (5, 1, 1)
+
+
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_message_that_a_broker_refuses_is_found_and_the_others_go(tmp_path, store, mode):
     route = Route(store, tmp_path, "queue", mode)

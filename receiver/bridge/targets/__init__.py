@@ -53,20 +53,25 @@ def one_by_one(
     messages: Sequence[Received],
     failure: Callable[[Received], str | MessageRefusedError | None],
     *,
+    arrived: int = 0,
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver each message by itself. `failure` delivers one, and returns why it failed, or None. After `long_secs` no more
-    are tried."""
-    outcome = Outcome()
+    """Deliver each message by itself, but for the first ones that have `arrived`. `failure` delivers one, and returns why it
+    failed, or None. After `long_secs`, or an error of the broker, no more are tried."""
+    outcome = Outcome(list(range(arrived)))
     delivered = outcome.delivered
     failing: set[str | None] = set()
     until = time.monotonic() + long_secs
-    for index, message in enumerate(messages):
+    for index, message in enumerate(messages[arrived:], arrived):
         if index and time.monotonic() > until:
             break
         if failing and message.message_source_id in failing:
             continue
-        why = failure(message)
+        try:
+            why = failure(message)
+        except BrokerError as error:
+            outcome.error = error
+            break
         if why is None:
             delivered.append(index)
         else:

@@ -141,8 +141,8 @@ class BrokerTarget(SinkTarget[Sink]):
             return Outcome(list(range(self._accepted)), error=error)
         if refusal is None:
             return Outcome.all_of(messages)
-        # Find out which of them can't be sent. Those sent already are dropped by the broker, or come twice.
-        return one_by_one(messages, lambda message: self._refusal([message], lease))
+        # Find out which of them can't be sent. What was sent behind it is dropped by the broker, or comes twice.
+        return one_by_one(messages, lambda message: self._refusal([message], lease), arrived=self._accepted)
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
