@@ -86,9 +86,8 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
     assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.APP_CONTROLLED])
+@pytest.mark.parametrize("mode", Mode)
 def test_what_arrived_before_a_refused_message_is_not_sent_again(tmp_path, sqlite_url, mode):
-    """In APP_CONTROLLED a message that fails takes its whole batch back."""
     route = Route(sqlite_url, tmp_path, "queue", mode)
     fails = iter([BrokerError("the link is gone")])
 

@@ -274,6 +274,25 @@ def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, 
     assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (2, 0, 0)
 
 
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+@pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down")], ids=repr)
+def test_what_it_wrote_before_it_said_so_is_taken_back(tmp_path, store, mode, error):
+    """Also where messages are handed over one by one, as here after one of them has failed."""
+    route, calls = Route(store, tmp_path, "table", mode), []
+
+    def book(received, connection):
+        route._book(received, connection)
+        calls.append(received.text)
+        if calls == ["1", "2", "3"]:
+            raise ValueError("no")
+        if calls == ["1", "2", "3", "1", "2"]:
+            raise error
+
+    send(route, "1", "2", "3")
+    bridge_to(route, book, mode).run(stop_when_idle_secs=0)
+    assert route.effects() == ["1", "2", "3"]
+
+
 def wants_a_log(_received, log=None):
     assert log is None
 

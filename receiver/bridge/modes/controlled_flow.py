@@ -37,7 +37,7 @@ class ControlledFlow(KeepingFlow):
         self._given_up: dict[int, str] = {}
         """Why a message of that batch failed that has had all its tries, by index."""
         self._arrived: set[int] = set()
-        """Messages of that batch that a broker took before it failed, by index: they aren't sent again."""
+        """Messages of that batch that a broker has taken, by index: they aren't sent again."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
@@ -76,8 +76,9 @@ class ControlledFlow(KeepingFlow):
         while left:
             numbers = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
-            if outcome.error is not None:
+            if outcome.is_lasting:
                 self._arrived.update(numbers[index] - first for index in outcome.delivered)
+            if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
             # All of them count, before the first takes the batch back.

@@ -36,6 +36,8 @@ class Outcome:
     """The failed ones that would fail however often they were tried."""
     error: BrokerError | None = None
     """Why the target took no more than the delivered ones; to be raised once they are confirmed."""
+    is_lasting: bool = False
+    """Whether what is delivered stays so if the lease is rolled back."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:
@@ -53,25 +55,22 @@ def one_by_one(
     messages: Sequence[Received],
     failure: Callable[[Received], str | MessageRefusedError | None],
     *,
-    arrived: int = 0,
+    outcome: Outcome | None = None,
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver each message by itself, but for the first ones that have `arrived`. `failure` delivers one, and returns why it
-    failed, or None. After `long_secs`, or an error of the broker, no more are tried."""
-    outcome = Outcome(list(range(arrived)))
+    """Deliver each message by itself, behind the first ones that the `outcome` has as delivered, and complete that. `failure`
+    delivers one, and returns why it failed, or None. After `long_secs` no more are tried."""
+    outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
+    first = len(delivered)
     failing: set[str | None] = set()
     until = time.monotonic() + long_secs
-    for index, message in enumerate(messages[arrived:], arrived):
+    for index, message in enumerate(messages[first:], first):
         if index and time.monotonic() > until:
             break
         if failing and message.message_source_id in failing:
             continue
-        try:
-            why = failure(message)
-        except BrokerError as error:
-            outcome.error = error
-            break
+        why = failure(message)
         if why is None:
             delivered.append(index)
         else:

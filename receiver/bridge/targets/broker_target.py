@@ -119,7 +119,7 @@ class BrokerTarget(SinkTarget[Sink]):
         self._adds_duplicate_ids = adds_duplicate_ids
         self._has_warned = False
         self._accepted = 0
-        """How many messages, from the first on, the broker had taken when it last failed."""
+        """How many messages, from the first on, the broker took of those sent last."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -138,11 +138,15 @@ class BrokerTarget(SinkTarget[Sink]):
             refusal = self._refusal(messages, lease)
         except BrokerError as error:
             # A broker that has no room for all of them would get the first ones again and again.
-            return Outcome(list(range(self._accepted)), error=error)
-        if refusal is None:
-            return Outcome.all_of(messages)
-        # Find out which of them can't be sent. What was sent behind it is dropped by the broker, or comes twice.
-        return one_by_one(messages, lambda message: self._refusal([message], lease), arrived=self._accepted)
+            return Outcome(list(range(self._accepted)), error=error, is_lasting=True)
+        outcome = Outcome(list(range(self._accepted)), is_lasting=True)
+        if refusal is not None:
+            # Find out which of them can't be sent. What was sent behind it is dropped by the broker, or comes twice.
+            try:
+                one_by_one(messages, lambda message: self._refusal([message], lease), outcome=outcome)
+            except BrokerError as error:
+                outcome.error = error
+        return outcome
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
         """Send these; why one of them can't be sent, whatever became of the others."""
@@ -154,6 +158,7 @@ class BrokerTarget(SinkTarget[Sink]):
             if not isinstance(error, MessageRefusedError):
                 raise
             return error
+        self._accepted = len(messages)
         return None
 
     def _duplicate_id(self, message: Received, lease: Lease | None) -> str | None:
