@@ -31,7 +31,7 @@ class InMemory:
     def receive(self, id_, source, now_us, sent_ms):
         more = {} if sent_ms is None else {"jms_timestamp_ms": sent_ms}
         decision = self.policy.receive(id_, source, received_at_us=now_us, **more)
-        if id_ and decision.age_us is None:
+        if id_ and (decision.age_us is None or self.policy.records_duplicates):
             serial = self.policy.serial
             self.rows[serial] = ReceiptRow(
                 serial, self.policy.latest_us, None, source, id_, policy_state=self.policy.policy_state
@@ -42,9 +42,11 @@ class InMemory:
         """What is remembered goes through an empty policy of the other sizes, oldest first; the domain's time stands."""
         before, self.policy = self.policy, policy(text)
         entries = set(before.entries())
-        # As of a duplicate, which changes nothing else.
-        latest = ReceiptRow(before.serial, before.latest_us, 0, None, "")
-        self.policy.replay([row for row in self.rows.values() if row.seq in entries] + [latest], None)
+        remembered = [row for row in self.rows.values() if row.seq in entries]
+        # The latest receipt's number and time stay. One that isn't remembered was, or stands for, a duplicate that refreshes nothing.
+        latest = [ReceiptRow(before.serial, before.latest_us, 0, None, "")]
+        is_kept = before.serial in {0, *entries}
+        self.policy.replay(remembered if is_kept else remembered + latest, None)
 
 
 class PolicyMachine(RuleBasedStateMachine):
