@@ -85,6 +85,9 @@ class UnderWay:
     came: list[Came] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
     """The ids that others have to wait for."""
+    before_savepoint: tuple[int, set[str]] = (0, set())
+    """How many `came` before the savepoint that was last rolled back to, and what was `touched`. PostgreSQL keeps that
+    savepoint: a failure ends what came since, and the rest has hold of its ids until the caller rolls it back."""
     has_failed: bool = False
 
     def known(self) -> set[str | None]:
@@ -167,9 +170,9 @@ class ClaimedDomain:
             with pytest.raises(StoreBusyError) as busy:
                 self._decided(going, received)
             assert busy.value.hint
-            going.has_failed = True  # and with that has let go of all
-            going.came.clear()
-            going.touched.clear()
+            going.has_failed = True
+            known, going.touched = going.before_savepoint
+            del going.came[known:]
             return
         before = self.claimed()
         if going.batch is not None:
@@ -187,6 +190,7 @@ class ClaimedDomain:
             savepoint.rollback()
             del going.came[known:]
             going.touched = touched
+            going.before_savepoint = known, set(touched)
         elif savepoint is not None:
             savepoint.commit()
 
@@ -368,16 +372,15 @@ class ClaimedDomain:
                 self.patient = self._opened()
         assert self.claimed() == self.model_remembers()
 
-    def close(self) -> None:
+    def check_at_end(self) -> None:
         """In the end, what is claimed is what is remembered."""
         for going in list(self.under_way):
             self.end(going, "roll back")
         self.fold_all(0)
         self.check()
         assert self.claimed() == self.model_remembers()
-        self.abandon()
 
-    def abandon(self) -> None:
+    def close(self) -> None:
         for going in self.under_way:
             going.connection.invalidate()
         self._looking.close()
@@ -396,7 +399,6 @@ def claimed_domain(url: str, name: str, window: int = 2, expiry_us: int = 0) -> 
     domain = ClaimedDomain(url, name, 2, window, expiry_us)
     try:
         yield domain
+        domain.check_at_end()
+    finally:
         domain.close()
-    except BaseException:
-        domain.abandon()
-        raise

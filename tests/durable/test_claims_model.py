@@ -8,6 +8,7 @@ What holds after each step, and is checked in `claimed_domain.py`:
 - Once all is folded in, nothing else is claimed than what the rule remembers, but what open transactions are at.
 """
 
+import sys
 import uuid
 from functools import partial
 from unittest.mock import patch
@@ -105,6 +106,21 @@ class ClaimsMachine(RuleBasedStateMachine):
     def fold_all(self, who):
         self.domain.fold_all(who)
 
+    @rule(who=WHO, which=WHICH, by_hand=st.booleans(), meanwhile=STEPS, steps=STEPS)
+    def fold_again(self, who, which, by_hand, meanwhile, steps):
+        """Between its two foldings a process doesn't see what others release, nor that it is claimed anew."""
+        domain = self.domain
+        domain.fold(who, 2)
+        if by_hand:
+            left = sorted(domain.claimed() - domain.model_remembers()) or ["unknown"]
+            domain.forget(left[which % len(left)])
+        else:
+            self.receive_and_commit(who, meanwhile)
+            domain.fold_all(who + 1)
+        for step in steps:
+            self.receive_and_commit(who, [step])
+        domain.fold(who, 1)
+
     @rule(what=BY_HAND, who=WHO, which=WHICH, chosen=SIZES, steps=STEPS)
     def by_hand(self, what, who, which, chosen, steps):
         """What is done to a domain now and then."""
@@ -129,10 +145,10 @@ class ClaimsMachine(RuleBasedStateMachine):
     def teardown(self):
         if self.domain is not None:
             try:
+                if sys.exception() is None:  # else that says what is wrong, and the domain may be anything
+                    self.domain.check_at_end()
+            finally:
                 self.domain.close()
-            except BaseException:
-                self.domain.abandon()
-                raise
 
 
 def run(url, full, **more):
@@ -336,6 +352,20 @@ def later_rows_stand_before_earlier_ones(domain):
     domain.fold_all(0)
 
 
+def who_fails_has_still_what_came_before_a_savepoint(domain):
+    going = domain.begin(0, joins=True)
+    domain.receive(going, received("a"))
+    domain.receive(going, received("b"), "rolled back")
+    domain.receive(domain.begin(1), received("c"))
+    domain.receive(going, received("dc"))
+    assert going.has_failed
+    other = domain.begin(1)
+    domain.receive(other, received("bd"))
+    assert not other.has_failed
+    domain.receive(other, received("a"))
+    assert other.has_failed
+
+
 def an_id_comes_twice_at_once(domain):
     commit(domain, "cbac")
     domain.check()
@@ -447,7 +477,11 @@ def _few_are_left(monkeypatch):
 
 STORIES = sorted(
     {story for story, _ in (FAULTS | UNUSUAL).values()}
-    | {another_domain_has_the_same_ids, later_rows_stand_before_earlier_ones},
+    | {
+        another_domain_has_the_same_ids,
+        later_rows_stand_before_earlier_ones,
+        who_fails_has_still_what_came_before_a_savepoint,
+    },
     key=lambda story: story.__name__,
 )
 
