@@ -111,13 +111,15 @@ class ClaimsMachine(RuleBasedStateMachine):
         """Between its two foldings a process doesn't see what others release, nor that it is claimed anew."""
         domain = self.domain
         domain.fold(who, 2)
+        claimed = domain.claimed()
         if by_hand:
             left = sorted(domain.claimed() - domain.model_remembers()) or ["unknown"]
             domain.forget(left[which % len(left)])
         else:
             self.receive_and_commit(who, meanwhile)
             domain.fold_all(who + 1)
-        for step in steps:
+        released = sorted(claimed - domain.claimed())
+        for step in [*steps, *received(released)]:
             self.receive_and_commit(who, [step])
         domain.fold(who, 1)
 
