@@ -21,7 +21,7 @@ from receiver.bridge.connectors.amqp_sections import PROPERTIES, SEQUENCE, secti
 from receiver.bridge.connectors.stomp import StompSink  # noqa: E402
 from receiver.bridge.opening import BridgeOptions, open_bridge  # noqa: E402
 from receiver.bridge.received import new_received  # noqa: E402
-from receiver.bridge.targets.broker_target import BrokerTarget  # noqa: E402
+from receiver.bridge.targets.broker_target import BrokerTarget, TurnTarget  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.settings import BridgeSettings  # noqa: E402
 from receiver.store.upkeep import move_waiting, parked_rows, retry_parked, target_rows  # noqa: E402
@@ -141,7 +141,8 @@ def bridge_that_dies(monkeypatch):
 
         options = BridgeOptions(settings=BridgeSettings(max_tries=1))
         with monkeypatch.context() as patch:
-            patch.setattr(BrokerTarget, "deliver", dying)
+            for target in (BrokerTarget, TurnTarget):
+                patch.setattr(target, "deliver", dying)
             with pytest.raises(DiedError):
                 open_bridge(from_, to, store, options).run()
         time.sleep(max(0, not_before_ms / 1_000 - time.time()))

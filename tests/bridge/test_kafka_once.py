@@ -20,7 +20,7 @@ from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError,
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge import effects
-from tests.bridge.bridged import DiedError
+from tests.bridge.bridged import DiedError, run_until
 from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.cluster_campaign import LogCampaign, Topic
 from tests.brokers import kafka as kafka_nodes
@@ -197,11 +197,14 @@ def test_the_longest_note_and_the_least_number(kafka, topic):
         assert sender.begin("a") == note
 
 
-def test_a_turn_that_takes_longer_than_the_broker_gives_it_is_not_there(kafka, topic):
+def test_a_turn_that_takes_longer_than_the_broker_gives_it_is_not_there(kafka, topic, monkeypatch):
     """The broker looks every ten seconds which transactions have lasted too long."""
     with turns(kafka, topic) as sender:
-        sender._config |= {"transaction.timeout.ms": 1_000, "message.timeout.ms": 1_000}
-        sender.begin("a")
+        sender.begin("a")  # which takes longer the first time
+        with monkeypatch.context() as patch:
+            patch.setitem(sender._config, "transaction.timeout.ms", 1_000)
+            patch.setattr(kafka_sink, "ANSWER_SECS", 1)
+            sender.begin("a")
         sender._producer.begin_transaction()
         sender._producer.produce(topic, value=b"late", partition=0)
         sender._producer.flush(SOON_SECS)
@@ -353,7 +356,8 @@ def test_who_slept_while_its_lease_went_to_another_sends_nothing(kafka, topic, o
         sleeper._target.deliver = deliver
         backend = lease.connection.connection.driver_connection.info.backend_pid
         execute(postgresql_store, f"SELECT pg_terminate_backend({backend})")
-        assert bridged.run(group="other").figures.delivered == 20
+        other = bridged.open()
+        run_until(other, lambda: other.figures.delivered == 20)
         return deliver(messages, lease)
 
     sleeper._target.deliver = sleeping
