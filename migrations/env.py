@@ -45,6 +45,8 @@ def run_by_address() -> None:
         url = store_url(address())
         if context.is_offline_mode():
             context.configure(url=url, literal_binds=True, **OPTIONS)
+            if context.get_context().opts["fn"].__name__ == "downgrade":  # which may lose what only the rows can tell
+                raise CommandError("a script can't go back: say receiver migrate URL --revision VERSION")
             with context.begin_transaction():
                 context.run_migrations()
             return

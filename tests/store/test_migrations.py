@@ -292,6 +292,13 @@ def test_alembic_prints_the_statements():
     assert "CREATE TABLE receiver_receipt" in ran.stdout
 
 
+def test_alembic_prints_no_way_back():
+    ran = alembic("-x", "url=postgresql://u@h/d", "downgrade", "0014:base", "--sql")
+    assert ran.returncode != 0
+    assert "a script can't go back: say receiver migrate URL --revision VERSION" in ran.stdout + ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("address", "words"),
