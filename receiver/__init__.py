@@ -1,5 +1,6 @@
 """Two-tier duplicate detection for receivers of at-least-once messages."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from receiver.detector import TwoTierDetector
@@ -30,22 +31,22 @@ __all__ = [
 ]
 
 
+_DURABLE = {
+    "AsyncBatch": "async_batch",
+    "AsyncReceiver": "async_receiver",
+    "Batch": "batch",
+    "Duplicate": "duplicates",
+    "Receiver": "receiver",
+}
+"""Names and their modules."""
+
+
 def __getattr__(name: str) -> Any:
     # The durable receiver needs SQLAlchemy, for which who only wants the detector shouldn't have to wait.
-    if name == "Receiver":
-        from receiver.durable.receiver import Receiver
+    if name not in _DURABLE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"receiver.durable.{_DURABLE[name]}"), name)
 
-        return Receiver
-    if name in {"AsyncBatch", "AsyncReceiver"}:
-        from receiver.durable import async_receiver
 
-        return getattr(async_receiver, name)
-    if name == "Batch":
-        from receiver.durable.batch import Batch
-
-        return Batch
-    if name == "Duplicate":
-        from receiver.durable.duplicates import Duplicate
-
-        return Duplicate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

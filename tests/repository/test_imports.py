@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,14 @@ def test_the_library_is_light(module):
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {"numpy", "numba", "pyarrow", "pandas", "polars", "pyspark", "typer", "rich", "yaml", "altair"}
     assert heavy.isdisjoint(json.loads(ran.stdout))
+
+
+@pytest.mark.parametrize("name", ["receiver", "receiver.bridge"])
+def test_what_is_loaded_later_is_listed_and_there(name):
+    """So that a shell completes it."""
+    module = import_module(name)
+    assert set(module.__all__) <= set(dir(module))
+    assert [each for each in module.__all__ if getattr(module, each).__name__ != each] == []
 
 
 def test_a_log_of_files_loads_no_database(tmp_path):
