@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import random
+import signal
 import tempfile
 from functools import cache
 from importlib import import_module
@@ -44,6 +45,8 @@ def pytest_xdist_auto_num_workers():
 
 def pytest_configure(config):
     choosing.choose_size(config)
+    # Also where it was ignored, as by nohup and `&`: what tests start would ignore it too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config, items):

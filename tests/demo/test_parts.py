@@ -111,15 +111,6 @@ def test_a_signal_waits_for_what_must_not_be_interrupted():
     assert reached == ["the end of it"]
 
 
-@pytest.fixture
-def usual_sigint():
-    """Python's own handler, also where whoever started the tests ignores the signal, as nohup and `&` do."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("usual_sigint")
 def test_a_second_signal_does_not_interrupt_the_cleaning_up():
     cleaned = []
 
