@@ -113,7 +113,7 @@ class ClaimsMachine(RuleBasedStateMachine):
         domain.fold(who, 2)
         claimed = domain.claimed()
         if by_hand:
-            left = sorted(domain.claimed() - domain.model_remembers()) or ["unknown"]
+            left = sorted(claimed - domain.model_remembers()) or ["unknown"]
             domain.forget(left[which % len(left)])
         else:
             self.receive_and_commit(who, meanwhile)

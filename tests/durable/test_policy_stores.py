@@ -42,11 +42,11 @@ class InMemory:
         """What is remembered goes through an empty policy of the other sizes, oldest first; the domain's time stands."""
         before, self.policy = self.policy, policy(text)
         entries = set(before.entries())
-        remembered = [row for row in self.rows.values() if row.seq in entries]
-        # The latest receipt's number and time stay. One that isn't remembered was, or stands for, a duplicate that refreshes nothing.
-        latest = [ReceiptRow(before.serial, before.latest_us, 0, None, "")]
-        is_kept = before.serial in {0, *entries}
-        self.policy.replay(remembered if is_kept else remembered + latest, None)
+        rows = [row for row in self.rows.values() if row.seq in entries]
+        if before.serial not in {0, *entries}:
+            # The latest receipt's number and time stay: as of a duplicate, which changes nothing else.
+            rows.append(ReceiptRow(before.serial, before.latest_us, 0, None, ""))
+        self.policy.replay(rows, None)
 
 
 class PolicyMachine(RuleBasedStateMachine):
