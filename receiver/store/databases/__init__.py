@@ -6,6 +6,7 @@
 | `sqlite.py` | SQLite: the object, and a domain's rows |
 | `sqlite_file.py` | its file: how it is opened, also after a fork, and when it is refused |
 | `postgres.py` | PostgreSQL: the object, and a domain's rows |
+| `postgres_faults.py` | what its errors say, and what to do about each |
 | `claims.py` | the claims of concurrent receivers, which PostgreSQL alone has |
 
 Here an address leads to its kind and to an engine. And drivers' exceptions become errors of this package, here and nowhere

@@ -5,8 +5,6 @@ A caller's transaction may be of an asynchronous driver: psycopg's, or asyncpg.
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -16,17 +14,15 @@ from typing import Any
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, Table, create_engine, event, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from receiver.errors import MissingExtraError, SettingsError, StoreBusyError, StoreError
+from receiver.errors import MissingExtraError, SettingsError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
-from receiver.store.databases import database
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, Fault, masked, shown
+from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
-_READ_ONLY = "25006"
 _IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
 
@@ -177,7 +173,7 @@ class PostgresRows(sql_rows.SqlRows):
                 self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
                 self.cursor.execute(select, (self.domain_id,))
         except Exception as error:
-            if getattr(error, "sqlstate", None) == _READ_ONLY:  # the address may lead to another server by now
+            if getattr(error, "sqlstate", None) == READ_ONLY:  # the address may lead to another server by now
                 self.driver.close()
             raise
         values: tuple[Any, ...] | None = self.cursor.fetchone()
@@ -253,93 +249,6 @@ _CONNECTING = {
     "keepalives_count": 4,
     "tcp_user_timeout": 30_000,
 }
-_ALL_IN_USE = Fault(
-    "tasks have all connections of the receiver in use",
-    "keep batches short, raise lock_timeout_secs, or give batch() a connection of yours",
-    StoreBusyError,
-)
-_FORBIDDEN = Fault("the user may not do this", "grant the right that is named")
-_DENIED = re.compile(r"(permission denied for|must be owner of) (\w+) (\S+)")
-_RIGHTS = {
-    "database": "CONNECT ON DATABASE",
-    "schema": "USAGE, CREATE ON SCHEMA",
-    "sequence": "USAGE ON SEQUENCE",
-    "table": "SELECT, INSERT, UPDATE, DELETE ON",
-}
-"""What is granted on what kind of object."""
-_REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
-_NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
-_FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
-_UNREACHABLE = Fault("the server can't be reached", "check host and port, and that it runs")
-_NOT_READY = Fault("the server isn't ready", "try again when it is")
-_LOST = Fault("the connection is lost", "try again when the server is back")
-_TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
-_BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
-_FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
-_CANCELLED = Fault("the server cancelled the statement", "try again, or raise its statement_timeout for this user")
-_FAULTS = {
-    "08": _LOST,
-    _READ_ONLY: database.READ_ONLY,
-    "25P02": _FAILED_BEFORE,
-    "25P03": _TOO_LONG,
-    "25P04": _TOO_LONG,
-    "28": _REFUSED,
-    "3D000": _NO_SUCH_DATABASE,
-    "3F000": database.NO_TABLE,
-    "40001": database.OUTRUN,
-    "40P01": database.OUTRUN,
-    "42501": _FORBIDDEN,
-    "42P01": database.NO_TABLE,
-    "53100": database.FULL,
-    "53200": database.MEMORY,
-    "53300": _FEW_CONNECTIONS,
-    "55P03": database.BUSY,
-    "57014": _CANCELLED,
-    "57P": _LOST,
-    "57P03": _NOT_READY,
-    "58": database.INPUT_OUTPUT,
-    "XX001": database.CORRUPT,
-    "XX002": database.CORRUPT,
-}
-"""By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
-_IN_WORDS = {
-    "No space left": database.FULL,
-    "authentication failed": _REFUSED,
-    "no password supplied": _REFUSED,
-    "no pg_hba.conf entry": _REFUSED,
-    "too many": _FEW_CONNECTIONS,
-    "connection slots": _FEW_CONNECTIONS,
-    "permission denied": _FORBIDDEN,
-    "invalid connection option": _BAD_OPTION,
-    "bad value for": _BAD_OPTION,
-    'role "': _REFUSED,
-    'database "': _NO_SUCH_DATABASE,
-    "database system is": _NOT_READY,
-    "session is read-only": database.READ_ONLY,
-    "server is in hot standby": database.READ_ONLY,
-    "connection failed": _UNREACHABLE,
-    "connection is bad": _UNREACHABLE,
-    "failed to resolve": _UNREACHABLE,
-    "timeout": _UNREACHABLE,
-    "consuming input failed": _LOST,
-    "flushing failed": _LOST,
-    "pipeline mode": _LOST,
-    "connection": _LOST,
-}
-"""Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
-
-
-def _forbidden(said: str) -> Fault:
-    """The fault of a right that is missing, with the statement that grants it where the server names the object."""
-    denied = _DENIED.search(said)
-    if denied is None:
-        return _FORBIDDEN
-    problem, kind, name = denied.groups()
-    if problem == "must be owner of":
-        return _FORBIDDEN._replace(hint="run receiver migrate as the user who owns the tables")
-    if kind not in _RIGHTS:
-        return _FORBIDDEN
-    return _FORBIDDEN._replace(hint=f"as the owner of the {kind}: GRANT {_RIGHTS[kind]} {name} TO the user")
 
 
 class Postgres(Database):
@@ -379,7 +288,7 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)})
+        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}, **_ALONE)
 
     def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
         # The session's: PgBouncer loses it where it pools transactions.
@@ -389,26 +298,11 @@ class Postgres(Database):
         return _engine(url, WRITING, session, _awaited_engine, **_AWAITED, pool_timeout=settings.lock_timeout_secs)
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs), "default_transaction_read_only": "on"}
-        return _engine(url, READING, session)
+        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}
+        return _engine(url, READING, session, execution_options={"postgresql_readonly": True}, **_ALONE)
 
     def fault_of(self, raw: BaseException) -> Fault | None:
-        if isinstance(raw, PoolTimeoutError):
-            return _ALL_IN_USE
-        # Whoever never loaded a driver can't have met its errors.
-        psycopg = sys.modules.get("psycopg")
-        asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # by which a caller's transaction is joined
-        if not (psycopg is not None and isinstance(raw, psycopg.Error)) and not (
-            asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
-        ):
-            return None
-        said, state = str(raw), raw.sqlstate
-        if state is None:
-            faults = [fault for words, fault in _IN_WORDS.items() if words in said]
-        else:
-            faults = [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
-        fault = next(iter(faults), database.UNKNOWN)
-        return fault if fault is not _FORBIDDEN else _forbidden(said)
+        return fault_of(raw)
 
     def check_concurrent(self) -> None:
         """They can be."""
@@ -458,6 +352,7 @@ class Postgres(Database):
         return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
 
 
+_ALONE: dict[str, Any] = {"poolclass": NullPool}
 _POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": IDLE_AT_MOST, "max_overflow": -1, "pool_use_lifo": True}
 _AWAITED: dict[str, Any] = {"pool_size": 20, "max_overflow": 0, "pool_use_lifo": True}
 """Tasks are made by the thousand. So they wait for a connection, and a server's stay few."""
@@ -477,12 +372,12 @@ def _engine(
     isolation_level: str,
     session: dict[str, str],
     create: Callable[..., Engine] = create_engine,
-    **pool: Any,
+    **more: Any,
 ) -> Engine:
     options = {name: value for name, value in _CONNECTING.items() if name not in url.query}
     engine = create(
         url,
-        **(pool or {"poolclass": NullPool}),
+        **more,
         # Whatever the defaults of server, database and user are.
         isolation_level=isolation_level,
         connect_args={**options, "client_encoding": "utf8"},
@@ -491,9 +386,15 @@ def _engine(
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
         # Quoted, the names of types would be no types to SQLAlchemy.
-        for name, value in {**session, "quote_all_identifiers": "off"}.items():
-            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        settings = {**session, "quote_all_identifiers": "off"}
+        ask = f"SELECT pg_backend_pid(){', set_config(%s, %s, false)' * len(settings)}"
+        process, *_ = connection.execute(ask, tuple(chain(*settings.items()))).fetchone()
         connection.commit()
+        driver = getattr(connection, "driver_connection", connection)
+        if process != driver.info.backend_pid:
+            # A pooler is in between. Should it change the server's process with each transaction, a statement that was
+            # prepared in one may be another statement in the next, and be executed all the same.
+            driver.prepare_threshold = None
 
     @event.listens_for(engine, "begin")
     def begin_unless_begun(connection: Connection) -> None:

@@ -1,0 +1,126 @@
+"""What PostgreSQL's errors say, and what to do about each."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from receiver.errors import StoreBusyError
+from receiver.store.databases import database
+from receiver.store.databases.database import Fault
+
+READ_ONLY = "25006"
+_ALL_IN_USE = Fault(
+    "tasks have all connections of the receiver in use",
+    "keep batches short, raise lock_timeout_secs, or give batch() a connection of yours",
+    StoreBusyError,
+)
+_FORBIDDEN = Fault("the user may not do this", "grant the right that is named")
+_DENIED = re.compile(r"(permission denied for|must be owner of) (\w+) (\S+)")
+_RIGHTS = {
+    "database": "CONNECT ON DATABASE",
+    "schema": "USAGE, CREATE ON SCHEMA",
+    "sequence": "USAGE ON SEQUENCE",
+    "table": "SELECT, INSERT, UPDATE, DELETE ON",
+}
+"""What is granted on what kind of object."""
+_REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
+_NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
+_FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
+_UNREACHABLE = Fault("the server can't be reached", "check host and port, and that it runs")
+_NOT_READY = Fault("the server isn't ready", "try again when it is")
+_LOST = Fault("the connection is lost", "try again when the server is back")
+_TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
+_BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
+_FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
+_CANCELLED = Fault("the server cancelled the statement", "try again, or raise its statement_timeout for this user")
+_UNKNOWN_STATEMENT = Fault(
+    "the server doesn't know a statement that was prepared, or knows another", "PgBouncer needs pool_mode=session"
+)
+_FAULTS = {
+    "08": _LOST,
+    READ_ONLY: database.READ_ONLY,
+    "25P02": _FAILED_BEFORE,
+    "25P03": _TOO_LONG,
+    "25P04": _TOO_LONG,
+    "26": _UNKNOWN_STATEMENT,
+    "28": _REFUSED,
+    "3D000": _NO_SUCH_DATABASE,
+    "3F000": database.NO_TABLE,
+    "40001": database.OUTRUN,
+    "40P01": database.OUTRUN,
+    "42501": _FORBIDDEN,
+    "42P05": _UNKNOWN_STATEMENT,
+    "42P01": database.NO_TABLE,
+    "53100": database.FULL,
+    "53200": database.MEMORY,
+    "53300": _FEW_CONNECTIONS,
+    "55P03": database.BUSY,
+    "57014": _CANCELLED,
+    "57P": _LOST,
+    "57P03": _NOT_READY,
+    "58": database.INPUT_OUTPUT,
+    "XX001": database.CORRUPT,
+    "XX002": database.CORRUPT,
+}
+"""By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+_IN_WORDS = {
+    "No space left": database.FULL,
+    "authentication failed": _REFUSED,
+    "no password supplied": _REFUSED,
+    "no pg_hba.conf entry": _REFUSED,
+    "too many": _FEW_CONNECTIONS,
+    "connection slots": _FEW_CONNECTIONS,
+    "permission denied": _FORBIDDEN,
+    "invalid connection option": _BAD_OPTION,
+    "bad value for": _BAD_OPTION,
+    'role "': _REFUSED,
+    'database "': _NO_SUCH_DATABASE,
+    "database system is": _NOT_READY,
+    "session is read-only": database.READ_ONLY,
+    "server is in hot standby": database.READ_ONLY,
+    "connection failed": _UNREACHABLE,
+    "connection is bad": _UNREACHABLE,
+    "failed to resolve": _UNREACHABLE,
+    "timeout": _UNREACHABLE,
+    "consuming input failed": _LOST,
+    "flushing failed": _LOST,
+    "pipeline mode": _LOST,
+    "connection": _LOST,
+}
+"""Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
+
+
+def fault_of(raw: BaseException) -> Fault | None:
+    """What an exception says that psycopg, asyncpg or the pool of connections raised; None if it is none of theirs."""
+    if isinstance(raw, PoolTimeoutError):
+        return _ALL_IN_USE
+    # Whoever never loaded a driver can't have met its errors.
+    psycopg = sys.modules.get("psycopg")
+    asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # by which a caller's transaction is joined
+    if not (psycopg is not None and isinstance(raw, psycopg.Error)) and not (
+        asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
+    ):
+        return None
+    said, state = str(raw), raw.sqlstate
+    if state is None:
+        faults = [fault for words, fault in _IN_WORDS.items() if words in said]
+    else:
+        faults = [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
+    fault = next(iter(faults), database.UNKNOWN)
+    return fault if fault is not _FORBIDDEN else _forbidden(said)
+
+
+def _forbidden(said: str) -> Fault:
+    """The fault of a right that is missing, with the statement that grants it where the server names the object."""
+    denied = _DENIED.search(said)
+    if denied is None:
+        return _FORBIDDEN
+    problem, kind, name = denied.groups()
+    if problem == "must be owner of":
+        return _FORBIDDEN._replace(hint="run receiver migrate as the user who owns the tables")
+    if kind not in _RIGHTS:
+        return _FORBIDDEN
+    return _FORBIDDEN._replace(hint=f"as the owner of the {kind}: GRANT {_RIGHTS[kind]} {name} TO the user")

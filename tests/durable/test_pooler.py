@@ -1,0 +1,125 @@
+"""Through a real PgBouncer. Only `pool_mode=session` is promised to work, but no other may do harm."""
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import NullPool, create_engine, make_url, text
+
+from receiver.errors import StoreError
+from tests.durable.opened import LONG_SECS, opened, send, sizes
+from tests.postgres import shown
+
+pytestmark = pytest.mark.skipif(
+    not shutil.which("pgbouncer"), reason="no pgbouncer (Debian, Ubuntu: apt install pgbouncer)"
+)
+
+RECEIVERS = 4
+BATCHES = 25
+SERVER_CONNECTIONS = {"session": 50, "transaction": 3}
+"""Few, so that transactions of one client change between them."""
+
+
+def _port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def pooler(url: str, mode: str) -> Iterator[str]:
+    """The address of the database by a PgBouncer of its own."""
+    database, port = make_url(url), _port()
+    host = database.host or database.query["host"]
+    settings = {
+        "listen_addr": "127.0.0.1",
+        "listen_port": port,
+        "unix_socket_dir": "",
+        "auth_type": "any",
+        "pool_mode": mode,
+        "default_pool_size": SERVER_CONNECTIONS[mode],
+    }
+    with tempfile.TemporaryDirectory(prefix="receiver-pooler-") as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder) / "pgbouncer.ini"
+        pooled = f"* = host={host} port={database.port or 5432} user={database.username}\n[pgbouncer]\n"
+        lines = (f"{name} = {value}\n" for name, value in settings.items())
+        file.write_text("[databases]\n" + pooled + "".join(lines), encoding="utf-8")
+        # It doesn't run as root, and the socket of the wheel's server is its owner's.
+        user = None if os.geteuid() else Path(host).owner() if host.startswith("/") else "nobody"
+        with subprocess.Popen(["pgbouncer", "--quiet", str(file)], user=user, stderr=subprocess.DEVNULL) as process:
+            try:
+                _wait_until_open(port)
+                yield shown(database.set(host="127.0.0.1", port=port, query={}))
+            finally:
+                process.terminate()
+
+
+def _wait_until_open(port: int) -> None:
+    give_up = time.monotonic() + LONG_SECS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < give_up
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.mark.parametrize("is_concurrent", [False, True], ids=["exclusive", "concurrent"])
+@pytest.mark.parametrize("mode", SERVER_CONNECTIONS)
+def test_each_message_takes_effect_once(fresh_postgres_url, mode, is_concurrent):
+    ids = [f"order {number}" for number in range(BATCHES * 4)]
+    with (
+        pooler(fresh_postgres_url, mode) as url,
+        opened(url, concurrent=is_concurrent, settings=sizes(1_000, 0)) as first,
+    ):
+        with first.batch() as batch:
+            batch.connection.execute(text("CREATE TABLE effects (id text)"))
+
+        def receive_all(_: int) -> None:
+            with opened(url, concurrent=is_concurrent) as receiver:
+                for start in range(0, len(ids), 4):
+                    some = ids[start : start + 4]
+                    with receiver.batch() as batch:
+                        decisions = batch.receive_many([(id_, None, 0) for id_ in some])
+                        for id_, decision in zip(some, decisions, strict=True):
+                            if decision.deliver:
+                                batch.connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": id_})
+                    receiver.status()
+
+        with ThreadPoolExecutor(RECEIVERS) as pool:
+            list(pool.map(receive_all, range(RECEIVERS)))
+        with first.batch() as batch:
+            effects = batch.connection.scalars(text("SELECT id FROM effects")).all()
+        assert sorted(effects) == sorted(ids)
+        give_up = time.monotonic() + LONG_SECS
+        while first.status().unfolded_receipts:
+            assert time.monotonic() < give_up
+            time.sleep(0.1)
+
+
+def test_a_statement_that_was_prepared_elsewhere_is_an_error_that_says_so(fresh_postgres_url):
+    """In a transaction of a caller whose driver prepares statements, as psycopg does by default."""
+    with pooler(fresh_postgres_url, "transaction") as url, opened(url) as receiver:
+        engine = create_engine(url, poolclass=NullPool, connect_args={"prepare_threshold": 0})
+        with engine.connect() as caller, engine.connect() as other:
+
+            def receive() -> None:
+                with caller.begin():
+                    send(receiver, "a", connection=caller)
+
+            receive()
+            with other.begin():
+                other.execute(text("SELECT 1"))  # has the server's connection that the caller had
+                with pytest.raises(StoreError) as caught:
+                    receive()
+    assert caught.value.hint == "PgBouncer needs pool_mode=session"
