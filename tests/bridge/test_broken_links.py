@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import proton
 import pytest
 
 from examples.demo.artemis import new_broker
 from examples.demo.processes import HOST
-from receiver.bridge.connectors import Message, stomp, stomp_session
+from receiver.bridge.connectors import Message, source_of, stomp, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.broker_proxy import broker_proxy
@@ -298,3 +299,51 @@ class TestRealBroker:
             while more := source.take(4, wait_secs=2):  # the broker may give each by itself, and the newest first
                 came += bodies(more)
         assert "".join(sorted(came)) in {"abc", "abcd", "", "d"}  # what was asked may be done since, or not
+
+
+def abort_a_delivery(listener: socket.socket) -> None:
+    """Be a broker by AMQP that takes its first delivery back in the middle, as a router does, and sends two more."""
+    wire, _ = listener.accept()
+    transport, connection = proton.Transport(mode=proton.Transport.SERVER), proton.Connection()
+    transport.bind(connection)
+    aborted = None
+
+    def write() -> None:
+        while (waiting := transport.pending()) > 0:
+            wire.sendall(transport.peek(waiting))
+            transport.pop(waiting)
+
+    with wire:
+        while data := wire.recv(1 << 16):
+            transport.push(data)
+            connection.open()
+            if (session := connection.session_head(proton.Endpoint.REMOTE_ACTIVE)) is not None:
+                session.open()
+            link = connection.link_head(proton.Endpoint.REMOTE_ACTIVE)
+            while link is not None:
+                if link.state & proton.Endpoint.LOCAL_UNINIT:
+                    link.source.copy(link.remote_source)
+                    link.target.copy(link.remote_target)
+                    link.open()
+                if link.is_sender and link.credit and aborted is None:
+                    aborted = link.delivery("1")
+                    link.stream(b"some of it")
+                    write()
+                    aborted.abort()
+                    for tag in "23":
+                        link.delivery(tag)
+                        link.stream(proton.Message(body=tag).encode())
+                        link.advance()
+                link = link.next(proton.Endpoint.REMOTE_ACTIVE)
+            if connection.state & proton.Endpoint.REMOTE_CLOSED:
+                connection.close()
+            write()
+
+
+def test_a_delivery_that_its_sender_takes_back_takes_no_other_with_it():
+    with socket.create_server((HOST, 0)) as listener:
+        peer = threading.Thread(target=abort_a_delivery, args=(listener,))
+        peer.start()
+        with source_of(BrokerAddress.parse(f"amqp://{HOST}:{listener.getsockname()[1]}/queue/orders")) as source:
+            assert bodies(take(source, 2)) == ["2", "3"]
+        peer.join()

@@ -144,10 +144,8 @@ class AmqpSource(AmqpLink):
 
     def _serve(self) -> None:
         while self._has_room() and (delivery := self._link.current) is not None:
-            self._receive(delivery)
-            if delivery.partial:
+            if not self._receive(delivery):
                 break
-            self._link.advance()
         if self.dialect.has_transactions:
             if self._answer is not None and self._answer.remote_state:
                 self._hear_coordinator()
@@ -220,20 +218,25 @@ class AmqpSource(AmqpLink):
     def _ask_coordinator(self, what: str, about: list[Any]) -> Any:
         return self._coordinator.send(proton.Message(body=proton.Described(proton.symbol(what), about)))
 
-    def _receive(self, delivery: Any) -> None:
+    def _receive(self, delivery: Any) -> bool:
+        """Read what has come of a delivery; whether that was its end, and the link is at the next one."""
         if delivery.aborted:
             self._part.clear()
-            delivery.settle()
-            return
+            delivery.settle()  # moves the link on as well
+            return True
         if delivery.pending:
             self._part += self._link.recv(delivery.pending)
         if len(self._part) > self._max_body_bytes + _PROPERTIES_BYTES:
             self._refuse(too_large("a message", "still more", self._max_body_bytes))
-        elif not delivery.partial:
-            self._incoming.append(bytes(self._part))
-            self._incoming_bytes += len(self._part)
-            self._part.clear()
-            self._unsettled.append(delivery)
+            return False
+        if delivery.partial:
+            return False
+        self._incoming.append(bytes(self._part))
+        self._incoming_bytes += len(self._part)
+        self._part.clear()
+        self._unsettled.append(delivery)
+        self._link.advance()
+        return True
 
     def _has_room(self) -> bool:
         return self._incoming_bytes < AHEAD_BYTES and self._refused is None

@@ -247,10 +247,8 @@ class _Edge(_Reader):
 
     def _serve(self) -> None:
         while (delivery := self._link.current) is not None:
-            self._receive(delivery)
-            if delivery.partial:
+            if not self._receive(delivery):
                 return
-            self._link.advance()
             self._arrived += 1
         if self._incoming:
             if self._offset is None or self._spec == _LAST:
