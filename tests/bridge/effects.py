@@ -23,7 +23,7 @@ READ_SECS = 120
 
 
 class Effect(NamedTuple):
-    id: str
+    id: str | None
     body: bytes
 
 
@@ -89,10 +89,10 @@ def check(effects: Sequence[Effect], ids: Collection[str]) -> int:
     """Each message is there, whole, and nothing else; how many effects too many there are."""
     times = Counter(effect.id for effect in effects)
     missing, strange = ids - times.keys(), times.keys() - ids
-    damaged = [effect.id for effect in effects if effect.body != body_of(effect.id)]
     double = {id_: count for id_, count in times.items() if count > 1}
     assert not missing, f"missing {_some(missing)}"
-    assert not strange, f"sent by nobody: {_some(strange)}"
+    assert not strange, f"sent by nobody: {_some([effect for effect in effects if effect.id in strange])}"
+    damaged = [effect.id for effect in effects if effect.body != body_of(effect.id)]
     assert not damaged, f"with another body: {_some(damaged)}"
     print(f"more than once: {_some(double)}")
     return len(effects) - len(times)
