@@ -78,6 +78,8 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if text == "-":
         return [LogFile(None, "-", None)]
     text = local_path(text)
+    if not text:  # which would be the current folder
+        raise SettingsError("a log is named by an empty text", hint="is a variable of the shell unset?")
     if is_url(text):
         return _at_url(text)
     path = Path(text)

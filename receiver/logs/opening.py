@@ -58,6 +58,7 @@ _FOREIGN = {
     b"BZh91AY&SY": ("packed by bzip2", "unpack it first, or pack it by gzip or zstd"),
     b"\xfd7zXZ\0": ("packed by xz", "unpack it first, or pack it by gzip or zstd"),
     b"Obj\x01": ("in Avro", "write it as Parquet"),
+    b"\xff\xfe": ("in UTF-16, not UTF-8", "write it as UTF-8: iconv -f UTF-16 -t UTF-8"),
 }
 """What isn't read: how it begins, what it is, and what to do."""
 

@@ -171,7 +171,8 @@ def _python(scalar: pa.Scalar) -> object:
     if isinstance(scalar, pa.DictionaryScalar):
         return _python(scalar.value)
     if pa.types.is_timestamp(scalar.type):
-        return str(scalar)  # Python's own datetime can't hold them all
+        # Neither Python's datetime nor the zones it knows hold them all.
+        return scalar.cast(pa.timestamp(scalar.type.unit)).cast(pa.string()).as_py()
     try:
         value = scalar.as_py()
     except UnicodeDecodeError:

@@ -162,6 +162,7 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
         (bz2.compress(b"1,a"), "log.csv.bz2", "unpack it first"),
         (lzma.compress(b"1,a"), "log.csv.xz", "unpack it first"),
         (b"Obj\x01", "log.avro", "write it as Parquet"),
+        ("received_at,unique_message_id\n1,a\n".encode("utf-16"), "log.csv", "iconv -f UTF-16"),
     ],
 )
 def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy):
@@ -212,7 +213,7 @@ def test_options_that_cannot_be_meant_are_told_at_once(tmp_path):
     ):
         with pytest.raises(SettingsError):
             read_logs([str(path)], ReadOptions(**options))
-    for paths in ([], ["-", "-"]):
+    for paths in ([], ["-", "-"], [""], ["file:"]):
         with pytest.raises(SettingsError):
             read_logs(paths, ReadOptions())
 

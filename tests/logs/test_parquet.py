@@ -129,9 +129,13 @@ def test_a_time_that_cannot_be_meant_names_its_row(log, value):
     assert read_skipping(log)[1] == 1
 
 
-def test_a_timestamp_out_of_range_names_its_row(log):
-    written(log, received_at=pa.array([1, -1]).cast(pa.timestamp("us", "UTC")), unique_message_id=["a", "b"])
-    assert refusal(log).location == f"{log}:2"
+@pytest.mark.parametrize("zone", [None, "UTC", "Nowhere"])
+@pytest.mark.parametrize("value", [-1, 2**62, -(2**62), None])
+def test_a_timestamp_out_of_range_names_its_row(log, value, zone):
+    written(log, received_at=pa.array([1, value], pa.timestamp("us", zone)), unique_message_id=["a", "b"])
+    error = refusal(log)
+    assert error.location == f"{log}:2"
+    assert ("no time" in str(error)) is (value is None)
 
 
 def test_jms_columns_of_every_type(log):
