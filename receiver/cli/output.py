@@ -128,11 +128,12 @@ def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None)
 
     A log that is read twice is worth a note.
     """
-    read = Counter(Path(log).resolve() for log in logs)
+    read = Counter(Path(os.path.realpath(log)) for log in logs)
     for path, times in read.items():
         if times > 1 and path.is_file():
             print(f"note: {path} is read {times} times, so each of its receipts counts as a duplicate", file=sys.stderr)
-    outputs = [Path(path).resolve() for path in (report, verdicts) if path is not None]
+    # Unlike `resolve`, it takes links that lead in a circle.
+    outputs = [Path(os.path.realpath(path)) for path in (report, verdicts) if path is not None]
     for path in outputs:
         if path in read and path.is_file():
             raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")

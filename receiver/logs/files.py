@@ -59,6 +59,8 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
         )
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
+    if "" in paths:  # which would be the current folder
+        raise SettingsError("a log is named by an empty text", hint="is a variable of the shell unset?")
     if paths.count("-") > 1:
         raise SettingsError("standard input can be read once only", hint="give - once")
     return [file for path in paths for file in _expanded(os.fspath(path), growing=growing)]
@@ -78,8 +80,6 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if text == "-":
         return [LogFile(None, "-", None)]
     text = local_path(text)
-    if not text:  # which would be the current folder
-        raise SettingsError("a log is named by an empty text", hint="is a variable of the shell unset?")
     if is_url(text):
         return _at_url(text)
     path = Path(text)

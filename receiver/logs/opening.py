@@ -119,6 +119,8 @@ def _opened(file: LogFile) -> Iterator[Stream]:
         with closing(UrlStream(file.url)) as remote:
             yield remote
     elif file.path is None:
+        if sys.stdin is None:
+            raise LogFormatError(file.name, "standard input is closed", hint="name a file, or pipe a log in")
         # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
         yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
     else:

@@ -84,7 +84,8 @@ def packed_parquet() -> bytes:
         (["a.csv", "--verdicts", "no/v.csv"], "hint: make the folder first: mkdir -p no"),
         (["a.csv", "--report", "."], "hint: name a file in that folder"),
         (["a.csv.gz"], "hint: copy it again from where it came, or leave out .gz if it isn't compressed"),
-        (["u16.csv"], "hint: write the log as UTF-8, such as by iconv"),
+        (["u16.csv"], "hint: write it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+        (["latin.csv"], "hint: write the log as UTF-8, such as by iconv -f LATIN1"),
         (["ragged.csv"], "hint: mend the row; with --on-error skip"),
         (["a.csv", "--map", "unique_message_id"], "hint: such as --map unique_message_id=OrderId"),
         (["a.csv", "--map", "received_at=x", "--map", "received_at=y"], "hint: leave one out"),
@@ -101,6 +102,7 @@ def test_what_to_do_is_said(refused, arguments, remedy):
         a_csv_gz=LOG.split("\n")[1],
         program_py=program,
         u16_csv=LOG.encode("utf-16"),
+        latin_csv=f"{LOG}4,é,s,c,q\n".encode("latin-1"),
         ragged_csv=f"{LOG}4,d\n",
     )
 
@@ -299,6 +301,13 @@ def test_a_result_in_the_place_of_the_log_or_of_the_other_result(simulate, tmp_p
     assert said in complaint(simulate("a.csv", "--window", "1", "--expiry", "1", *names))
     assert [path.name for path in here.iterdir()] == ["a.csv"]
     assert (here / "a.csv").read_text() == LOG
+
+
+def test_a_link_that_leads_in_a_circle_becomes_the_report(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    (tmp_path / "r.html").symlink_to("r.html")
+    assert simulate("a.csv", "--report", "r.html", "--json").status == 0
+    assert (tmp_path / "r.html").is_file()
 
 
 def test_a_refusal_leaves_no_new_file(refused, tmp_path):

@@ -171,6 +171,11 @@ def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy)
     assert remedy in refusal(path).hint
 
 
+def test_standard_input_that_is_closed(monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    assert refusal("-").problem == "standard input is closed"
+
+
 def test_a_header_only_file_among_others_is_fine(tmp_path):
     (tmp_path / "a.csv").write_text("received_at,unique_message_id,destination\n")
     (tmp_path / "b.csv").write_text("received_at,unique_message_id\n1,a\n")
@@ -213,7 +218,7 @@ def test_options_that_cannot_be_meant_are_told_at_once(tmp_path):
     ):
         with pytest.raises(SettingsError):
             read_logs([str(path)], ReadOptions(**options))
-    for paths in ([], ["-", "-"], [""], ["file:"]):
+    for paths in ([], ["-", "-"], [""]):
         with pytest.raises(SettingsError):
             read_logs(paths, ReadOptions())
 
