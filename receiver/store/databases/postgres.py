@@ -19,7 +19,7 @@ from receiver.errors import MissingExtraError, SettingsError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
-from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, Fault, masked, shown
+from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, masked, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
 
@@ -256,6 +256,7 @@ class Postgres(Database):
     drivers = ("postgresql", "postgresql+psycopg")
     rows = PostgresRows
     insert = staticmethod(postgresql.insert)
+    fault_of = staticmethod(fault_of)
     checks_of_constraints = (
         "SAVEPOINT receiver_check",
         "SET CONSTRAINTS ALL IMMEDIATE",
@@ -288,21 +289,15 @@ class Postgres(Database):
         return url.set(drivername="postgresql+psycopg")
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        return _engine(url, WRITING, {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}, **_ALONE)
+        return _engine(url, WRITING, settings, **_ALONE)
 
     def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
-        # The session's: PgBouncer loses it where it pools transactions.
-        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}
         if not is_awaited:
-            return _engine(url, WRITING, session, **_POOLED)
-        return _engine(url, WRITING, session, _awaited_engine, **_AWAITED, pool_timeout=settings.lock_timeout_secs)
+            return _engine(url, WRITING, settings, **_POOLED)
+        return _engine(url, WRITING, settings, _awaited_engine, **_AWAITED, pool_timeout=settings.lock_timeout_secs)
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        session = {"lock_timeout": lock_timeout_ms(settings.lock_timeout_secs)}
-        return _engine(url, READING, session, execution_options={"postgresql_readonly": True}, **_ALONE)
-
-    def fault_of(self, raw: BaseException) -> Fault | None:
-        return fault_of(raw)
+        return _engine(url, READING, settings, execution_options={"postgresql_readonly": True}, **_ALONE)
 
     def check_concurrent(self) -> None:
         """They can be."""
@@ -370,7 +365,7 @@ def _awaited_engine(url: URL, **options: Any) -> Engine:
 def _engine(
     url: URL,
     isolation_level: str,
-    session: dict[str, str],
+    settings: StoreSettings,
     create: Callable[..., Engine] = create_engine,
     **more: Any,
 ) -> Engine:
@@ -386,9 +381,11 @@ def _engine(
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
         # Quoted, the names of types would be no types to SQLAlchemy.
-        settings = {**session, "quote_all_identifiers": "off"}
-        ask = f"SELECT pg_backend_pid(){', set_config(%s, %s, false)' * len(settings)}"
-        process, *_ = connection.execute(ask, tuple(chain(*settings.items()))).fetchone()
+        ask = (
+            "SELECT pg_backend_pid(), set_config('lock_timeout', %s, false),"
+            " set_config('quote_all_identifiers', 'off', false)"
+        )
+        process, *_ = connection.execute(ask, (lock_timeout_ms(settings.lock_timeout_secs),)).fetchone()
         connection.commit()
         driver = getattr(connection, "driver_connection", connection)
         if process != driver.info.backend_pid:
