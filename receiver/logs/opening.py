@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from errno import EMFILE
 from itertools import chain
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, Protocol
@@ -89,7 +90,8 @@ def read_file(
             yield from _batches(file, stream, options, on_read, groups)
     except OSError as error:
         if file.path is None or not (isinstance(error, FileNotFoundError) and is_journal(file.path)):
-            raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
+            hint = "allow more at once by ulimit -n, or read fewer" if error.errno == EMFILE else None
+            raise LogFormatError(file.name, f"can't be read: {error.strerror or error}", hint=hint) from error
         file = replace(file, path=finished_from(file.path))
     else:
         return

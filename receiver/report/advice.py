@@ -50,12 +50,10 @@ def supported(analysis: Analysis) -> str:
     advised, both = analysis.recommendation, analysis.of(Kind.BOTH)
     if not analysis.evidence.window_need:  # it has no duplicate, or all may be missed
         if advised.expiry_move is Move.RAISE:
-            return (
-                "No duplicate asks for that: E is at least a second, and at least three times the longest redelivery."
-            )
+            return "No duplicate asks to raise E: it is at least a second, and at least three times the longest redelivery."
         return "The log itself asks for nothing."
     if both.setting == advised.setting:
-        return "That is what the log itself supports."
+        return "This setting is what the log itself supports."
     said = f"The log itself supports {_named(both.setting)}"
     if advised.sized.kind is not Kind.KEEP:
         return f"{said}, which takes {size(both.memory_bytes)}."

@@ -176,6 +176,21 @@ def test_standard_input_that_is_closed(monkeypatch):
     assert refusal("-").problem == "standard input is closed"
 
 
+def test_more_files_of_one_time_than_can_be_open_at_once(tmp_path):
+    resource = pytest.importorskip("resource")
+    for number in range(60):
+        (tmp_path / f"{number}.csv").write_text("received_at,unique_message_id\n1,a\n9,b\n")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = os.open(tmp_path, os.O_RDONLY) + 30
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, limits[1]))
+    try:
+        assert "ulimit -n" in refusal(tmp_path).hint
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        os.close(most - 30)
+    assert len(read(tmp_path)) == 120
+
+
 def test_a_header_only_file_among_others_is_fine(tmp_path):
     (tmp_path / "a.csv").write_text("received_at,unique_message_id,destination\n")
     (tmp_path / "b.csv").write_text("received_at,unique_message_id\n1,a\n")

@@ -77,8 +77,8 @@ def test_a_key_in_doubt_is_part_of_the_decision():
         ("keep", (200, 30_000_000), "fair", "Lowering W to that would save 1.15 MB of 7.3 MB: do it only where memory is short."),
         ("keep", (500, 5_000_000), "strong", "Lowering E to that would save 4.48 MB of 7.3 MB: do it only where"),
         ("keep", (200, 5_000_000), "weak", "Lowering to that would save 5.63 MB of 7.3 MB: it shows too little for that."),
-        ("keep", (500, 30_000_000), "fair", "That is what the log itself supports."),
-        ("both", (200, 5_000_000), "fair", "That is what the log itself supports."),
+        ("keep", (500, 30_000_000), "fair", "This setting is what the log itself supports."),
+        ("both", (200, 5_000_000), "fair", "This setting is what the log itself supports."),
         ("lean", (200, 5_000_000), "fair", "The log itself supports W = 200 and E = 5 s, which takes 1.66 MB."),
     ],
 )  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_the_log_itself_supports_and_what_lowering_to_that_would_save(kind,
 
 def test_without_a_duplicate_a_rule_may_raise_e():
     analysis = replace(empty(), recommendation=replace(empty().recommendation, present=(2_000, 100)))
-    assert "No duplicate asks for that: E is at least a second, and at least three times the" in said(analysis)
+    assert "No duplicate asks to raise E: it is at least a second, and at least three times the" in said(analysis)
     assert "The log itself asks for nothing." in said(empty())
 
 
