@@ -424,10 +424,7 @@ class FoldingThread:
 
     def _is_due(self) -> bool:
         assert self._kept is not None  # noqa: S101 - it has the lock
-        claims = self._session.claims_of(self._kept)
-        if not claims.try_to_lock_folding(self._session.store_id):  # it may be locked again by the session that has it
-            raise StoreError("a pooler has changed the connection's session", hint="PgBouncer needs pool_mode=session")
-        looked = claims.look()
+        looked = self._session.claims_of(self._kept).look()
         if looked is None:
             raise StoreError("the domain is gone from the database")
         last_writer, self.waiting = looked

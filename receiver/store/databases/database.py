@@ -216,6 +216,9 @@ class Database(ABC):
         """Raise `SettingsError` where no receivers can be concurrent."""
         raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
 
+    def check_sessions(self, url: URL, settings: StoreSettings) -> None:
+        """Raise `SettingsError` where what a connection has locked for its session isn't its own in its next transaction."""
+
     def claims(self, connection: Connection, domain_id: int) -> Claims:
         """The claims of a domain, through a connection of ours or of a caller's; `SettingsError` where there can be none."""
         from receiver.store.databases.claims import Claims  # which most receivers never need

@@ -96,6 +96,13 @@ def server_run_of(connection: Connection, driver: Any) -> str:
     return str(run)
 
 
+def _process_of(connection: Connection) -> int:
+    """The server's process that serves a transaction of the connection."""
+    process: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+    connection.rollback()
+    return process
+
+
 def _is_idle(driver: Any) -> bool:
     return int(driver.info.transaction_status) == _IDLE
 
@@ -301,6 +308,16 @@ class Postgres(Database):
 
     def check_concurrent(self) -> None:
         """They can be."""
+
+    def check_sessions(self, url: URL, settings: StoreSettings) -> None:
+        engine = self.writable(url, settings)
+        with engine.connect() as one, engine.connect() as other:
+            first, second = ([_process_of(each) for each in (one, other)] for _ in range(2))
+        if first != second or len({*first}) < len(first):
+            raise SettingsError(
+                "a pooler gives a connection another process of the server for each transaction",
+                hint="concurrent receivers need pool_mode=session of PgBouncer",
+            )
 
     def unlogged_tables(self, connection: Connection) -> Sequence[str]:
         return connection.scalars(text(self._SQL_UNLOGGED)).all()
