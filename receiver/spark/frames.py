@@ -164,11 +164,15 @@ def _session_of(frame: DataFrame) -> SparkSession:
             f"the frame is a {type(frame).__name__}, not a DataFrame of Spark",
             hint="give spark.read.parquet(PATH), or spark.createDataFrame(FRAME) of a frame of pandas",
         )
+    if session.sparkContext._jsc is None:  # noqa: SLF001 - no public way tells
+        raise SettingsError("the frame's Spark session was stopped", hint="make the frame anew, in a session that runs")
+    if frame.isStreaming:
+        raise SettingsError("the frame is a stream, which has no end", hint="read it by spark.read")
     return session
 
 
 def _present(current: tuple[int, float]) -> tuple[int, int]:
-    if isinstance(current, str) or len(current) != 2:  # noqa: PLR2004
+    if isinstance(current, str) or not isinstance(current, Sequence) or len(current) != 2:  # noqa: PLR2004
         raise SettingsError("current must be a window and an expiry in seconds", hint="such as (2000, 120)")
     return _setting(*current, named=("current", "current"))
 
@@ -218,22 +222,25 @@ def judge(
     """
     session, setting = _session_of(frame), _setting(window, expiry_secs)
     question = Question(domain, [setting[0]], [setting[1]])
-    if taken := [name for name in _ADDED if name in frame.columns]:
+    if taken := [name for name in frame.columns if name.lower() in _ADDED]:  # as Spark compares names
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")
     with translated(quiet=True), tuned(session):
         options = _options(column_map)
         id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
         # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
         file_row = [] if order_by is not None else file_and_row(frame) or []
-        base = frame.select("*", *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
+        columns = [named(name) for name in frame.columns]
+        base = frame.select(*columns, *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
         base = base.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
         with _log(base, options, question, order_by, row_id=_ROW_ID) as log:
             duplicates = tiers(log, *setting).withColumnRenamed("number", _ROW_ID)
     together = base.join(duplicates, _ROW_ID, "left")
-    return together.select(*(named(name) for name in frame.columns), verdict_of(id_column).alias("verdict"), "tier")
+    return together.select(*columns, verdict_of(id_column).alias("verdict"), "tier")
 
 
 def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
+    if not isinstance(column_map, Mapping | None):
+        raise SettingsError("column_map must be a mapping", hint='such as {"unique_message_id": "OrderId"}')
     return ReadOptions(column_map=dict(column_map or {}))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql.functions import col, element_at, split
 
 from receiver.errors import LogFormatError, SettingsError
@@ -206,7 +207,7 @@ def _ordered(
     _checked_types(receipts, options)
     content = [column for column in COLUMNS if column in fields]
     if order_by is not None:
-        if order_by not in frame.columns:
+        if not isinstance(order_by, str) or order_by not in frame.columns:
             raise SettingsError(
                 f"the frame has no column {order_by!r} to order by", hint=f"one of {', '.join(frame.columns)}"
             )
@@ -238,10 +239,14 @@ def file_and_row(frame: DataFrame) -> list[Column] | None:
     """Where a frame's rows were read, if it knows, and if they stand there as they were written."""
     if _FILE in frame.columns and _ROW in frame.columns:
         return [col(_FILE), col(_ROW)]
+    log = PySparkLogger.getLogger("DataFrameQueryContextLogger")
+    was, log.disabled = log.disabled, True  # that a frame doesn't know is no error
     try:
         fields = frame.select("_metadata.file_path", "_metadata.row_index").columns
     except AnalysisException:
         return None
+    finally:
+        log.disabled = was
     if _moves_rows(frame):
         return None
     return [col(f"_metadata.{field}").alias(name) for field, name in zip(fields, (_FILE, _ROW), strict=True)]

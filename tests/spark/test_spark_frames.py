@@ -5,6 +5,7 @@
 import json
 import random
 import re
+import subprocess
 import sys
 from collections import Counter
 from dataclasses import fields
@@ -17,7 +18,7 @@ from pyspark.sql.functions import col, monotonically_increasing_id, timestamp_mi
 
 from receiver import TwoTierDetector
 from receiver.domains import Channel, domain_key
-from receiver.errors import LogFormatError, MissingExtraError, SettingsError
+from receiver.errors import LogFormatError, MissingExtraError, SettingsError, SparkError
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.report.html import page_text
@@ -203,10 +204,12 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.localCheckpoint(), False),
     ],
 )
-def test_which_frames_know_the_order_of_their_files(spark, log, make, is_known):
+def test_which_frames_know_the_order_of_their_files(spark, log, capfd, make, is_known):
     frame = make(spark.read.parquet(str(log)))
+    capfd.readouterr()
     file_row = file_and_row(frame)
     assert (file_row is not None) is is_known
+    assert capfd.readouterr().err == ""
     if file_row is not None:
         rows = [row[-1] for row in frame.select("*", *file_row).collect()]
         assert len(set(rows)) == len(rows)
@@ -236,6 +239,7 @@ def test_text_knows_no_order(spark, tmp_path):
             "expected text",
         ),
         (lambda frame: frame, {"order_by": "nothing"}, SettingsError, "no column 'nothing'"),
+        (lambda frame: frame, {"column_map": ["received_at"]}, SettingsError, "column_map must be a mapping"),
         (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
         (lambda frame: frame.selectExpr("*", "map(1, 2) as n"), {"order_by": "n"}, SettingsError, "no order"),
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
@@ -247,6 +251,7 @@ def test_text_knows_no_order(spark, tmp_path):
         (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "isn't a number"),
         (lambda frame: frame, {"current": (2000,)}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"current": "2000,120"}, SettingsError, "a window and an expiry"),
+        (lambda frame: frame, {"current": 2000}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"budget_bytes": 0}, SettingsError, "budget_bytes"),
         (lambda frame: frame, {"domain": "dommain"}, SettingsError, "dommain"),
         (lambda frame: frame.drop("receiver_id"), {"domain": "receiver"}, LogFormatError, "receiver_id"),
@@ -264,6 +269,37 @@ def test_what_is_no_frame_of_spark_is_told_what_to_give(frame):
     for ask in (size_windows, lambda given: judge(given, window=1, expiry_secs=1)):
         with pytest.raises(SettingsError, match=r"not a DataFrame of Spark \(give spark\.read\.parquet"):
             ask(frame)
+
+
+@pytest.mark.parametrize(
+    ("more", "error", "complaint"),
+    [
+        (["1 as Tier"], SettingsError, "a column 'Tier' already"),
+        (["1 as z", "2 as z"], SparkError, "Reference `z` is ambiguous"),
+    ],
+)
+def test_columns_that_no_judged_frame_can_have(spark, log, more, error, complaint):
+    with pytest.raises(error, match=complaint):
+        judge(spark.read.parquet(str(log)).selectExpr("*", *more), window=1, expiry_secs=1)
+
+
+def test_an_order_is_by_a_name(spark, log):
+    with pytest.raises(SettingsError, match="no column Column<"):
+        size_windows(spark.read.parquet(str(log)), order_by=col("received_at"))
+
+
+def test_a_frame_without_an_end(spark, log):
+    schema = spark.read.parquet(str(log)).schema
+    with pytest.raises(SettingsError, match="a stream"):
+        size_windows(spark.readStream.schema(schema).parquet(str(log)))
+
+
+@pytest.mark.usefixtures("java")
+def test_a_frame_of_a_session_that_was_stopped():
+    stopped = "from pyspark.sql import SparkSession; frame = (spark := SparkSession.builder.getOrCreate()).range(1); spark.stop()"
+    program = f"{stopped}; from receiver.spark import size_windows; size_windows(frame)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "SettingsError: the frame's Spark session was stopped" in ran.stderr
 
 
 def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
