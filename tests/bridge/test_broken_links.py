@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -301,49 +301,79 @@ class TestRealBroker:
         assert "".join(sorted(came)) in {"abc", "abcd", "", "d"}  # what was asked may be done since, or not
 
 
-def abort_a_delivery(listener: socket.socket) -> None:
-    """Be a broker by AMQP that takes its first delivery back in the middle, as a router does, and sends two more."""
-    wire, _ = listener.accept()
+@contextmanager
+def broker_by_proton(serve: Callable[[proton.Link, Callable[..., None]], None]) -> Iterator[BrokerAddress]:
+    """One that opens whatever a client opens, and calls `serve` once: with the first link that wants messages, and with what
+    writes all that is due, and more."""
     transport, connection = proton.Transport(mode=proton.Transport.SERVER), proton.Connection()
     transport.bind(connection)
-    aborted = None
 
-    def write() -> None:
-        while (waiting := transport.pending()) > 0:
-            wire.sendall(transport.peek(waiting))
-            transport.pop(waiting)
+    def run() -> None:
+        wire, _ = listener.accept()
 
-    with wire:
-        while data := wire.recv(1 << 16):
-            transport.push(data)
-            connection.open()
-            if (session := connection.session_head(proton.Endpoint.REMOTE_ACTIVE)) is not None:
-                session.open()
-            link = connection.link_head(proton.Endpoint.REMOTE_ACTIVE)
-            while link is not None:
-                if link.state & proton.Endpoint.LOCAL_UNINIT:
-                    link.source.copy(link.remote_source)
-                    link.target.copy(link.remote_target)
-                    link.open()
-                if link.is_sender and link.credit and aborted is None:
-                    aborted = link.delivery("1")
-                    link.stream(b"some of it")
-                    write()
-                    aborted.abort()
-                    for tag in "23":
-                        link.delivery(tag)
-                        link.stream(proton.Message(body=tag).encode())
-                        link.advance()
-                link = link.next(proton.Endpoint.REMOTE_ACTIVE)
-            if connection.state & proton.Endpoint.REMOTE_CLOSED:
-                connection.close()
-            write()
+        def write(more: bytes = b"") -> None:
+            while (waiting := transport.pending()) > 0:
+                wire.sendall(transport.peek(waiting))
+                transport.pop(waiting)
+            wire.sendall(more)
+
+        has_served = False
+        with wire:
+            while data := wire.recv(1 << 16):
+                transport.push(data)
+                connection.open()
+                if (session := connection.session_head(proton.Endpoint.REMOTE_ACTIVE)) is not None:
+                    session.open()
+                link = connection.link_head(proton.Endpoint.REMOTE_ACTIVE)
+                while link is not None:
+                    if link.state & proton.Endpoint.LOCAL_UNINIT:
+                        link.source.copy(link.remote_source)
+                        link.target.copy(link.remote_target)
+                        link.open()
+                    if link.is_sender and link.credit and not has_served:
+                        has_served = True
+                        serve(link, write)
+                    link = link.next(proton.Endpoint.REMOTE_ACTIVE)
+                if connection.state & proton.Endpoint.REMOTE_CLOSED:
+                    connection.close()
+                write()
+
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=run)
+        thread.start()
+        yield BrokerAddress.parse(f"amqp://{HOST}:{listener.getsockname()[1]}/queue/orders")
+        thread.join()
 
 
 def test_a_delivery_that_its_sender_takes_back_takes_no_other_with_it():
-    with socket.create_server((HOST, 0)) as listener:
-        peer = threading.Thread(target=abort_a_delivery, args=(listener,))
-        peer.start()
-        with source_of(BrokerAddress.parse(f"amqp://{HOST}:{listener.getsockname()[1]}/queue/orders")) as source:
-            assert bodies(take(source, 2)) == ["2", "3"]
-        peer.join()
+    """As a router does whose own source is lost."""
+
+    def serve(link, write):
+        aborted = link.delivery("1")
+        link.stream(b"some of it")
+        write()
+        aborted.abort()
+        for tag in "23":
+            link.delivery(tag)
+            link.stream(proton.Message(body=tag).encode())
+            link.advance()
+
+    with broker_by_proton(serve) as address, source_of(address) as source:
+        assert bodies(take(source, 2)) == ["2", "3"]
+
+
+def test_a_link_that_is_detached_for_a_reason_is_lost_though_it_is_not_closed():
+    why = proton.Described(proton.ulong(0x1D), [proton.symbol("qd:routed-link-lost"), "the queue's broker is gone"])
+    detach = proton.Data()
+    detach.put_object(proton.Described(proton.ulong(0x16), [proton.uint(0), False, why]))
+
+    def serve(_link, write):  # Proton itself detaches without a reason
+        frame = b"\2\0\0\0" + detach.encode()
+        write((len(frame) + 4).to_bytes(4, "big") + frame)
+
+    with (
+        broker_by_proton(serve) as address,
+        source_of(address) as source,
+        pytest.raises(BrokerError, match="the queue's broker is gone"),
+    ):
+        source.take(1, wait_secs=SOON_SECS)

@@ -268,7 +268,8 @@ class AmqpLink(Closing):
 
     def _look_for_failure(self) -> None:
         for end in (*self._links, self._session, self._connection):
-            if end is not None and end.state & Endpoint.REMOTE_CLOSED:
+            # A link may be detached without being closed. Proton shows that by the reason alone.
+            if end is not None and (end.state & Endpoint.REMOTE_CLOSED or end.remote_condition is not None):
                 self._fail_by(end.remote_condition, whole=end is self._connection)
         if self._transport.condition is not None or self._transport.capacity() < 0:
             self._fail_by(self._transport.condition, whole=True)
