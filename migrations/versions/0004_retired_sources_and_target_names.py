@@ -7,6 +7,7 @@ from collections import defaultdict
 
 import sqlalchemy as sa
 from alembic import context, op
+from alembic.util import CommandError
 
 revision = "0004"
 down_revision = "0003"
@@ -25,8 +26,10 @@ def upgrade() -> None:
     op.add_column(
         "receiver_domain", sa.Column("retired_sources", sa.BigInteger, nullable=False, server_default=sa.text("'0'"))
     )
-    if not context.is_offline_mode():  # where statements are only printed, there are no rows to be seen
+    if not context.is_offline_mode():
         _name_targets_without_users()
+    elif context.get_starting_revision_argument() == down_revision:  # else the script itself makes the targets' table
+        raise CommandError("a script can't rename targets: say receiver migrate URL")
 
 
 def downgrade() -> None:

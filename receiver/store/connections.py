@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, store_url, translated
+from receiver.store.databases.database import not_kept
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import discard, driver_of
 
@@ -262,5 +263,7 @@ def get_or_create(
     if number is None:
         with engine.begin() as connection:  # another process may be faster: its row is as good as ours
             database_of(url).insert_unless_there(connection, table, new(connection))
-            number = connection.execute(wanted).scalar_one()
+            number = connection.execute(wanted).scalar()
+            if number is None:
+                raise not_kept(table)
     return number

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from receiver import Receiver
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError, StoreVersionError
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.store.databases import store_url as url_of
@@ -142,3 +143,31 @@ def test_status_of_a_store_of_senders_alone(sqlite_url):
                 [sys.executable, "-m", "receiver", command, sqlite_url], capture_output=True, text=True, check=False
             )
             assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def leave_rows_out(url, change, *tables):
+    """By triggers that raise no error."""
+    work = "BEGIN SELECT RAISE(IGNORE); END"
+    if not url.startswith("sqlite"):
+        execute(url, "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")
+        work = "FOR EACH ROW EXECUTE FUNCTION leave_out()"
+    execute(url, *(f"CREATE TRIGGER leave_out_{table} BEFORE {change} ON {table} {work}" for table in tables))
+
+
+@pytest.mark.parametrize("change", ["INSERT", "UPDATE"])
+def test_rows_that_a_trigger_leaves_out(store_url, change):
+    with billing(store_url) as keys, gateway(store_url) as ids:
+        keys.key_for("invoice")
+        ids.next()
+        leave_rows_out(store_url, change, "receiver_sequence", "receiver_dedup_key")
+        with pytest.raises(StoreError, match=r"didn't keep a row of receiver_sequence \(drop the trigger"):
+            ids.next()
+        with pytest.raises(StoreError, match="didn't keep a row of receiver_dedup_key"):
+            keys.key_for("invoice")
+
+
+def test_a_domain_that_a_trigger_leaves_out(store_url):
+    migrate(url_of(store_url))
+    leave_rows_out(store_url, "INSERT", "receiver_domain")
+    with pytest.raises(StoreError, match="didn't keep a row of receiver_domain"):
+        Receiver.open(store_url, connection_id="broker", destination="orders")

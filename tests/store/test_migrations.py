@@ -292,10 +292,17 @@ def test_alembic_prints_the_statements():
     assert "CREATE TABLE receiver_receipt" in ran.stdout
 
 
-def test_alembic_prints_no_way_back():
-    ran = alembic("-x", "url=postgresql://u@h/d", "downgrade", "0014:base", "--sql")
+@pytest.mark.parametrize(
+    ("way", "refused"),
+    [
+        (("downgrade", "0014:base"), "a script can't go back: say receiver migrate URL --revision VERSION"),
+        (("upgrade", "0003:head"), "a script can't rename targets: say receiver migrate URL"),
+    ],
+)
+def test_alembic_prints_no_script_that_would_need_to_see_the_rows(way, refused):
+    ran = alembic("-x", "url=postgresql://u@h/d", *way, "--sql")
     assert ran.returncode != 0
-    assert "a script can't go back: say receiver migrate URL --revision VERSION" in ran.stdout + ran.stderr
+    assert refused in ran.stdout + ran.stderr
     assert "Traceback" not in ran.stderr
 
 

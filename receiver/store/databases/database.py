@@ -93,6 +93,13 @@ OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint where tables of our names are somebody else's."""
 
 
+def not_kept(table: Table) -> StoreError:
+    return StoreError(
+        f"the database didn't keep a row of {table.name}",
+        hint="drop the trigger or rule of that table that leaves rows out without an error",
+    )
+
+
 class Database(ABC):
     name: str
     """SQLAlchemy's name of the dialect."""
@@ -116,7 +123,9 @@ class Database(ABC):
     ) -> None:
         """Insert a row, or make these changes to the one of its primary key; either way it is locked afterwards."""
         row = self.insert(table).values(values)
-        connection.execute(row.on_conflict_do_update(index_elements=table.primary_key.columns, set_=changes))
+        row = row.on_conflict_do_update(index_elements=table.primary_key.columns, set_=changes)
+        if connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 0:
+            raise not_kept(table)
 
     @abstractmethod
     def checked(self, url: URL) -> URL:
