@@ -8,15 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from receiver.simulate.compiled import Int32s, Int64s, compiled
 from receiver.simulate.numbering import text_buffers
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-    import pyarrow as pa
-
-_FREE = -1
 
 
 @compiled(inline="always")
@@ -96,34 +94,8 @@ def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
     return high.view(np.int64), low.view(np.int64)
 
 
-@compiled()
-def _number(
-    high: Int64s,
-    low: Int64s,
-    slots: Int32s,
-    first: Int32s,
-    numbers: Int32s,
-) -> int:
-    mask = np.int64(len(slots) - 1)
-    count = 0
-    for row in range(len(high)):
-        slot = high[row] & mask
-        while True:
-            number = slots[slot]
-            if number == _FREE:
-                number = slots[slot] = np.int32(count)
-                first[count] = row
-                count += 1
-                break
-            if high[first[number]] == high[row] and low[first[number]] == low[row]:
-                break
-            slot = (slot + 1) & mask
-        numbers[row] = number
-    return count
-
-
 def numbered(high: Int64s, low: Int64s) -> tuple[Int32s, int]:
     """Digests as numbers from 0, in the order of their first coming, and how many there are."""
-    slots = np.full(1 << max(4, (2 * len(high)).bit_length()), _FREE, np.int32)
-    numbers = np.empty(len(high), np.int32)
-    return numbers, _number(high, low, slots, np.empty(len(high), np.int32), numbers)
+    halves = pa.py_buffer(np.stack([high, low], axis=1))
+    digests = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(high), [None, halves]).dictionary_encode()
+    return digests.indices.to_numpy(), len(digests.dictionary)
