@@ -23,6 +23,7 @@ import numpy as np
 
 from receiver.compare import Cause, Dispute
 from receiver.policies.interface import Limit
+from receiver.simulate.numbering import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -162,9 +163,7 @@ def _preferred(disputes: Iterable[Dispute]) -> list[Dispute]:
 
 def _first_columns(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
     """The index of the first of each set of equal columns."""
-    packed = np.packbits(flags, axis=0)
-    words = np.zeros((-(-len(packed) // 8) * 8, packed.shape[1]), np.uint8)
-    words[: len(packed)] = packed
-    codes = np.ascontiguousarray(words.T).view(np.uint64)
-    _, firsts = np.unique(codes[:, 0] if codes.shape[1] == 1 else codes, axis=0, return_index=True)
-    return firsts
+    number = np.zeros(flags.shape[1], np.int32)
+    for row in flags:
+        _, number = distinct(2 * number + row)
+    return np.unique(number, return_index=True)[1]
