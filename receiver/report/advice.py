@@ -5,7 +5,7 @@ from __future__ import annotations
 from receiver.quantities import count, duration, exact_secs, seconds
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Analysis, Grade, Kind, Move, SettingFigures, SourceFigures
+from receiver.simulate.figures import Analysis, Grade, Kind, Move, SettingFigures
 from receiver.simulate.recommend import FAIR_BURSTS
 
 
@@ -166,21 +166,17 @@ def price_setters(analysis: Analysis) -> str:
         return "No source sent a duplicate, so no source decides about W and E."
     by_window = sorted(sources, key=lambda source: -source.window_need)
     by_expiry = sorted(sources, key=lambda source: -source.expiry_need_us)
-    said = f"{_name(by_window[0])} needs the largest window, {count(by_window[0].window_need)}"
+    said = f"{named_source(by_window[0].source)} needs the largest window, {count(by_window[0].window_need)}"
     if len(sources) > 1:
         said += f"; the next needs {count(by_window[1].window_need)}"
     # Sources that need a long expiry alone may be left out of an analysis.
     largest_us, _ = analysis.missed_by_expiry_us[-1]
     if by_expiry[0].expiry_need_us >= largest_us:
-        who = "It also" if by_expiry[0] == by_window[0] else _name(by_expiry[0])
+        who = "It also" if by_expiry[0] == by_window[0] else named_source(by_expiry[0].source)
         said += f". {who} needs the longest expiry, {duration(by_expiry[0].expiry_need_us)}"
         if len(sources) > 1:
             said += f"; the next needs {duration(by_expiry[1].expiry_need_us)}"
     return f"All sources get the same W and E. {said}."
-
-
-def _name(source: SourceFigures) -> str:
-    return named_source(source.source)
 
 
 def properties(analysis: Analysis) -> tuple[str, str]:
