@@ -125,7 +125,7 @@ def _compare(
             compared = compare_policies(receipts, key, policies, with_verdicts=begin_table is not None, advance=advance)
         comparison = compared.comparison
         if begin_table is not None:
-            table = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
+            write = begin_table(verdict_schema([figures.policy for figures in comparison.policies]))
             for batch in verdict_batches(receipts, compared):
-                table.write(batch)
+                write(batch)
     return comparison

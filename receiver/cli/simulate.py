@@ -192,7 +192,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
     from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
 
     question, verdicts = request.question, request.verdicts
-    with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as table:
+    with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
         batches = read_logs(request.logs, request.options, request.query)
         spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
@@ -200,9 +200,9 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
         with progress("Replaying domains", len(receipts.domains)) as advance:
             log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
             analysis = analyse(log, question)
-        if table is not None and question.single is not None:
+        if write is not None and question.single is not None:
             for batch in verdict_batches(receipts, *question.single):
-                table.write(batch)
+                write(batch)
     return analysis
 
 
@@ -308,9 +308,9 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     from receiver.logs.writer import open_table
     from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 
-    with open_table(file, SYNTHETIC_SCHEMA) as table, progress("Generating", receipts) as advance:
+    with open_table(file, SYNTHETIC_SCHEMA) as write, progress("Generating", receipts) as advance:
         for batch in batches(plan):
-            table.write(batch)
+            write(batch)
             advance(batch.num_rows)
 
 

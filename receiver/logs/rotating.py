@@ -152,9 +152,9 @@ class RecordingFolder:
         path = self.names.folder / name
         rows = rows_of(batches)
         if not path.exists() and (first := next(rows, None)) is not None:
-            with open_table(path, SCHEMA, unfinished=path.with_name(f".{name}{_PART}")) as table:
+            with open_table(path, SCHEMA, unfinished=path.with_name(f".{name}{_PART}")) as write:
                 for several in chain([first], rows):
-                    table.write(several)
+                    write(several)
         sync_folder(path.parent)  # else a power cut might take the name, and leave what is removed next
 
     def remove_oldest(self) -> None:

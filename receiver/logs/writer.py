@@ -17,7 +17,6 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -46,17 +45,10 @@ _PIECE_BYTES = 1 << 27
 """Below the 2 GiB that one Arrow text column can hold, even when each byte becomes `\\u0000`."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableWriter:
-    """An open table; `write` appends a batch of the table's schema."""
-
-    write: _Write
-
-
 @contextmanager
-def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[TableWriter]:
-    """A table to write batches to; it replaces `path` when the block ends well (see `replacing`, also for
-    `unfinished`).
+def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[_Write]:
+    """What writes batches of `schema` to a table, which replaces `path` when the block ends well (see `replacing`, also
+    for `unfinished`).
 
     Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601
     text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
@@ -67,7 +59,7 @@ def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = No
 
 
 @contextmanager
-def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], TableWriter]]:
+def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], _Write]]:
     """As `open_table`, for columns that are known only after the work.
 
     The file is made at once. The function that this yields begins the table, and is called once.
@@ -75,7 +67,7 @@ def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator
     table, compressed = _format_of(path)
     with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:
         sink = stack.enter_context(compressed(file))
-        yield lambda schema: TableWriter(stack.enter_context(table(sink, schema)))
+        yield lambda schema: stack.enter_context(table(sink, schema))
 
 
 @contextmanager

@@ -328,12 +328,12 @@ def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], object]]:
         with appearing(path) as folder:
             yield lambda rows: _write_parts(rows, folder)
     else:
-        with open_table(path, VERDICT_SCHEMA) as table, _parts_beside(Path(path)) as folder:
+        with open_table(path, VERDICT_SCHEMA) as write_batch, _parts_beside(Path(path)) as folder:
 
             def write(rows: DataFrame) -> None:
                 for part in _write_parts(rows, folder):
                     for batch in pq.ParquetFile(part).iter_batches(use_threads=False):
-                        table.write(batch.cast(VERDICT_SCHEMA))
+                        write_batch(batch.cast(VERDICT_SCHEMA))
 
             yield write
 

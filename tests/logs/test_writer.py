@@ -54,9 +54,9 @@ def batch(table_rows):
 
 
 def write(path, *batches, schema=SCHEMA):
-    with open_table(path, schema) as table:
+    with open_table(path, schema) as write:
         for one in batches:
-            table.write(one)
+            write(one)
 
 
 def content(path):
@@ -201,8 +201,8 @@ def test_what_stood_there_survives_an_error_and_nothing_else_stays(tmp_path, end
     path.write_text("before")
 
     def interrupted():
-        with open_table(path, SCHEMA) as table:
-            table.write(batch([("1:a", "a", 1, True, EPOCH)]))
+        with open_table(path, SCHEMA) as write:
+            write(batch([("1:a", "a", 1, True, EPOCH)]))
             raise error
 
     with pytest.raises(type(error)) as raised:
@@ -235,8 +235,8 @@ def test_a_full_disk_is_an_output_error_and_leaves_everything_as_it_was(tmp_path
 
 def test_nothing_stands_at_the_path_until_the_table_is_complete(tmp_path):
     path = tmp_path / "t.csv"
-    with open_table(path, SCHEMA) as table:
-        table.write(batch([]))
+    with open_table(path, SCHEMA) as write:
+        write(batch([]))
         assert not path.exists()
     assert path.exists()
 

@@ -140,8 +140,8 @@ def _mortal(real, share, times_left):
         if next(times_left):
             return real(*args, **options)
         if share == HALF:
-            with real(*args, **options) as table:
-                table.write(pa.RecordBatch.from_pylist([], SCHEMA))
+            with real(*args, **options) as write:
+                write(pa.RecordBatch.from_pylist([], SCHEMA))
                 _die()
         elif share:
             real(*args, **options)

@@ -136,9 +136,9 @@ def check_all(receipts: Receipts, key: str) -> set[str]:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_on_generated_logs(scenario, seed, tmp_path):
     plan = ScenarioPlan(scenario=scenario, receipts=3_000, seed=seed, duplicates=0.02 + 0.1 * seed)
-    with open_table(tmp_path / "log.parquet", SYNTHETIC_SCHEMA) as table:
+    with open_table(tmp_path / "log.parquet", SYNTHETIC_SCHEMA) as write:
         for batch in batches(plan):
-            table.write(batch)
+            write(batch)
     key = ("default", "destination")[seed % 2]
     receipts = ingest(read_logs([str(tmp_path / "log.parquet")], ReadOptions()), domain_key(key))
     assert check_all(receipts, key) == {"keep", "raise", "lower"}

@@ -90,9 +90,9 @@ def test_on_the_recorded_log(tmp_path):
 def test_on_synthetic_logs(scenario, tmp_path, request):
     broken = {}
     for seed in range(20 if request.config.getoption("--campaign") == "long" else 3):
-        with open_table(tmp_path / "log.csv", SYNTHETIC_SCHEMA) as table:
+        with open_table(tmp_path / "log.csv", SYNTHETIC_SCHEMA) as write:
             for batch in batches(ScenarioPlan(scenario=scenario, receipts=RECEIPTS, seed=seed)):
-                table.write(batch)
+                write(batch)
         missed = missed_unseen((tmp_path / "log.csv").read_text(encoding="utf-8").splitlines(keepends=True), tmp_path)
         if any(count for _, count in missed.values()):
             broken[seed] = missed
