@@ -162,6 +162,11 @@ def test_what_is_no_amqp_stays_as_it_is_and_says_why(data):
         encoded(came)
 
 
+def test_a_transfer_without_a_byte_is_no_message():
+    """It would be one without an id, and be handed on without being judged."""
+    assert decoded(b"").refused == "it can't be read as AMQP: it is empty"
+
+
 ITEMS = st.lists(st.none() | TEXT | whole(proton.timestamp, 64, signed=True) | st.booleans(), max_size=6)
 
 

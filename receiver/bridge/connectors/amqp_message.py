@@ -83,6 +83,8 @@ def decoded(data: bytes) -> Message:
 def _decoded(data: bytes) -> Message:
     sections: dict[int, bytes] = {}
     bodies: list[tuple[int, bytes]] = []
+    if not data:  # a message without a body has other sections; this is what is left of one that got lost
+        raise ValueError("it is empty")
     for code, value in sections_of(data):
         if DATA <= code <= VALUE:
             bodies.append((code, value))
