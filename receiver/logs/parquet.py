@@ -26,6 +26,9 @@ _BATCH_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
 """Bytes of a column on disk that are held at a time."""
 
+_PACKED_BYTES = 2
+"""The most bytes of a row in a column that is read as a dictionary."""
+
 _DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What Arrow raises for a damaged file; the last for the name of a column."""
 
@@ -81,17 +84,21 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
     with pq.ParquetFile(file, pre_buffer=False) as plain:
         schema, rows_in_all = plain.schema_arrow, plain.metadata.num_rows
         groups = groups or RowGroups(0, plain.metadata.num_row_groups, 0)
-    fields = fields_of(schema.names, options, source.name)
-    names = {column: schema.names[field] for column, field in fields.items()}
-    words = [
-        name for column, name in names.items() if COLUMNS[column].has_few_values and _is_text(schema.field(name).type)
-    ]
+        row_groups = range(groups.first, groups.first + groups.groups)
+        fields = fields_of(schema.names, options, source.name)
+        names = {column: schema.names[field] for column, field in fields.items()}
+        words = [
+            name
+            for column, name in names.items()
+            if COLUMNS[column].has_few_values
+            and _is_text(schema.field(name).type)
+            and _is_packed(plain.metadata, name, row_groups)
+        ]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
     next_row = groups.rows_before + 1
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES, read_dictionary=words) as rows:
         wanted = sorted(set(names.values()))
-        row_groups = range(groups.first, groups.first + groups.groups)
         pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
         for record_batch in gathered(pieces):
             yield batches.batch(_raw(record_batch, names, next_row))
@@ -112,6 +119,13 @@ def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             held, rows, size_bytes = [], 0, 0
     if rows:
         yield pa.concat_batches(held)
+
+
+def _is_packed(metadata: pq.FileMetaData, name: str, row_groups: Iterable[int]) -> bool:
+    """Whether a column takes so few bytes that its values are few: Arrow copies a dictionary for every piece."""
+    groups, index = [metadata.row_group(group) for group in row_groups], metadata.schema.names.index(name)
+    size_bytes = sum(group.column(index).total_uncompressed_size for group in groups)
+    return bool(size_bytes <= _PACKED_BYTES * sum(group.num_rows for group in groups))
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -37,10 +37,11 @@ def test_text_of_every_type(log, kind):
 
 
 def test_dictionaries_and_their_nulls(log):
-    for words in (["x", None, "", "x"], [None] * 4, ["x", "y", "x", "y"]):
+    for few in (["x", None, "", "x"], [None] * 4, ["x", "y", "x", "y"]):
+        words = few * 50
         written(
             log,
-            received_at=[1, 2, 3, 4],
+            received_at=range(200),
             unique_message_id=pa.array(words, pa.string()).dictionary_encode(),
             receiver_id=pa.array(words, pa.string()),
         )
@@ -127,6 +128,16 @@ def test_a_time_that_cannot_be_meant_names_its_row(log, value):
     written(log, received_at=[1, 2, value], unique_message_id=["a", "b", "c"])
     assert refusal(log).location == f"{log}:3"
     assert read_skipping(log)[1] == 1
+
+
+@pytest.mark.parametrize(("names", "is_dictionary"), [(3, True), (5_000, False)])
+def test_few_names_are_a_dictionary_and_many_are_not(log, names, is_dictionary):
+    """Arrow copies what it has of a dictionary for every piece: a million sources took minutes."""
+    sources = [f"source {number % names}" for number in range(5_000)]
+    written(log, received_at=range(5_000), unique_message_id=sources, message_source_id=sources)
+    (batch,) = filter(len, opened(log))
+    assert pa.types.is_dictionary(batch.message_source_id.type) is is_dictionary
+    assert batch.message_source_id.to_pylist() == sources
 
 
 @pytest.mark.parametrize("zone", [None, "UTC", "Nowhere"])
