@@ -6,7 +6,7 @@ import os
 from _thread import RLock
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Self
+from typing import NoReturn, Self
 
 
 class Closing(ABC):
@@ -21,6 +21,9 @@ class Closing(ABC):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} can't be pickled or copied: open another where it is needed")
 
 
 class Mutex(RLock):  # type: ignore[misc]  # final for typeshed alone

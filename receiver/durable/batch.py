@@ -41,6 +41,9 @@ class Batch:
         self._task = task
         self._is_open = self._is_simple = False
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._options.domain!r}>"
+
     def __enter__(self) -> Self:
         try:
             transaction = Transaction(self._session, self._joined, self._task)

@@ -43,6 +43,9 @@ class Receiver(Closing):
         self.is_closed = False
         self.session = session
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.domain!r}{' (closed)' * self.is_closed}>"
+
     @classmethod
     def open(
         cls,

@@ -1,7 +1,9 @@
 """What a program may get wrong, with receivers of each kind: the error says what to do, and names nothing within."""
 
 import asyncio
+import copy
 import logging
+import pickle
 from datetime import UTC, datetime
 
 import pytest
@@ -136,6 +138,19 @@ def test_what_run_sync_cannot_run(sqlite_url):
                     wrong.close()
 
     async_opened.run(main())
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_receiver_is_of_its_process(sqlite_url, take):
+    with opened(sqlite_url) as orders, pytest.raises(TypeError, match="a Receiver can't be pickled or copied: open"):
+        take(orders)
+
+
+def test_a_receiver_shows_its_domain(sqlite_url):
+    with opened(sqlite_url) as orders:
+        assert repr(orders) == f"<Receiver of {orders.domain!r}>"
+        assert repr(orders.batch()) == f"<Batch of {orders.domain!r}>"
+    assert repr(orders) == f"<Receiver of {orders.domain!r} (closed)>"
 
 
 def test_a_receiver_that_is_closed():
