@@ -56,8 +56,6 @@ class SystemNeed(NamedTuple):
     limit: Limit
     setting: str
     """As the system writes it; empty where nobody can set it."""
-    needs: str
-    """Without a margin."""
     with_margin: str
     """What to set, where it can be set; otherwise what would do."""
     default: str
@@ -114,7 +112,7 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
         shortfall = f"{system.name}: {what} is {short} here. This log needs {needs}, with the margin {with_margin}."
         if setting.name:
             shortfall += " " + _advice(setting, least, wanted, with_margin)
-    return SystemNeed(system.name, limit, setting.name, needs, with_margin, stated, enough, shortfall)
+    return SystemNeed(system.name, limit, setting.name, with_margin, stated, enough, shortfall)
 
 
 def amount(limit: Limit, value: int) -> str:
