@@ -3,7 +3,6 @@
 | file | what is in it |
 |---|---|
 | `simulate.py`, `compare.py` | commands on logs: `simulate` and `generate`, `compare` |
-| `spark.py` | `simulate` on Spark |
 | `bridge.py` | commands on brokers: `bridge`, `probe` |
 | `serving.py` | what a bridge shows over HTTP |
 | `stores.py`, `waiting.py` | commands on a store, and on the messages that wait in it or are parked |

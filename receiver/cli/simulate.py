@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
 from receiver.cli import options
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
-from receiver.cli.spark import Cluster, simulate_on_spark
+from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
@@ -25,9 +26,14 @@ from receiver.settings import ReceiverSettings, SimulateSettings, doubt_about
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from receiver.logs import ReadOptions
+    from receiver.logs.files import LogFile
     from receiver.simulate.figures import Analysis
     from receiver.simulate.question import Question
+    from receiver.spark.flow import OnProgress
+    from receiver.spark.sources import Read
 
 _MISSED_TOO_MANY = 1
 _GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
@@ -36,10 +42,12 @@ _LIKELY_WINDOW = 1_000
 """Fewer ids, beside an expiry of more seconds, look swapped with it."""
 _LEAST_BUDGET_BYTES = 100_000
 """Fewer are hardly meant: they hold a few hundred ids."""
+_BRIEF_BYTES = 4 << 20
+"""Spark takes seconds for a log of fewer bytes: it has a few hundred thousand receipts."""
 
 
 class SimulateRequest(NamedTuple):
-    """What to simulate, and where to write the verdicts."""
+    """What to simulate, and how."""
 
     logs: list[str]
     question: Question
@@ -47,8 +55,12 @@ class SimulateRequest(NamedTuple):
     report: str | None
     """Where a report is written meanwhile, which mustn't be one of the logs."""
     verdicts: str | None
-    query: str | None = None
+    query: str | None
     """What to ask the database for that `logs` names."""
+    master: str | None
+    """Where Spark runs. This and what follows is for Spark alone."""
+    order_by: str | None
+    verbose: bool
 
 
 @examples(
@@ -154,17 +166,20 @@ def simulate(
             hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
         )
     request = SimulateRequest(
-        logs,
-        question,
-        options.read_options(column_map, time_unit, time_zone, on_error),
-        report,
-        verdicts,
-        query,
+        logs=logs,
+        question=question,
+        options=options.read_options(column_map, time_unit, time_zone, on_error),
+        report=report,
+        verdicts=verdicts,
+        query=query,
+        master=master,
+        order_by=order_by,
+        verbose=verbose,
     )
     from receiver.report.sizing import analysis_document
 
     with report_file(report) as write_report:
-        analysis = _simulate_here(request) if local else simulate_on_spark(request, Cluster(master, verbose, order_by))
+        analysis = _simulate_here(request) if local else _simulate_on_spark(request)
         is_named = current is not None
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)
@@ -204,6 +219,107 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
             for batch in verdict_batches(receipts, *question.single):
                 write(batch)
     return analysis
+
+
+def _simulate_on_spark(request: SimulateRequest) -> Analysis:
+    """Replay the log in tasks of Spark and write the verdicts, whose path may be that of a folder for Parquet files."""
+    from receiver.spark.session import session
+
+    question = request.question
+    with ExitStack() as outputs:
+        files = _local_files(request)
+        if files is not None:
+            files = outputs.enter_context(_at_hand(files, request.master))
+        on_progress = outputs.enter_context(stages("Starting Spark"))
+        brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
+        spark = outputs.enter_context(session(request.master, verbose=request.verbose, brief=brief))
+
+        # Once it is known that there is a Spark.
+        from receiver.simulate.analysis import analyse
+        from receiver.spark.flow import costs
+        from receiver.spark.frames import verdict_rows, verdicts_file
+        from receiver.steps.log import chunked_log
+
+        write_verdicts = (
+            outputs.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
+        )
+        read = _read_on_spark(spark, request, files, on_progress)
+        cores, keeps_rows = spark.sparkContext.defaultParallelism, request.verdicts is not None
+        log = outputs.enter_context(chunked_log(*read, question, cores=cores, keeps_rows=keeps_rows))
+        analysis = analyse(log, question)
+        if write_verdicts is not None and question.single is not None:
+            write_verdicts(verdict_rows(read, log, *question.single))
+        if request.verbose:
+            for line in costs(spark.sparkContext):
+                print(line, file=sys.stderr)
+    return analysis
+
+
+def _is_elsewhere(log: str) -> bool:
+    from receiver.logs.remote import TABLE, is_url
+
+    return is_url(log) or log.startswith(TABLE)
+
+
+def _local_files(request: SimulateRequest) -> list[LogFile] | None:
+    """The files that our readers read in tasks; None if Spark itself reads the log."""
+    from receiver.logs.files import find_files
+
+    if request.order_by is not None or any(map(_is_elsewhere, request.logs)):
+        return None
+    files = find_files(request.logs)
+    read_from = [str(file.path) for file in files if file.path is not None]
+    spare_logs(read_from, report=request.report, verdicts=request.verdicts)
+    return files
+
+
+def _read_on_spark(
+    spark: SparkSession,
+    request: SimulateRequest,
+    files: list[LogFile] | None,
+    on_progress: OnProgress,
+) -> Read:
+    from receiver.logs.files import find_files, is_compacted
+    from receiver.spark.sources import read_elsewhere, read_files
+
+    options, with_ids = request.options, request.verdicts is not None
+    if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
+        files = find_files(request.logs)
+    if files is not None:
+        return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
+    return read_elsewhere(
+        spark,
+        [
+            log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri()
+            for log in request.logs
+        ],
+        options,
+        order_by=request.order_by,
+        with_ids=with_ids,
+        on_progress=on_progress,
+        note=lambda text: print(f"note: {text}", file=sys.stderr),
+    )
+
+
+@contextmanager
+def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
+    """Copy what comes through a pipe into files, which tasks can open, for as long as they need it."""
+    piped = [file for file in files if not file.can_reopen]
+    if not piped:
+        yield files
+        return
+    if master is not None and not master.startswith("local"):
+        raise SettingsError(
+            f"{piped[0].name} comes through a pipe, which the executors of {master} can't read",
+            hint="save it to a file that all of them see",
+        )
+
+    from receiver.logs.opening import spooled
+
+    with TemporaryDirectory(prefix="receiver-") as folder:
+        yield [
+            file if file.can_reopen else spooled(file, Path(folder) / str(index)) for index, file in enumerate(files)
+        ]
 
 
 def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSettings:
