@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from rich import box
 from rich.console import Console
@@ -98,7 +99,7 @@ def _print_table(table: Table, console: Console) -> None:
     """Print a table, and its title as a heading; spare columns and the ends of names give way where room is short."""
     if table.title:
         heading(console, table.title)
-    console.print(_rich(_fitted(table, console)))
+    console.print(_rich(_fitted(table, console)), crop=False)  # half of a figure is another figure
     for text in table.note.splitlines():
         paragraph(console, text, style="dim", first="")
 
@@ -144,12 +145,14 @@ def _width(table: RichTable, console: Console) -> int:
 
 def _rich(table: Table) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for name, cells, *_ in table.columns:
+    for index, (name, cells, *_) in enumerate(table.columns):
+        whole = [name, *(row[index] for row in table.rows)] if cells in {Cells.FIGURE, Cells.WORD} else []
         made.add_column(
             RichText(name),
             justify="right" if cells is Cells.FIGURE else "left",
             no_wrap=cells in {Cells.FIGURE, Cells.WORD, Cells.NAME},
             overflow="ellipsis" if cells is Cells.NAME else "fold",
+            min_width=max((RichText(text).cell_len for text in chain(*map(str.splitlines, whole))), default=None),
         )
     for index, row in enumerate(table.rows):
         made.add_row(*map(_cell, row), style=_HIGHLIGHT if index in table.marked else "")

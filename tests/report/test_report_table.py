@@ -260,6 +260,12 @@ def test_long_needs_are_not_cut():
     assert " 23 h 59 min" in printed(replace(realistic(), sources=needs))
 
 
+@pytest.mark.parametrize("width", [40, 60])
+def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
+    both = " ".join(row_of("both", printed(realistic(), width=width).splitlines()))
+    assert both == "both 200 5 s 0 0 6,500 1.66 MB"
+
+
 @pytest.mark.parametrize("analysis", [large(), realistic()], ids=["large", "narrow"])
 def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
     text = printed(analysis, width=52)
@@ -269,7 +275,7 @@ def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
     assert "W \\ E" not in text
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize(
     "analysis", [realistic(), hostile(), empty(), large()], ids=["realistic", "hostile", "empty", "large"]
 )
