@@ -61,6 +61,11 @@ _FAILURES = (
         "make room, or let spark.local.dir (or the variable SPARK_LOCAL_DIRS) name a folder on a larger disk",
     ),
     _Failure(
+        r"(?s)temp directory \(under (?P<folder>[^)]*)\).*Failed to create any local dir",
+        "Spark can't write to {folder}",
+        "let spark.local.dir (or the variable SPARK_LOCAL_DIRS) name a folder that is there and may be written",
+    ),
+    _Failure(
         r"PYTHON_VERSION_MISMATCH\W.*different version: (?P<theirs>[\d.]+) than that in driver: (?P<ours>[\d.]+)",
         "Spark's workers run Python {theirs}, and this is Python {ours}",
         "let the variable PYSPARK_PYTHON name a Python {ours} on the workers' machines",
@@ -146,7 +151,7 @@ def _java_is_gone(error: Exception) -> bool:
     # Then whatever was being done fails in a way of its own, perhaps a moment before Java has ended.
     if isinstance(error, (Py4JJavaError, PySparkException)):
         return False
-    if isinstance(error, Py4JNetworkError):
+    if isinstance(error, Py4JNetworkError) or isinstance(error.__context__, Py4JNetworkError):  # or it tried again
         return True
     for _ in range(_LOOKS):
         try:

@@ -149,6 +149,15 @@ def test_a_full_disk(small_disk, step):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
+def test_a_folder_that_can_not_be_written():
+    """Java ends itself then, while Spark begins."""
+    reported = last_words(run_program(STEPS.format(step=""), SPARK_LOCAL_DIRS="/proc/no"))
+    assert "can't write to /proc/no" in reported
+    assert "SPARK_LOCAL_DIRS" in reported
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
 def test_java_that_ends():
     assert "Java ended" in last_words(run_program(STEPS.format(step='flow.map(killed, BadRows).kept("die")')))
 
