@@ -193,7 +193,7 @@ def _short_log(known: Known) -> str:
     span_us, need_us = known.facts.log.span_us, known.facts.most_expiry_need_us
     if span_us >= max(STRONG_SPANS * need_us, HOUR_US):
         return ""
-    longest = f", and its longest repeat took {duration(need_us)}" if need_us else ""
+    longest = f", and its longest repeat needs {duration(need_us)}" if need_us else ""
     only = "only " if span_us < HOUR_US else ""
     return (
         f"The log spans {only}{duration(span_us)}{longest}. It can't show repeats that come later than that. Replay days that "

@@ -332,7 +332,7 @@ def test_a_log_too_short_to_judge_an_expiry():
     """It should span ten times its longest repeat, and an hour at least."""
     log = [Receipt(0, "a"), Receipt(2000 * SECOND_US, "x"), Receipt(2001 * SECOND_US, "a")]
     text = findings_of([*log, Receipt(19_999 * SECOND_US, "z")])["short-log"]
-    assert "spans 5 h 33 min, and its longest repeat took 33 min 20 s" in text
+    assert "spans 5 h 33 min, and its longest repeat needs 33 min 20 s" in text
     assert "short-log" not in findings_of([*log, Receipt(20_000 * SECOND_US, "z")])
     assert "spans only 1 h." in findings_of([Receipt(0, "a"), Receipt(HOUR_US - 1, "b")])["short-log"]
     assert text.endswith("Replay days that hold an outage to learn more.")
