@@ -75,7 +75,7 @@ def test_the_five_questions_are_answered_in_their_order():
     for part in (
         "It misses none of 941 duplicates here. They need W = 97 or E = 2.4 s, and came in 19 bursts in 5 min 3 s.",
         "W and E sized on either half of the log miss none in the other.",
-        "The log is 126 times as long as its longest repeat, 2.4 s.",
+        "The log is 126 times as long as its longest repeat needs, 2.4 s.",
     ):
         assert part in believe
     for part in (
@@ -105,6 +105,13 @@ def test_the_grade_is_in_words_and_has_its_colour(grade):
 
 
 @pytest.mark.slow
+def test_a_repeat_that_needs_next_to_nothing():
+    """As one that comes a year later does, where no id came between."""
+    evidence = replace(realistic().evidence, expiry_need_us=1, span_us=249_000_000)
+    said = "The log is 249,000,000 times as long as its longest repeat needs, 1 µs."
+    assert said in answers(replace(realistic(), evidence=evidence))[1]
+
+
 def test_a_present_setting_that_one_tier_barely_makes_is_told_so():
     short = "wouldn't do alone"
     of_both = of_kind(realistic(), Kind.PRESENT, SettingFigures(96, 2_399_999, 941, 0, 100))
