@@ -64,7 +64,7 @@ class _Contender:
         return caught, int(np.count_nonzero(judged.is_duplicate)) - caught, judged.peak_ids
 
     def figures(self, caught: int, false: int, peak_ids: int) -> PolicyFigures:
-        """Its figures, by the sums over all domains of what `count` gave."""
+        """Its figures, from what `count` gave, added up over all domains."""
         false_cause = self.policy.declaration.false_cause
         return PolicyFigures(
             policy=self.text,

@@ -342,7 +342,7 @@ class _BlockLines:
         feeds = np.flatnonzero(letters[marks] == _LF)
         feeds_at = marks[feeds]
         self._starts = np.concatenate([[0], feeds_at + 1])
-        """Of each line, and of one more."""
+        """Where each line begins; last of all, where the block ends."""
         begins = self._starts[:-1]
         self._ends = feeds_at
         if ending:
@@ -357,7 +357,7 @@ class _BlockLines:
         self._know_words(has_equals & (first_letters == _SPACE))
         may_hide_entry = np.flatnonzero(is_digit | (first_letters >= _BEYOND_ASCII))
         self.is_plain = self._plain(letters) & self._is_usual(may_hide_entry)
-        """By stretch."""
+        """Whether each stretch is plain."""
 
     def _timed(self, lines: _Indexes) -> _Indexes:
         """Drop the lines that don't begin with a time."""

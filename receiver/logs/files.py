@@ -39,7 +39,7 @@ class LogFile:
     url: str | None = None
     """Where it is read from, instead of a path."""
     query: Query | None = None
-    """What it is read by, of a database."""
+    """The query that gives its rows, where it is in a database."""
 
     @property
     def can_reopen(self) -> bool:

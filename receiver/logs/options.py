@@ -23,7 +23,7 @@ _LAST_WORDS = {
 _NAMES_WHO = frozenset({"account", "client", "customer", "producer", "sender", "session", "source", "user"})
 """An id of one of these names no message."""
 BODY_FIELD = "Body:"
-"""Begins the field that is what a regular expression finds in the body of a correlator's message."""
+"""Begins a field of a correlator's message that a regular expression, which follows, finds in the body."""
 MAP_IN_PYTHON = "(in Python: column_map)"
 """Ends a hint at `--map`, for whoever calls a function."""
 

@@ -47,7 +47,7 @@ _PIECE_BYTES = 1 << 27
 
 @contextmanager
 def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[_Write]:
-    """What writes batches of `schema` to a table, which replaces `path` when the block ends well (see `replacing`, also
+    """Yield what writes batches of `schema` to a table, which replaces `path` when the block ends well (see `replacing`, also
     for `unfinished`).
 
     Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601

@@ -232,7 +232,7 @@ def _needs(state: DomainState, need: Need) -> str:
 
 
 def _sorted_positions(domain: StoredDomain) -> list[PositionRow]:
-    """By source, and partitions by number."""
+    """Ordered by source; a topic's partitions by number."""
     return sorted(domain.positions, key=lambda row: (row.source, position_named(*row).partition or 0, row.name))
 
 

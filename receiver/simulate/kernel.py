@@ -53,7 +53,7 @@ class WindowCounts(NamedTuple):
     """Figures of one domain under one window."""
 
     caught: Int64s
-    """By expiry, as is the next."""
+    """How many duplicates each expiry catches."""
     peak_ids: Int64s
     needs_us: Int64s
     """By duplicate: the smallest E that catches it, above 0, or -1 where the first tier does; empty unless asked."""

@@ -110,7 +110,7 @@ class Choice:
         return max(window, both[0]), max(expiry_us, both[1])
 
     def choose(self, outcomes: Mapping[Pair, PairOutcome]) -> tuple[Recommendation, tuple[SizedSetting, ...], Evidence]:
-        """By what the replay of each pair came to: the setting to take, one of each kind, and what that rests on."""
+        """From the replay of each pair: the setting to take, a setting of each kind, and the evidence."""
         settings = self.question.settings
         kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
         by_kind = {sized.kind: sized for sized in kinds}

@@ -31,7 +31,7 @@ _NOTHING = -1
 
 
 class Measures(NamedTuple):
-    """By what a log is counted: known before any of its ids is looked at."""
+    """What counting goes by, known before any id of the log is looked at."""
 
     max_missed: int
     """How many duplicates a recommended setting may miss."""

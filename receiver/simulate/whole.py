@@ -201,7 +201,7 @@ def _id_counts(receipts: Receipts, domains: Sequence[Domain]) -> IdCounts:
 
 
 def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[str, str], int]:
-    """As `cross_domain_counts` has them, of the whole log."""
+    """`cross_domain_counts` of the whole log."""
     queue_of_channel = parted_queues(receipts.channels, receipts.domain_of_channel.tolist())
     if (queue_of_channel < 0).all():
         return {}

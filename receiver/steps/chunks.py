@@ -173,7 +173,7 @@ def _marks(rows: Sequence[Int32s], sizes: Sequence[int]) -> Flags:
 
 
 def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
-    """By chunk, then key, then as they stand; None where they stand so."""
+    """The order by chunk, then key, equal ones as they stand; None where they are in order."""
     by_key = order_unless_sorted(key_us)
     by_chunk_ = order_unless_sorted(chunk if by_key is None else chunk[by_key])
     if by_key is None or by_chunk_ is None:

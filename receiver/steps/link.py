@@ -134,7 +134,7 @@ class _Recurring(NamedTuple):
 
 
 def _recurring(ids: Sequence[Ids]) -> tuple[_Recurring, list[Channel]]:
-    """With what the numbers of the channels stand for."""
+    """Also the channels that its numbers stand for."""
     number, count = numbered(*(column(ids, half, np.int64) for half in ("id_high", "id_low")))
     comes_again = np.bincount(number, minlength=count) > 1
     ends = np.cumsum([len(each.unit_row) for each in ids]).tolist()

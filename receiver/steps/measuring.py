@@ -88,8 +88,8 @@ class SourceTotals:
     receipts: Int64s
     """Per chunk, its receipts with an id."""
     again_from: Int64s
-    """The next three columns, ordered by the first: so many ids of this chunk come next in that one; only domains of several
-    chunks."""
+    """Three columns, ordered by the first: `again` ids of the chunk `again_from` come next in the chunk `again_in`. Only of
+    domains of several chunks."""
     again_in: Int64s
     again: Int64s
 

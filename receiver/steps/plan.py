@@ -231,7 +231,7 @@ def cut_pieces(plan: CutPlan, rows: Iterable[Row]) -> Iterator[CutPiece]:
 
 
 def keys_us(plan: CutPlan, piece: Piece) -> Int64s:
-    """Of each receipt of a piece, the largest time of its file up to it."""
+    """The key of each receipt of a piece: the largest time of its file up to it."""
     latest_us = max(piece.latest_us, int(plan.carry_us[piece.unit]))
     keys: Int64s = np.maximum.accumulate(np.maximum(piece.received_at_us, latest_us))
     return keys
