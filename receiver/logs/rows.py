@@ -78,8 +78,8 @@ def two_units(name: str, first: TimeUnit, second: TimeUnit) -> LogFormatError:
 
 class _Checked(NamedTuple):
     values: pa.Array | npt.NDArray[np.int64]
-    bad: npt.NDArray[np.bool_] | None
-    """The rows whose value can't be read; None where all can."""
+    bad: npt.NDArray[np.bool_]
+    """The rows whose value can't be read."""
 
 
 class BatchMaker:
@@ -98,14 +98,11 @@ class BatchMaker:
         read = times.read_times(arrived if text is None else text, self._options.time_unit, self._zone)
         if read is None:
             raise self._wrong_type("received_at", arrived, "a time")
-        checked = {"received_at": _Checked(read.us, _flagged(read.us < 0))}
+        checked = {"received_at": _Checked(read.us, read.us < 0)}
         for column in COLUMNS:
             if column != "received_at" and column in raw.columns:
                 checked[column] = self._checked(column, raw.columns[column])
-        bad = np.zeros(len(read.us), dtype=bool)
-        for column_checked in checked.values():
-            if column_checked.bad is not None:
-                bad |= column_checked.bad
+        bad = np.logical_or.reduce([each.bad for each in checked.values()])
         stop = None
         if self._options.on_error == "stop":
             stop = next(iter(self._unreadable(raw, checked, np.flatnonzero(bad)[:1])), None)
@@ -122,7 +119,7 @@ class BatchMaker:
         read = form.read(values, self._zone)
         if read is None:
             raise self._wrong_type(column, values, form.of_column)
-        return _Checked(read, _invalid_utf8(read) if isinstance(read, pa.Array) else _flagged(read < 0))
+        return _Checked(read, _invalid_utf8(read) if isinstance(read, pa.Array) else read < 0)
 
     def _wrong_type(self, column: str, values: pa.Array, expected: str) -> LogFormatError:
         return LogFormatError(self._name, f"the column {column} is of type {values.type}, expected {expected}")
@@ -133,7 +130,7 @@ class BatchMaker:
         """The rows that the format couldn't read and these ones, in order of their lines."""
         unreadable = list(raw.unreadable)
         for row in bad_rows.tolist():
-            column = next(name for name, column in checked.items() if column.bad is not None and column.bad[row])
+            column = next(name for name, column in checked.items() if column.bad[row])
             unreadable.append(Unreadable(raw.line_of(row), self._problem(column, raw.columns[column][row])))
         return sorted(unreadable)
 
@@ -180,10 +177,6 @@ def _python(scalar: pa.Scalar) -> object:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _flagged(bad: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_] | None:
-    return bad if bad.any() else None
-
-
 def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
@@ -203,7 +196,7 @@ def _as_text(values: pa.Array) -> pa.Array | None:
         return None
     text = _without_nulls(text)
     invalid = _invalid_utf8(text)
-    if invalid is not None:
+    if invalid.any():
         text = pc.if_else(pa.array(~invalid), text.cast(pa.binary()), b"?")
     return text.cast(pa.string())
 
@@ -302,19 +295,16 @@ def _without_nulls(text: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(text.indices.fill_null(empty), words)
 
 
-def _invalid_utf8(text: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """The rows whose bytes aren't UTF-8, or None where all are."""
+def _invalid_utf8(text: pa.Array) -> npt.NDArray[np.bool_]:
+    """The rows whose bytes aren't UTF-8."""
     if pa.types.is_dictionary(text.type):
-        words = _invalid_utf8(text.dictionary)
-        return None if words is None else words[text.indices.to_numpy()]
-    letters = bytes_of(text)
-    if len(letters) == 0 or letters.max() < 128:  # noqa: PLR2004 - ASCII
-        return None
-    try:
-        text.validate(full=True)
-    except pa.ArrowInvalid:
-        return np.array([not _decodes(value) for value in text.view(pa.binary()).to_pylist()])
-    return None
+        return np.asarray(_invalid_utf8(text.dictionary)[text.indices.to_numpy()])
+    if bytes_of(text).max(initial=0) >= 128:  # noqa: PLR2004 - not all ASCII
+        try:
+            text.validate(full=True)
+        except pa.ArrowInvalid:
+            return np.array([not _decodes(value) for value in text.view(pa.binary()).to_pylist()])
+    return np.zeros(len(text), np.bool_)
 
 
 def _decodes(value: bytes) -> bool:
