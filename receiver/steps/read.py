@@ -41,8 +41,8 @@ class Reading:
     sample_rows: int = SAMPLE_ROWS
 
 
-def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Unit]:
-    """The units of files that each task can open, in order; whole files where `rows_per_unit` is None.
+def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
+    """The units of files that each task can open, in order; of a Parquet file about so many rows each.
 
     Nothing is read but the footers of Parquet files that may be cut.
     """
@@ -59,10 +59,10 @@ def units_of(files: Sequence[LogFile], *, rows_per_unit: int | None) -> list[Uni
     return units
 
 
-def _runs(path: Path | None, rows_per_unit: int | None) -> list[RowGroups]:
+def _runs(path: Path | None, rows_per_unit: int) -> list[RowGroups]:
     """Runs of row groups; one without groups stands for a whole file."""
     whole = [RowGroups(0, 0, 0)]
-    if rows_per_unit is None or path is None:
+    if path is None:
         return whole
     sizes = group_sizes(path)
     before = list(accumulate(sizes, initial=0))
