@@ -97,8 +97,7 @@ def paragraph(console: Console, text: str | RichText, style: str = "", first: st
 
 def _print_table(table: Table, console: Console) -> None:
     """Print a table, and its title as a heading; spare columns and the ends of names give way where room is short."""
-    if table.title:
-        heading(console, table.title)
+    heading(console, table.title)
     console.print(_rich(_fitted(table, console)), crop=False)  # half of a figure is another figure
     for text in table.note.splitlines():
         paragraph(console, text, style="dim", first="")

@@ -127,8 +127,6 @@ def _receipt_keys(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
 
 def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _Columns, list[str]]]:
     """The receipts of each chunk in order, and what the numbers of their sources stand for."""
-    if not pieces:
-        return
     pieces.sort(key=lambda piece: (piece.unit, piece.first_row))
     chunk = joined(np.int32, (np.repeat(each.chunk, np.diff(each.chunk_end, prepend=0)) for each in pieces))
     receipts, sources = _columns_of(plan, pieces)
