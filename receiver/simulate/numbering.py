@@ -47,20 +47,23 @@ def _mixed(hash_: np.uint64, word: np.uint64) -> np.uint64:
     return hash_ ^ (hash_ >> np.uint64(29))
 
 
+@compiled(inline="always")
+def word_at(data: _Bytes, at: int, size_bytes: int) -> np.uint64:
+    """Up to 8 bytes as a number, the lowest first."""
+    word = np.uint64(0)
+    for i in range(size_bytes):
+        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+    return word
+
+
 @compiled()
 def _hash(data: _Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
     hash_ = _mixed(seed, np.uint64(end - start))
     at = start
     while at + 8 <= end:
-        word = np.uint64(0)
-        for i in range(8):
-            word |= np.uint64(data[at + i]) << np.uint64(8 * i)
-        hash_ = _mixed(hash_, word)
+        hash_ = _mixed(hash_, word_at(data, at, 8))
         at += 8
-    word = np.uint64(0)
-    for i in range(end - at):
-        word |= np.uint64(data[at + i]) << np.uint64(8 * i)
-    hash_ = _mixed(hash_, word)
+    hash_ = _mixed(hash_, word_at(data, at, end - at))
     return _mixed(hash_, hash_ >> np.uint64(32))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from receiver.simulate.compiled import Int32s, Int64s, compiled
-from receiver.simulate.numbering import text_buffers
+from receiver.simulate.numbering import text_buffers, word_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,16 +59,13 @@ def _digest(  # noqa: PLR0917 - compiled functions take no names
         v2 = key_low ^ np.uint64(0x6C7967656E657261)
         v3 = key_high ^ np.uint64(0x7465646279746573)
         while at + 8 <= end:
-            word = np.uint64(0)
-            for i in range(8):
-                word |= np.uint64(data[at + i]) << np.uint64(8 * i)
+            word = word_at(data, at, 8)
             v3 ^= word
             v0, v1, v2, v3 = _round(v0, v1, v2, v3)
             v0, v1, v2, v3 = _round(v0, v1, v2, v3)
             v0 ^= word
             at += 8
-        for i in range(end - at):
-            last |= np.uint64(data[at + i]) << np.uint64(8 * i)
+        last |= word_at(data, at, end - at)
         v3 ^= last
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         v0, v1, v2, v3 = _round(v0, v1, v2, v3)
