@@ -170,8 +170,8 @@ def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | Non
 
 
 def _may_hold(column: str, name: str, options: ReadOptions) -> bool:
-    """Not a field of another column, one that JMS has beside them, or an id of who sent the message: an answer from these
-    only looks right."""
+    """Whether a field may be what is meant for a column. One of another column, of JMS, or with an id of who sent the message
+    may not: it would only look right."""
     canonical = {_folded(spelling): holder for spelling, holder in _canonical_names().items()}
     canonical |= {_folded(field): holder for holder, field in options.column_map.items()}
     holder = canonical.get(_folded(name))

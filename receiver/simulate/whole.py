@@ -219,7 +219,7 @@ def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[s
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
 _VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
-"""Columns of verdicts hold indexes of this. So a flag that says whether a checked receipt is a duplicate is one too."""
+"""Columns of verdicts hold indexes of this. The first two are those of a flag: whether a receipt is a duplicate."""
 
 
 def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:

@@ -195,7 +195,7 @@ def _check_order(
     carry_us: Int64s,
     before: Manifest | None,
 ) -> None:
-    """The first receipt of each channel of a unit is among its samples."""
+    """`SettingsError` where new receipts aren't the later ones. A unit's samples have the first receipt of each channel."""
     latest_us = {each.domain: each.files[-1].latest_us for each in before.domains} if before else {}
     for report in reports:
         domains = [name_of[channel] for channel in channels_of(report)]

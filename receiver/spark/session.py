@@ -277,7 +277,7 @@ def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Where Java is gone, Py4J logs each try to speak to it, and PySpark's server of accumulators prints that it lost it."""
+    """Keep the terminal clear of what Py4J logs, and PySpark's server of accumulators prints, where Java is gone."""
     from pyspark import accumulators
 
     handler = logging.NullHandler()  # without one, what is logged goes to the terminal
@@ -346,7 +346,7 @@ def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
 
 
 def _forget_others(archive: Path) -> None:
-    """Archives that have been unused for longest, and what a Java that was killed has left of one."""
+    """Remove the archives that have been unused for longest, and what a Java that was killed has left of one."""
     archives = sorted(archive.parent.glob("spark-*.jsa"), key=lambda each: each.stat().st_atime, reverse=True)
     left = [each for each in archive.parent.glob("spark-*.new") if time.time() - each.stat().st_mtime > _RENEWED_SECS]
     for each in archives[_ARCHIVES:] + left:
@@ -354,7 +354,7 @@ def _forget_others(archive: Path) -> None:
 
 
 def _archive() -> Path | None:
-    """One for each Java, Spark, and class path, which Java compares."""
+    """Where the archive is: one for each Java, Spark, and class path, which Java compares. None where there can be none."""
     from platformdirs import user_cache_path
 
     home = os.environ.get("JAVA_HOME")
