@@ -150,8 +150,8 @@ def _kinds(analysis: Analysis) -> Table:
             (Column("database", is_spare=True), lambda sized: words.size(sized.database_bytes)),
         ],
         marked=[recommended],
-        note=f"W: {_WINDOW}. E: {_EXPIRY}. Memory: this package's, {count(analysis.bytes_per_id, 'byte')} an id "
-        "(more for long ids), not a correlator's.",
+        note=f"W: {_WINDOW}. E: {_EXPIRY}. Memory: this package's, {count(analysis.bytes_per_id, 'byte')} an id, "
+        "more for long ids.",
     )
 
 

@@ -86,7 +86,7 @@ def test_the_five_questions_are_answered_in_their_order():
         "both 200 5 s 0 0 6,500 1.66 MB 1.04 MB",
         "lean 110 1 s 2 273 2,350 602 kB",
         "> keep, yours 500 30 s 0 - 28,500 7.3 MB 4.56 MB",
-        "Memory: this package's, 256 bytes an id (more for long ids), not a correlator's.",
+        "Memory: this package's, 256 bytes an id, more for long ids.",
     ):
         assert part in cost
     assert "Your setting, W = 500 and E = 30 s, is kept." in present

@@ -200,7 +200,7 @@ def test_whose_memory_it_is_and_what_w_and_e_are():
     text = said(realistic())
     assert (
         "W: how many of its newest ids each source keeps. E: an id pushed out of W is kept until one that came more than E "
-        "later is pushed out too; time alone forgets nothing. Memory: this package's, 256 bytes an id (more for long ids), not a correlator's."
+        "later is pushed out too; time alone forgets nothing. Memory: this package's, 256 bytes an id, more for long ids."
     ) in text
     assert "k thousand, M million" in text
 
