@@ -23,14 +23,14 @@ def percent(part: int, whole: int) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A value below 1,000 with three digits at most: `1.5`, `12.5`, `999`."""
+    """A value with three digits at most, or with all before the point: `1.5`, `12.5`, `999`, `249,000`."""
     text = _to_three_digits(value)
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _to_three_digits(value: float) -> str:
     decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0  # noqa: PLR2004 - where rounding adds a digit
-    return f"{value:.{decimals}f}"
+    return f"{value:,.{decimals}f}"
 
 
 def exact_secs(us: int) -> str:

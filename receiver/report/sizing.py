@@ -165,8 +165,7 @@ def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
     if not analysis.log.duplicates:
         return
     if evidence.expiry_need_us:
-        ratio = evidence.span_us / evidence.expiry_need_us
-        times = three_digits(ratio) if ratio < 100 else count(round(ratio))  # noqa: PLR2004 - from there on it is whole
+        times = three_digits(evidence.span_us / evidence.expiry_need_us)
         yield Text(
             f"The log is {times} times as long as its longest repeat needs, {duration(evidence.expiry_need_us)}."
         )
