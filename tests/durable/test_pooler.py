@@ -2,10 +2,7 @@
 
 import os
 import shutil
-import socket
-import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from examples.demo.processes import HOST, Server, free_ports
 from receiver.errors import SettingsError, StoreError
-from tests.durable.opened import DUPLICATE, LONG_SECS, opened, send, sizes
+from tests.durable.opened import DUPLICATE, opened, send, sizes
 from tests.postgres import shown
 
 pytestmark = pytest.mark.skipif(
@@ -28,50 +26,33 @@ SERVER_CONNECTIONS = {"session": 50, "transaction": 3}
 """Few, so that transactions of one client change between them."""
 
 
-def _port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @contextmanager
 def pooler(url: str, mode: str) -> Iterator[str]:
     """The address of the database by a PgBouncer of its own."""
-    database, port = make_url(url), _port()
+    database, (port,) = make_url(url), free_ports(6432)
     host = database.host or database.query["host"]
     settings = {
-        "listen_addr": "127.0.0.1",
+        "listen_addr": HOST,
         "listen_port": port,
         "unix_socket_dir": "",
         "auth_type": "any",
         "pool_mode": mode,
         "default_pool_size": SERVER_CONNECTIONS[mode],
     }
+    if not os.geteuid():  # it doesn't run as root, and the socket of the wheel's server is its owner's
+        settings["user"] = Path(host).owner() if host.startswith("/") else "nobody"
     with tempfile.TemporaryDirectory(prefix="receiver-pooler-") as folder:
         Path(folder).chmod(0o755)
         file = Path(folder) / "pgbouncer.ini"
         pooled = f"* = host={host} port={database.port or 5432} user={database.username}\n[pgbouncer]\n"
         lines = (f"{name} = {value}\n" for name, value in settings.items())
         file.write_text("[databases]\n" + pooled + "".join(lines), encoding="utf-8")
-        # It doesn't run as root, and the socket of the wheel's server is its owner's.
-        user = None if os.geteuid() else Path(host).owner() if host.startswith("/") else "nobody"
-        with subprocess.Popen(["pgbouncer", "--quiet", str(file)], user=user, stderr=subprocess.DEVNULL) as process:
-            try:
-                _wait_until_open(port)
-                yield shown(database.set(host="127.0.0.1", port=port, query={}))
-            finally:
-                process.terminate()
-
-
-def _wait_until_open(port: int) -> None:
-    give_up = time.monotonic() + LONG_SECS
-    while True:
+        server = Server(Path(folder) / "said.log")
         try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except ConnectionRefusedError:
-            assert time.monotonic() < give_up
-            time.sleep(0.05)
-        else:
-            return
+            server.launch(["pgbouncer", str(file)], lambda said: "process up" in said)
+            yield shown(database.set(host=HOST, port=port, query={}))
+        finally:
+            server.close()
 
 
 @pytest.mark.parametrize(
@@ -89,10 +70,10 @@ def test_each_message_takes_effect_once(fresh_postgres_url, mode, is_concurrent)
         def receive_all(_: int) -> None:
             with opened(url, concurrent=is_concurrent) as receiver:
                 for start in range(0, len(ids), BATCH):
-                    some = ids[start : start + BATCH]
+                    batch_ids = ids[start : start + BATCH]
                     with receiver.batch() as batch:
-                        decisions = batch.receive_many([(id_, None, 0) for id_ in some])
-                        for id_, decision in zip(some, decisions, strict=True):
+                        decisions = batch.receive_many([(id_, None, 0) for id_ in batch_ids])
+                        for id_, decision in zip(batch_ids, decisions, strict=True):
                             if decision.deliver:
                                 batch.connection.execute(text("INSERT INTO effects VALUES (:id)"), {"id": id_})
                     receiver.status()
