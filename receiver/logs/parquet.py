@@ -81,7 +81,7 @@ def _seekable(source: LogSource) -> Iterator[object]:
 
 def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[LogBatch]:
     # Reading ahead and decoding in threads of Arrow's own has aborted the process at its end now and then.
-    with pq.ParquetFile(file, pre_buffer=False) as plain:
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES) as plain:
         schema, rows_in_all = plain.schema_arrow, plain.metadata.num_rows
         groups = groups or RowGroups(0, plain.metadata.num_row_groups, 0)
         row_groups = range(groups.first, groups.first + groups.groups)
@@ -92,7 +92,7 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
             for column, name in names.items()
             if COLUMNS[column].has_few_values
             and _is_text(schema.field(name).type)
-            and _is_packed(plain.metadata, name, row_groups)
+            and _is_packed(plain, name, row_groups)
         ]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
@@ -121,11 +121,16 @@ def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def _is_packed(metadata: pq.FileMetaData, name: str, row_groups: Iterable[int]) -> bool:
+def _is_packed(file: pq.ParquetFile, name: str, row_groups: Iterable[int]) -> bool:
     """Whether a column takes so few bytes that its values are few: Arrow copies a dictionary for every piece."""
-    groups, index = [metadata.row_group(group) for group in row_groups], metadata.schema.names.index(name)
-    size_bytes = sum(group.column(index).total_uncompressed_size for group in groups)
-    return bool(size_bytes <= _PACKED_BYTES * sum(group.num_rows for group in groups))
+    index, size_bytes, rows = file.metadata.schema.names.index(name), 0, 0
+    for number in row_groups:
+        # To read a row raises an error where the footer is damaged. `column` alone would abort the process.
+        next(file.iter_batches(1, row_groups=[number], columns=[name], use_threads=False), None)
+        group = file.metadata.row_group(number)
+        size_bytes += group.column(index).total_uncompressed_size
+        rows += group.num_rows
+    return size_bytes <= _PACKED_BYTES * rows
 
 
 def _is_text(kind: pa.DataType) -> bool:
