@@ -33,6 +33,7 @@ _MORE_MEMORY = (
     "fewer cores per executor, or more memory: spark.executor.memory, spark.executor.memoryOverhead for Python; on a local "
     "master the variable SPARK_DRIVER_MEMORY, such as 4g, or --master local[1]"
 )
+CLASSIC = "take a classic session of Spark, and unset the variable SPARK_REMOTE"
 
 
 class _Failure(NamedTuple):
@@ -111,6 +112,11 @@ _FAILURES = (
         r"(?m)^(?P<said>(Invalid|Too small|Incompatible|Conflicting|Unrecognized) .*(heap|option|VM).*)$",
         "Java can't start: {said}",
         "mend spark.driver.memory, SPARK_DRIVER_MEMORY or JAVA_TOOL_OPTIONS",
+    ),
+    _Failure(
+        r"Cannot start a remote Spark session|grpcio\S* .* must be installed",
+        "Spark would connect by Spark Connect, which has no SparkContext",
+        CLASSIC,
     ),
     _Failure(
         r"UnknownHostException: (?P<host>[^\s:]+)",

@@ -44,7 +44,7 @@ from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis
 from receiver.simulate.question import Question, check_grid, parse_expiries_us, parse_windows
 from receiver.simulate.whole import VERDICT_SCHEMA
-from receiver.spark.failures import translated
+from receiver.spark.failures import CLASSIC, translated
 from receiver.spark.flow import SparkFlow
 from receiver.spark.session import tuned
 from receiver.spark.sources import Read, file_and_row, named, read_frame
@@ -164,7 +164,10 @@ def _session_of(frame: DataFrame) -> SparkSession:
             f"the frame is a {type(frame).__name__}, not a DataFrame of Spark",
             hint="give spark.read.parquet(PATH), or spark.createDataFrame(FRAME) of a frame of pandas",
         )
-    if session.sparkContext._jsc is None:  # noqa: SLF001 - no public way tells
+    context = getattr(session, "sparkContext", None)
+    if context is None:
+        raise SettingsError("the frame is of Spark Connect, which has no SparkContext", hint=CLASSIC)
+    if context._jsc is None:  # noqa: SLF001 - no public way tells
         raise SettingsError("the frame's Spark session was stopped", hint="make the frame anew, in a session that runs")
     if frame.isStreaming:
         raise SettingsError("the frame is a stream, which has no end", hint="read it by spark.read")

@@ -273,3 +273,12 @@ def test_spark_submit_keeps_errors_out_of_the_results():
     refused = submit("nowhere.csv", "--window", "x")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "error: " in refused.stderr
+
+
+@pytest.mark.usefixtures("java")
+def test_spark_connect_is_refused():
+    command = [sys.executable, "-m", "receiver", "simulate", "--engine", "spark", "examples/artemis-receipts.csv.gz"]
+    environment = {**os.environ, "SPARK_REMOTE": "local[1]"}
+    refused = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode != 0
+    assert refused.stderr.startswith("error: Spark would connect by Spark Connect")
