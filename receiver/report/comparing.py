@@ -256,7 +256,7 @@ def _untried(comparison: Comparison) -> str:
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
     tried = [of for of in comparison.policies if of.policy.partition(":")[0] in _SIZED and not of.is_fitted]
-    kept_all = [of.policy for of in tried if of.peak_ids == ids]
+    kept_all = [of.policy for of in tried if of.peak_ids == ids and not of.missed]
     if not (kept_all and log.duplicates):
         return ""
     return (

@@ -12,8 +12,10 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from receiver.compare import Cause
-from receiver.report.comparing import comparison_document, sides
+from receiver.compare.engine import compare_policies
+from receiver.report.comparing import comparison_document, sides, standing_out
 from receiver.report.terminal import print_document
+from tests.simulate.small_logs import Receipt, ingested
 
 
 def printed(figures, width=80, *, terminal=False):
@@ -132,6 +134,12 @@ def test_a_limit_that_was_never_reached_is_no_praise():
     assert "- ttl:expiry=300 never had to forget an id here, so this log can't tell what it would miss." in text
     text = " ".join(" ".join(printed(replace(comparison(), log=log, policies=policies[2:]))).split())
     assert "never had to forget" not in text
+
+
+def test_a_policy_that_misses_has_forgotten():
+    later = [Receipt(us, "a") for us in (0, 1, 10)]  # it had kept all ids at once
+    comparison = compare_policies(ingested(later), "default", ["ttl:expiry=0.000005"]).comparison
+    assert standing_out(comparison)[1:] == ["ttl:expiry=0.000005 misses 1 of 2 duplicates (50 %): 1 expired."]
 
 
 def test_one_policy_has_nobody_to_disagree_with():
