@@ -31,6 +31,7 @@ from receiver.logs.options import ReadOptions, spellings
 from receiver.logs.parquet import MAGIC, RowGroups, read_parquet
 from receiver.logs.remote import UrlStream
 from receiver.logs.source import BOM, LogSource
+from receiver.logs.writer import NamedFile
 
 PIECE_BYTES = 128 << 10
 _HEAD_BYTES = 64 << 10
@@ -107,10 +108,10 @@ def read_content(name: str, content: bytes, options: ReadOptions) -> Iterator[Lo
 def spooled(file: LogFile, path: Path) -> LogFile:
     """The log of a file, copied to `path`."""
     try:
-        with _opened(file) as stream, path.open("wb") as copy:
+        with _opened(file) as stream, NamedFile(path, "wb", path) as copy:
             shutil.copyfileobj(stream, copy, PIECE_BYTES)
     except OSError as error:
-        raise LogFormatError(file.name, f"can't be kept in a temporary file: {error.strerror or error}") from error
+        raise LogFormatError(file.name, f"can't be read: {error.strerror or error}") from error
     return replace(file, path=path, size_bytes=path.stat().st_size)
 
 

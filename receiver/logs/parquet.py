@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from receiver.logs.columns import BATCH_ROWS, COLUMNS, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource
+from receiver.logs.writer import NamedFile
 
 MAGIC = b"PAR1"
 """What a Parquet file begins with."""
@@ -72,7 +74,8 @@ def _seekable(source: LogSource) -> Iterator[object]:
     if source.path is not None:
         yield str(source.path)
         return
-    with tempfile.TemporaryFile(prefix="receiver-") as file:
+    place = f"a temporary file in {tempfile.gettempdir()} (TMPDIR)"
+    with tempfile.TemporaryFile() as opened, NamedFile(os.dup(opened.fileno()), "w+b", place) as file:
         for piece in source.pieces:
             file.write(piece)
         file.seek(0)

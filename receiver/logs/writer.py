@@ -298,19 +298,19 @@ def _beside(target: Path) -> Path:
     return target.with_name(f"{UNFINISHED}{secrets.token_hex(8)}.part")
 
 
-def _open(file: Path, mode: str, path: StrPath) -> _NamedFile:
+def _open(file: Path, mode: str, path: StrPath) -> NamedFile:
     with naming(path):
-        return _NamedFile(file, mode, path)
+        return NamedFile(file, mode, path)
 
 
-class _NamedFile(io.FileIO):
+class NamedFile(io.FileIO):
     """A file whose failures name the path that was asked for.
 
     Errors are distinguished here, at the lowest level, because the block around also reads, and what fails to be read
     is not the output's fault. Unbuffered: its users write large pieces.
     """
 
-    def __init__(self, file: Path, mode: str, path: StrPath) -> None:
+    def __init__(self, file: Path | int, mode: str, path: StrPath) -> None:
         self._path = path
         super().__init__(file, mode)
 

@@ -1,3 +1,5 @@
+import resource
+
 import pytest
 
 
@@ -7,3 +9,12 @@ def tiny_blocks(monkeypatch):
     monkeypatch.setattr("receiver.logs.source.FIRST_BLOCK_BYTES", 1)
     monkeypatch.setattr("receiver.logs.source.BLOCK_BYTES", 7)
     monkeypatch.setattr("receiver.logs.opening.PIECE_BYTES", 5)
+
+
+@pytest.fixture
+def small_disk():
+    """Files may not grow beyond 64 KB: to a writer the same as a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

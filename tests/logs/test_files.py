@@ -17,7 +17,7 @@ import zstandard
 from reading import COMPRESSIONS, FORMATS, Row, csv_bytes, jsonl_bytes, opened, parquet_bytes, read, refusal
 from test_correlator import BANNER, message
 
-from receiver.errors import LogFormatError, SettingsError
+from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs import ReadOptions, read_logs
 
 ROWS = [Row(number * 1_000_000, f"{number}:é", "s" if number % 2 else "", "c", "queue://q", "r", number == 2, number, "d")
@@ -169,6 +169,17 @@ def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy)
     path = tmp_path / name
     path.write_bytes(content)
     assert remedy in refusal(path).hint
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_a_full_disk_is_not_the_fault_of_the_log_that_is_kept_there(tmp_path):
+    path = tmp_path / "log.parquet.gz"
+    large = io.BytesIO()
+    columns = {"received_at": [1] * 9_999, "unique_message_id": ["x" * 20] * 9_999}
+    pq.write_table(pa.table(columns), large, use_dictionary=False, compression="none")
+    path.write_bytes(gzip.compress(large.getvalue()))
+    with pytest.raises(OutputError, match=r"can't write a temporary file in /.* \(TMPDIR\): "):
+        read(path)
 
 
 def test_standard_input_that_is_closed(monkeypatch):

@@ -5,7 +5,6 @@ import gzip
 import io
 import json
 import os
-import resource
 import stat
 import threading
 from datetime import UTC, datetime, timedelta
@@ -210,15 +209,6 @@ def test_what_stood_there_survives_an_error_and_nothing_else_stays(tmp_path, end
     assert raised.value is error
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == "before"
-
-
-@pytest.fixture
-def small_disk():
-    """Files may not grow beyond 64 KB: to a writer the same as a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
