@@ -50,6 +50,8 @@ class AsyncReceiver:
         self._tasks = tasks
         self._receiver = tasks.receiver
 
+    __repr__ = Receiver.__repr__
+
     @classmethod
     async def open(cls, url: str, **options: Any) -> Self:
         """Open a domain. Arguments and errors are those of `Receiver.open`."""

@@ -118,10 +118,12 @@ def export(receiver: Receiver | AsyncReceiver, registry: CollectorRegistry = REG
     Each metric has the label `domain`.
 
     Raises:
-        SettingsError: It is no receiver.
+        SettingsError: It is no receiver, or no registry.
     """
     if not callable(getattr(receiver, "figures", None)):  # else each scrape would fail, of whatever is in the registry
         raise SettingsError(f"export takes a receiver, not {receiver!r:.80}", hint="give what Receiver.open returned")
+    if not isinstance(registry, CollectorRegistry):
+        raise SettingsError(f"export takes a registry of prometheus_client, not {registry!r:.80}")
     collector_in(registry, _ReceiverCollector).add(receiver)
 
 

@@ -234,3 +234,8 @@ def test_what_is_no_receiver_breaks_no_scrape(registry):
     with pytest.raises(SettingsError, match="export takes a receiver"):
         export("sqlite:///receiver.db", registry)
     assert generate_latest(registry) == b""
+
+
+def test_a_port_is_no_registry():
+    with opened("memory://") as orders, pytest.raises(SettingsError, match=r"export takes a registry .*, not 9100"):
+        export(orders, 9100)

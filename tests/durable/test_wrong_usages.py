@@ -153,6 +153,14 @@ def test_a_receiver_shows_its_domain(sqlite_url):
     assert repr(orders) == f"<Receiver of {orders.domain!r} (closed)>"
 
 
+def test_an_async_receiver_shows_its_domain_too(sqlite_url):
+    async def main():
+        async with await async_opened.opened(sqlite_url) as orders:
+            assert repr(orders) == f"<AsyncReceiver of {orders.domain!r}>"
+
+    async_opened.run(main())
+
+
 def test_a_receiver_that_is_closed():
     orders = opened(MEMORY)
     orders.close()
