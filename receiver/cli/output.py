@@ -110,6 +110,8 @@ def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]],
     if path is None:
         yield lambda _document: None
         return
+    if path in {"", "-"}:
+        raise SettingsError(f"--report {path!r} names no file", hint="such as --report report.html")
     try:
         from receiver.report.html import page_text
     except ImportError as error:

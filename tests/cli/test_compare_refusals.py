@@ -84,6 +84,8 @@ def test_a_policy_that_cannot_judge_an_id_names_its_row(refused, text, bad_id):
         (("a.csv", "--verdicts", "v.txt"), ".parquet"),
         (("a.csv", "--verdicts", "a.csv"), "overwritten"),
         (("a.csv", "--report", "before.csv"), "same file"),
+        (("a.csv", "--report", ""), "--report '' names no file"),
+        (("a.csv", "--report", "-"), "--report '-' names no file"),
         (("a.csv", "--domain", "receiver"), "has no column "),
     ],
 )
