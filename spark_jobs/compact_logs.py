@@ -15,6 +15,7 @@ import typer
 from receiver.cli import options, run
 from receiver.cli.output import stages
 from receiver.domains import domain_key
+from receiver.quantities import count
 
 if TYPE_CHECKING:
     from receiver.logs.compacted import Folder, Manifest
@@ -72,9 +73,10 @@ def _print(manifest: Manifest, out: Folder) -> None:
     from receiver.logs.compacted import BAD_ROWS
 
     files = sum(len(domain.files) for domain in manifest.domains)
-    print(f"{manifest.receipts:,} receipts of {len(manifest.domains):,} domains in {files:,} files: {out}")
+    of_domains = f"{count(manifest.receipts, 'receipt')} of {count(len(manifest.domains), 'domain')}"
+    print(f"{of_domains} in {count(files, 'file')}: {out}")
     if manifest.skipped:
-        print(f"{manifest.skipped:,} rows can't be read and were left out: {out / BAD_ROWS}")
+        print(f"{count(manifest.skipped, 'unreadable row')} left out: {out / BAD_ROWS}")
 
 
 def main() -> int:

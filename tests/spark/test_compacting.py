@@ -398,9 +398,9 @@ def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path)
     ran = run_program(program, PYTHONPATH=f"{tmp_path}:{Path(__file__).parents[2]}")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     reported, grown, *figures = ran.stdout.splitlines(keepends=True)
-    assert reported.startswith("8 receipts of 1 domains in ")
+    assert reported.startswith("8 receipts of 1 domain in ")
     assert reported.endswith(" files: viewfs://x/logs/out\n")
-    assert grown.startswith("9 receipts of 1 domains in ")
+    assert grown.startswith("9 receipts of 1 domain in ")
     assert read(tmp_path / "logs" / "out") == rows
     half = len(figures) // 2
     assert figures[:half] == figures[half:]
