@@ -272,6 +272,26 @@ class DomainCache:
         self._deletable += self._outdated
         self._outdated.clear()
 
+    def end_batch(
+        self, state: DomainState, rows: Sequence[ReceiptValues], duplicates: Iterable[Duplicate]
+    ) -> tuple[dict[str, Any], Changes]:
+        """Retire the sources that are due at the end of a batch; what all of it changes in the domain's state, which was
+        this before, and in the log. Its counters are the caller's."""
+        policy, retired = self.policy, []
+        if isinstance(policy, TwoTierDetector):
+            retired = self._retirement.due(policy)
+            for source in retired:
+                policy.retire(source)
+        needs = with_needs(self.needs, duplicates, policy.latest_us)
+        changed = {
+            "last_seq": policy.serial,
+            "latest_us": policy.latest_us,
+            "clock_us": policy.clock_us,
+            "retired_sources": state.retired_sources + len(retired),
+            "needs_by_hour": self._needs_stored if needs is self.needs else needs_stored(needs),
+        }
+        return changed, self.changes(rows, retired)
+
     def changes(
         self,
         rows: Sequence[ReceiptValues] = (),
@@ -316,21 +336,6 @@ class DomainCache:
             gone = set(seqs)
             rows = [row for row in map(ReceiptRow._make, rows) if row.seq not in gone]
         return rows, seqs
-
-    def retire_due(self) -> list[str | None]:
-        """Retire the sources that are due at the end of a batch, and return them."""
-        policy = self.policy
-        if not isinstance(policy, TwoTierDetector):
-            return []
-        due = self._retirement.due(policy)
-        for source in due:
-            policy.retire(source)
-        return due
-
-    def needs_with(self, duplicates: Iterable[Duplicate], latest_us: int) -> str | None:
-        """The domain's needs as they are stored, with those of more duplicates."""
-        needs = with_needs(self.needs, duplicates, latest_us)
-        return self._needs_stored if needs is self.needs else needs_stored(needs)
 
     def advance(self, state: DomainState, appended: Sequence[ReceiptValues] = ()) -> None:
         """Note that the log is in this state now, and that the policy has recorded exactly its rows.

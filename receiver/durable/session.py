@@ -390,23 +390,11 @@ class Transaction:
         if (recorder := self._session.recorder) is not None:
             tally.recorded = recorder.packed(rows, tally.full_receipts)
         with corrupt_if_nonsense(self.state):
-            retired = cache.retire_due()
-            changes = cache.changes(rows, retired)._replace(batch_number=number, recorded=tally.recorded)
-            return self._new_state(tally, len(retired)), changes
-
-    def _new_state(self, tally: Tally, retired: int) -> DomainState:
-        policy = self.cache.policy
-        state = tally.added_to(
-            self.state,
-            last_seq=policy.serial,
+            changed, changes = cache.end_batch(self.state, rows, tally.events)
             # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
-            last_writer=self.last_writer,
-            latest_us=policy.latest_us,
-            clock_us=policy.clock_us,
-            retired_sources=self.state.retired_sources + retired,
-            needs_by_hour=self.cache.needs_with(tally.events, policy.latest_us),
-        )
-        return state.converted() if self.converts else state
+            state = tally.added_to(self.state, last_writer=self.last_writer, **changed)
+        changes = changes._replace(batch_number=number, recorded=tally.recorded)
+        return (state.converted() if self.converts else state), changes
 
     def _commit(self, state: DomainState, tally: Tally) -> None:
         address = self._session.address
