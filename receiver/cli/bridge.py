@@ -307,7 +307,6 @@ def probe(
     """
     from receiver.bridge.connectors.address import BrokerAddress
     from receiver.bridge.probing import probe as probed
-    from receiver.report.json_object import dumped
     from receiver.report.probing import print_probe, probe_object
 
     address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file)).with_tls(tls)
@@ -315,6 +314,6 @@ def probe(
     with stages("Probing") as say:
         figures = probed(address, messages=messages, patience_secs=patience, say=say)
     if as_json:
-        print_json(dumped(probe_object(figures)))
+        print_json(probe_object(figures))
     else:
         print_probe(figures, console())

@@ -92,9 +92,9 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
         document = cache(partial(comparison_document, comparison))
         write_report(document)
     if as_json:
-        from receiver.report.json_object import comparison_json
+        from receiver.report.json_object import comparison_object
 
-        print_json(comparison_json(comparison))
+        print_json(comparison_object(comparison))
     else:
         print_report(document())
 

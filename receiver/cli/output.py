@@ -28,9 +28,11 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@|\?.*")
 """What of a URL may be secret: the user with the password, and the options."""
 
 
-def print_json(text: str) -> None:
-    """Print one object as bytes, so that it is the same whatever the terminal's encoding."""
-    sys.stdout.buffer.write(text.encode() + b"\n")
+def print_json(value: dict[str, Any]) -> None:
+    """Print one object in JSON as bytes, so that it is the same whatever the terminal's encoding."""
+    from receiver.report.json_object import dumped
+
+    sys.stdout.buffer.write(dumped(value).encode() + b"\n")
 
 
 def print_report(document: Document) -> None:

@@ -184,9 +184,9 @@ def simulate(
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)
     if as_json:
-        from receiver.report.json_object import analysis_json
+        from receiver.report.json_object import analysis_object
 
-        print_json(analysis_json(analysis))
+        print_json(analysis_object(analysis))
     else:
         print_report(document())
     if fail_on_missed is None:

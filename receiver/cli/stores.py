@@ -62,10 +62,8 @@ def show(
     as_json: bool,
 ) -> None:
     """Print what is in a store, as one JSON object or for a person."""
-    from receiver.report.json_object import dumped
-
     if as_json:
-        print_json(dumped(as_object(shown_address(url), what)))
+        print_json(as_object(shown_address(url), what))
     else:
         print_(shown_address(url), what, console())
 
@@ -265,14 +263,13 @@ def lookup(
     changed.
     """
     from receiver.durable.forgetting import look_up
-    from receiver.report.json_object import dumped
     from receiver.report.store import known_id_line, known_ids_object
 
     check_order(url, unique_message_id)
     with progress("Reading rows", None):
         known = look_up(url, unique_message_id, domain=domain)
     if as_json:
-        print_json(dumped(known_ids_object(shown_address(url), unique_message_id, known)))
+        print_json(known_ids_object(shown_address(url), unique_message_id, known))
     else:
         for each in known:
             print(known_id_line(each))

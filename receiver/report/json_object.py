@@ -25,16 +25,6 @@ if TYPE_CHECKING:
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
 
 
-def analysis_json(analysis: Analysis) -> str:
-    """The result of `receiver simulate --json`."""
-    return dumped(analysis_object(analysis))
-
-
-def comparison_json(comparison: Comparison) -> str:
-    """The result of `receiver compare --json`."""
-    return dumped(_comparison_object(comparison))
-
-
 def dumped(value: dict[str, Any]) -> str:
     """An object in JSON on one line, without a line break at its end; what can't be seen in a text is escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -42,6 +32,7 @@ def dumped(value: dict[str, Any]) -> str:
 
 
 def analysis_object(analysis: Analysis) -> dict[str, Any]:
+    """The result of `receiver simulate --json`."""
     return {
         "log": record(analysis.log),
         "settings": [_setting(setting) for setting in analysis.settings],
@@ -104,7 +95,8 @@ def _recommendation(recommendation: Recommendation) -> dict[str, Any]:
     return {**_cost(sized), "kind": str(sized.kind), "moves": moves, "why": recommendation.explanation}
 
 
-def _comparison_object(comparison: Comparison) -> dict[str, Any]:
+def comparison_object(comparison: Comparison) -> dict[str, Any]:
+    """The result of `receiver compare --json`."""
     policies = [figures.policy for figures in comparison.policies]
     return {
         "log": record(comparison.log),

@@ -8,15 +8,15 @@ import pytest
 from analyses import HOSTILE_TEXTS, realistic
 from comparisons import NAMES, agreeing, comparison, hostile
 
-from receiver.report.json_object import analysis_json, comparison_json
+from receiver.report.json_object import analysis_object, comparison_object, dumped
 
 
 def shown(figures):
-    return json.loads(comparison_json(figures))
+    return json.loads(dumped(comparison_object(figures)))
 
 
 def test_the_log_is_what_simulate_says_of_it():
-    assert shown(comparison())["log"] == json.loads(analysis_json(realistic()))["log"]
+    assert shown(comparison())["log"] == json.loads(dumped(analysis_object(realistic())))["log"]
 
 
 def test_names_and_their_order():
@@ -83,7 +83,7 @@ def test_what_there_is_not_is_empty_or_null():
 
 
 def test_hostile_text_comes_back_exactly_and_controls_no_terminal():
-    text = comparison_json(hostile())
+    text = dumped(comparison_object(hostile()))
     answer = json.loads(text)
     assert [dispute["unique_message_id"] for dispute in answer["disputes"]] == list(HOSTILE_TEXTS)
     assert answer["policies"][0]["policy"] == f"artemis:id_cache_size=\n{HOSTILE_TEXTS[0]}"

@@ -16,7 +16,7 @@ from receiver.policies.interface import FOR_EVER, Limit
 from receiver.report.comparing import comparison_document, standing_out
 from receiver.report.elsewhere import Enough, by_domain, contents, sized_systems, systems_of
 from receiver.report.html import page_text
-from receiver.report.json_object import comparison_json
+from receiver.report.json_object import comparison_object, dumped
 from receiver.report.sizing import analysis_document
 from receiver.report.terminal import print_contents, print_document
 from receiver.simulate.figures import Elsewhere
@@ -185,7 +185,7 @@ def fitted():
 
 
 def test_rows_that_are_fitted_say_so_in_json(fitted):
-    rows = json.loads(comparison_json(fitted))["policies"]
+    rows = json.loads(dumped(comparison_object(fitted)))["policies"]
     assert {row["policy"]: row["fitted"] for row in rows if "fitted" in row} == {
         "artemis:id_cache_size=4": True,
         "lru:size=4": True,
@@ -216,6 +216,6 @@ def test_what_is_fitted_is_no_limit_that_this_log_never_reached(fitted):
 
 def test_nothing_is_marked_where_policies_were_named():
     comparison = compare_policies(ingested(LOG), "default", ["ttl:expiry=6"]).comparison
-    assert "fitted" not in comparison_json(comparison)
+    assert "fitted" not in dumped(comparison_object(comparison))
     assert "fitted" not in comparison_page(comparison)
     assert not [line for line in printed(comparison_document(comparison)) if "fitted" in line]

@@ -6,7 +6,7 @@ import json
 
 from analyses import HOSTILE_TEXTS, advised, empty, hostile, realistic
 
-from receiver.report.json_object import analysis_json
+from receiver.report.json_object import analysis_object, dumped
 from receiver.simulate.figures import Kind, LogFigures
 
 SETTING = ["window", "expiry_secs", "caught", "missed", "peak_ids"]
@@ -26,7 +26,7 @@ LOG = [
 
 
 def test_names_and_their_order():
-    shown = json.loads(analysis_json(realistic()))
+    shown = json.loads(dumped(analysis_object(realistic())))
     assert list(shown) == [
         "log",
         "settings",
@@ -68,7 +68,7 @@ def test_every_figure_of_a_log_is_shown():
 
 def test_figures_are_those_of_the_analysis():
     analysis = realistic()
-    shown = json.loads(analysis_json(analysis))
+    shown = json.loads(dumped(analysis_object(analysis)))
     assert shown["log"]["first_received_at"] == "2026-01-01T00:00:00.000000Z"
     assert shown["log"]["last_received_at"] == "2026-01-01T00:05:03.250000Z"
     assert shown["log"]["max_delivery_secs"] == 2.25
@@ -86,13 +86,15 @@ def test_figures_are_those_of_the_analysis():
 
 
 def test_the_recommendation_says_all_that_the_decision_says():
-    shown = json.loads(analysis_json(advised(Kind.LEAN, (100, 120_000_000), why="Why.", risk="Risk.", caveat="KEY.")))
+    shown = json.loads(
+        dumped(analysis_object(advised(Kind.LEAN, (100, 120_000_000), why="Why.", risk="Risk.", caveat="KEY.")))
+    )
     assert shown["recommendation"]["moves"] == {"window": "raise", "expiry": "lower"}
     assert shown["recommendation"]["why"] == "Why. Risk. KEY."
 
 
 def test_an_empty_log_has_nulls():
-    shown = json.loads(analysis_json(empty()))
+    shown = json.loads(dumped(analysis_object(empty())))
     assert (shown["recommendation"]["window"], shown["recommendation"]["expiry_secs"]) == (2_000, 120.0)
     assert shown["log"]["first_received_at"] is None
     assert shown["log"]["last_received_at"] is None
@@ -101,7 +103,7 @@ def test_an_empty_log_has_nulls():
 
 
 def test_hostile_names_come_back_exactly_and_control_no_terminal():
-    text = analysis_json(hostile())
+    text = dumped(analysis_object(hostile()))
     assert [domain["domain"] for domain in json.loads(text)["domains"]] == sorted(HOSTILE_TEXTS)
     assert text.count("\n") == 0
     assert not {"\x1b", "\x9b", "\0", "\x07", "\u2028", "\u202e", "\u200f"} & set(text)
@@ -109,4 +111,4 @@ def test_hostile_names_come_back_exactly_and_control_no_terminal():
 
 
 def test_the_text_is_the_same_every_time():
-    assert analysis_json(hostile()) == analysis_json(hostile())
+    assert dumped(analysis_object(hostile())) == dumped(analysis_object(hostile()))

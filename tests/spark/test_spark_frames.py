@@ -22,7 +22,7 @@ from receiver.errors import LogFormatError, MissingExtraError, SettingsError, Sp
 from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.report.html import page_text
-from receiver.report.json_object import analysis_json
+from receiver.report.json_object import analysis_object, dumped
 from receiver.report.sizing import analysis_document
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import analyse
@@ -67,7 +67,7 @@ def said_here(
     question = Question(key, windows, expiries_us, SimulateSettings(**settings), present)
     receipts = ingest(read_logs([str(path) for path in paths], ReadOptions()), domain_key(key))
     log = WholeLog(receipts, max_missed=question.settings.max_missed)
-    return json.loads(analysis_json(analyse(log, question)))
+    return json.loads(dumped(analysis_object(analyse(log, question))))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from receiver.domains import domain_key
 from receiver.errors import LogFormatError
 from receiver.logs import read_logs
-from receiver.report.json_object import analysis_json
+from receiver.report.json_object import analysis_object, dumped
 from receiver.settings import SimulateSettings
 from receiver.simulate import compiled
 from receiver.simulate.analysis import analyse, needs_together
@@ -64,7 +64,7 @@ def analysed_in_chunks(paths, question, cutting):
 def assert_same(analysis, expected):
     for field in fields(expected):
         assert getattr(analysis, field.name) == getattr(expected, field.name), field.name
-    assert analysis_json(analysis) == analysis_json(expected)
+    assert dumped(analysis_object(analysis)) == dumped(analysis_object(expected))
 
 
 def assert_alike(paths, question, cutting):
