@@ -149,7 +149,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
         check_durable(source)
     elif source.is_stream:
         raise SettingsError(f"{source}: BEST_EFFORT can't keep its position", hint="choose another mode")
-    if options.consumers is not None and (source.is_topic or source.is_stream or source.protocol == "kafka"):
+    if options.consumers is not None and (source.is_topic or source.keeps_what_is_taken):
         raise _unfit_for_consumers(
             f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
         )

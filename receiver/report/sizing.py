@@ -27,7 +27,6 @@ from receiver.report.document import (
 from receiver.simulate.figures import (
     MEANINGS,
     Analysis,
-    Curve,
     DomainFigures,
     Grade,
     Kind,
@@ -169,52 +168,27 @@ def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
         yield Text(
             f"The log is {times} times as long as its longest repeat needs, {duration(evidence.expiry_need_us)}."
         )
-    yield _curve(
-        analysis,
-        "by-window",
-        "W alone (E = 0)",
-        "window W",
-        need=evidence.window_need,
-        curve=analysis.missed_by_window,
-        size_of=lambda setting: setting.window,
-        word=count,
-        exact=count,
-    )
-    yield _curve(
-        analysis,
-        "by-expiry",
-        "E alone (W = 0)",
-        "expiry E",
-        need=evidence.expiry_need_us,
-        curve=analysis.missed_by_expiry_us,
-        size_of=lambda setting: setting.expiry_us,
-        word=duration,
-        exact=seconds,
-    )
+    yield _curve(analysis, 0, "W alone (E = 0)", "window W", word=count, exact=count)
+    yield _curve(analysis, 1, "E alone (W = 0)", "expiry E", word=duration, exact=seconds)
 
 
 def _curve(
-    analysis: Analysis,
-    id_: str,
-    title: str,
-    axis: str,
-    *,
-    need: int,
-    curve: Curve,
-    size_of: Callable[[SettingFigures], int],
-    word: Callable[[int], str],
-    exact: Callable[[int], str],
+    analysis: Analysis, size: int, title: str, axis: str, *, word: Callable[[int], str], exact: Callable[[int], str]
 ) -> Chart:
+    """What one tier alone misses: `size` is the index of its size in a pair, 0 for W and 1 for E."""
+    evidence = analysis.evidence
+    need = (evidence.window_need, evidence.expiry_need_us)[size]
+    curve = (analysis.missed_by_window, analysis.missed_by_expiry_us)[size]
     marks = {
-        "recommended": size_of(analysis.recommendation.setting),
-        "yours": size_of(analysis.of(Kind.PRESENT).setting),
-        "supported": size_of(analysis.of(Kind.BOTH).setting),
+        "recommended": analysis.recommendation.setting.pair[size],
+        "yours": analysis.of(Kind.PRESENT).setting.pair[size],
+        "supported": analysis.of(Kind.BOTH).setting.pair[size],
     }
     rows = [[word(value), count(missed)] for value, missed in curve[-_MOST_STEPS:]]
     (_, last), (largest, _) = curve[-2:]
     they = "The last one needs" if last == 1 else f"The last {count(last)} need up to"
     return Chart(
-        id_,
+        ("by-window", "by-expiry")[size],
         title,
         f"{they} {word(largest)}.",
         lambda charts: charts.curve_chart(curve, charts.marks_of((need, word(need)), marks, exact), word, axis),

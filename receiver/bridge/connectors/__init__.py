@@ -327,7 +327,7 @@ def _way_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> Way[
         raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
-    return Way(Nodes(address, _identity_at), make)
+    return Way(Nodes(address, lambda at: connectors_of(at).identity_at(at)), make)
 
 
 def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
@@ -369,7 +369,3 @@ def connectors_of(address: BrokerAddress) -> Connectors:
 
             return Connectors(KafkaSource, KafkaSink, cluster_at)
     raise SettingsError(f"{address}: unknown protocol", hint="one of stomp, amqp, kafka")
-
-
-def _identity_at(address: BrokerAddress) -> str:
-    return connectors_of(address).identity_at(address)
