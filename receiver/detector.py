@@ -247,8 +247,8 @@ class TwoTierDetector:
         The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
         be missing or not; `time_queue_newest_us` is the other's. An entry without id was forgotten by hand: it is entered all
         the same, so that each other one leaves when it would have left. Then both remember the same, and give the same verdicts
-        from there on. If the other has retired a source since, of which entries are recorded here, make a new detector
-        instead: no later entry need say that the source was retired.
+        from there on. If the other has since retired a source that has entries here, make a new detector instead: no later
+        entry need say so.
         """
         receive = self.receive
         next_seq = self.serial + 1

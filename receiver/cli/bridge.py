@@ -165,9 +165,10 @@ def bridge(
 ) -> None:
     """Hand a queue's messages on to a file, a broker or a function.
 
-    A topic's durable subscription and a stream do as well as a queue. Each message is kept with its id in the store before it is acknowledged, and handed on once, whatever dies in
-    between. The status line goes to standard error every {bridge.status_secs} seconds. SIGTERM or Ctrl-C stops the
-    bridge after the current batch, a second one at once. Neither loses a message.
+    A topic's durable subscription and a stream do as well as a queue. Each message is kept with its id in the store before
+    it is acknowledged, and handed on once, whatever dies in between. The status line goes to standard error every
+    {bridge.status_secs} seconds. SIGTERM or Ctrl-C stops the bridge after the current batch, a second one at once. Neither
+    loses a message.
     """
     from receiver.bridge.opening import open_bridge
 

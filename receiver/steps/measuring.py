@@ -306,9 +306,9 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
     """What the chunk's duplicates need of a memory of the domain's latest used ids.
 
-    `alive_from` is `SourceTotals.alive_from` of the chunk. Without the ids that came last up to an earlier receipt, those are the
-    ids that have come since. So the chunk is put behind the newest earlier receipt of each of its ids, and behind each of these a
-    row for all ids up to the next.
+    The chunk is put behind the newest earlier receipt of each of its ids, and each of these before a row that stands for all
+    ids up to the next. The ids since an earlier receipt are those since its chunk began (`alive_from`, which is
+    `SourceTotals.alive_from` of the chunk), less those that came last up to that receipt (`alive_within`).
     """
     from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))
     label, alive_within = (column(referred, name, np.int64) for name in ("label", "alive_within"))

@@ -86,8 +86,9 @@ class BrokerAddress:
     def parse(cls, text: str) -> Self:
         """Read `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT][,...]/[queue/|topic/|stream/]NAME[?OPTION=VALUE[&...]]`.
 
-        Each part may have percent escapes. Several hosts are nodes of one cluster. The options are `subscription`, `selector`, `vhost` and those in `options`. A bare
-        `/NAME` is a queue. With Kafka it is a topic, and a consumer group is its durable subscription.
+        Each part may have percent escapes. Several hosts are nodes of one cluster. The options are `subscription`,
+        `selector`, `vhost` and those in `options`. A bare `/NAME` is a queue. With Kafka it is a topic, and a consumer group
+        is its durable subscription.
 
         Raises:
             SettingsError: The text is no such address.
