@@ -108,7 +108,8 @@ def examples(*commands: str, above: str = "", note: str = "") -> Callable[[Calla
     """At the end of a command's help, examples between two texts."""
 
     def marked(command: Callable[..., T]) -> Callable[..., T]:
-        command.epilog = "\n\n".join(text for text in (above, "Examples:", *commands, note) if text)  # type: ignore[attr-defined]
+        whole = (f"\b\n{each}" for each in commands)  # on one line, as the second of two would be a command of its own
+        command.epilog = "\n\n".join(text for text in (above, "Examples:", *whole, note) if text)  # type: ignore[attr-defined]
         return command
 
     return marked

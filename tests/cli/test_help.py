@@ -31,6 +31,12 @@ def test_nothing_is_cut_or_a_type(names):
     assert "list[" not in shown
 
 
+@pytest.mark.parametrize("names", [*every_command(GROUP)], ids=" ".join)
+def test_each_example_is_one_line_to_copy(names):
+    paragraphs = map(str.strip, help_of(*names).partition("Examples:")[2].split("\n\n"))
+    assert not [each for each in paragraphs if each.startswith("receiver ") and "\n" in each]
+
+
 @pytest.mark.parametrize("name", ["bridge", "simulate"])
 def test_options_stand_under_their_headings(name):
     command = GROUP.commands[name]
