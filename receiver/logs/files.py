@@ -109,7 +109,11 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
             hint="folders inside it are searched if their names are KEY=VALUE",
         )
     if parts := [file for file in files if is_part_path(file.name)]:
-        raise LogFormatError(parts[0].name, "a part of a compacted log without its manifest", hint="compact it anew")
+        raise LogFormatError(
+            parts[0].name,
+            "a part of a compacted log without its manifest",
+            hint="name the folder of the whole log, or compact it anew",
+        )
     return sorted(files, key=lambda file: _final_path(file).relative_to(path).as_posix())
 
 

@@ -198,6 +198,7 @@ def test_folders_without_a_manifest_are_not_read_file_by_file(tmp_path):
     folder = made(tmp_path, STEPPED_BACK)
     (folder / "_receiver_log.json").unlink()
     assert "without its manifest" in refusal(folder).problem
+    assert "name the folder of the whole log" in refusal(next(folder.glob("domain=*"))).hint
 
 
 def test_skipped_rows_are_told_to_whoever_asks(tmp_path):
