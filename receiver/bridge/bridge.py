@@ -124,8 +124,8 @@ class Bridge:
         self._target_retries = Retries(_BACKOFF)
         self._most = self._most_unanswered = settings.max_batch_size
         """How many messages a batch may have, and how many may be kept while an acknowledgement isn't answered."""
-        self._window = 0
-        """How many ids the window has, when it was last looked at; 0 where nothing is detected."""
+        self._window: int | None = None
+        """How many ids the window has, when it was last looked at; None where nothing is detected."""
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
         self.idle_since = math.inf
@@ -242,7 +242,7 @@ class Bridge:
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
         # By a policy without a window each acknowledgement is answered before the next batch: time alone keeps its ids.
         self._most, self._most_unanswered = most, min(most, window)
-        self._window = window if detects else 0
+        self._window = window if detects else None
 
     def _take(self) -> list[Delivery]:
         """The next batch, empty if none came in a while."""

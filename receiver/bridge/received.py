@@ -182,10 +182,15 @@ class Intake:
         self._warned_of: set[str] = set()
 
     def taken(
-        self, deliveries: Sequence[Delivery], advances: Sequence[Advance], *, window: int, moves: Callable[[], object]
+        self,
+        deliveries: Sequence[Delivery],
+        advances: Sequence[Advance],
+        *,
+        window: int | None,
+        moves: Callable[[], object],
     ) -> Taken:
-        """`window` is how many ids a source's window has, 0 where nothing is detected. `moves` is called before each call of
-        a function for ids, which may take long."""
+        """`window` is how many ids a source's window has, 0 by a policy without one, None where nothing is detected. `moves`
+        is called before each call of a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
         messages, receipts, refused, returned = [], [], {}, {}
         rule, is_sourceless = self._ids, False
@@ -200,6 +205,9 @@ class Intake:
                 ids = None, None
             else:
                 is_sourceless |= ids[0] is not None and ids[1] is None
+                lacks_id = rule.function is None and rule.id_property not in message.properties
+                if window is not None and (lacks_id or ids[0] is None):
+                    self._warn_of_id(ids[0])
                 if PASSED in message.properties and self._passed.has(ids[0], message.properties):
                     returned[index] = f"it has come back to {self._domain}, which it has passed before"
                     self._warn_of_ring(ids[0])
@@ -220,6 +228,17 @@ class Intake:
             "bridges form a ring: %r has come back to %s. Such messages are parked (in BEST_EFFORT: handed on). Name other "
             "queues, or take only what no bridge has sent: ?selector=%s IS NULL",
             *(id_, self._domain, PASSED),
+        )
+
+    def _warn_of_id(self, id_: str | None) -> None:
+        """Say once that messages have no id, or only one that each send changes."""
+        what = "they aren't checked, and each is handed on as often as it comes"
+        if id_ is not None:
+            what = "their ids are new with each send, and what a sender sends twice isn't noticed"
+        self._warn_once(
+            what,
+            "messages come without %s, so %s. Have each sender set it, or name the property that has the id (--id-property)",
+            *("an id from the function" if self._ids.function else self._ids.id_property, what),
         )
 
     def _warn_of_one_window(self, window: int) -> None:

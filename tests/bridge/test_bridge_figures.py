@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from receiver.bridge.connectors.address import BrokerAddress, Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.metrics import export
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.options import Mode
+from receiver.bridge.options import IdRule, Mode
 from receiver.durable.status import LOG_FORMAT
 from receiver.errors import StoreBusyError
 from receiver.logs import ReadOptions, read_logs
@@ -195,6 +196,29 @@ def test_senders_that_may_share_a_window_are_warned_of_once(route, caplog, sourc
     route.send(*(message(str(n), source) for n, source in enumerate(sources)))
     route.run(mode=mode, max_batch_size=1)
     assert caplog.text.count("they share the window of 2000 ids") == warnings
+
+
+@pytest.mark.parametrize(
+    ("message_id", "mode", "warnings"),
+    [
+        (None, Mode.EXACTLY_ONCE, ["they aren't checked"]),
+        ("m-1", Mode.EXACTLY_ONCE, ["they aren't checked"]),  # it may be a number that is given again
+        ("ID:m-1", Mode.EXACTLY_ONCE, ["their ids are new with each send"]),
+        (None, Mode.AT_LEAST_ONCE, []),
+    ],
+)
+def test_messages_without_an_id_of_their_own_are_warned_of_once(route, caplog, message_id, mode, warnings):
+    route.send(*(replace(message(None, "a"), message_id=message_id) for _ in range(3)))
+    route.run(mode=mode, max_batch_size=1)
+    warned = [record.getMessage() for record in caplog.records if "without uniqueMessageId" in record.getMessage()]
+    assert len(warned) == len(warnings)
+    assert all(map(str.__contains__, warned, warnings))
+
+
+def test_a_function_that_gives_no_id_is_warned_of(route, caplog):
+    send(route, "1", "2")
+    route.run(ids=IdRule(function=lambda _message: (None, "a")))
+    assert caplog.text.count("without an id from the function") == 1
 
 
 def test_a_bridge_starts_while_another_is_delivering(route):
