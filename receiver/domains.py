@@ -83,6 +83,11 @@ class DomainKey:
     needs: tuple[str, ...]
     name: Callable[[Channel], str]
 
+    @property
+    def kind(self) -> str:
+        """Its name in a store, `name` for `name:TEXT`."""
+        return self.text.partition(":")[0]
+
     def check(self, channel: Channel) -> None:
         """`SettingsError` for a channel without a part that the KEY needs: its domain would hold channels that have
         nothing to do with each other, and drop what one sends because the other has sent its id."""

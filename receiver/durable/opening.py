@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 from sqlalchemy import URL, Connection, Engine, select
 
 from receiver.detector import GONE, TwoTierDetector
-from receiver.domains import Channel, DomainKey
+from receiver.domains import Channel, DomainKey, destination_name
 from receiver.durable.cache import corrupt_if_nonsense, policy_of
 from receiver.errors import SettingsError, StoreError
 from receiver.message import ReceiptRow
@@ -18,7 +18,7 @@ from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
-from receiver.store.codec import to_bytes
+from receiver.store.codec import text_of, to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
@@ -29,6 +29,7 @@ from receiver.store.tables import DomainState, domains
 
 MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
+_NAMES_SHOWN = 3
 
 
 class Opened(NamedTuple):
@@ -96,19 +97,18 @@ def new_number() -> int:
 
 def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
     name = key.name(channel)
-    kind = key.text.partition(":")[0]
     if len(to_bytes(name)) > LONGEST_NAME_BYTES:
         raise SettingsError(f"the domain's name has more than {LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
     if address == MEMORY:
-        state = DomainState(domain_id=0, **_new_state(kind, name, wanted.if_new()))
+        state = DomainState(domain_id=0, **_new_state(key.kind, name, wanted.if_new()))
         return Opened(MemoryLog(state), state, None)
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
         with translated(url):
-            domain_id = _domain_id(url, engine, kind, name, wanted)
+            domain_id = _domain_id(url, engine, key, channel, wanted)
             log = OwnLog(database_of(url), engine, domain_id)
-            state = _as_wanted(log, wanted, (kind, name))
+            state = _as_wanted(log, wanted, (key.kind, name))
     except BaseException:
         engine.dispose()
         raise
@@ -131,15 +131,32 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
     }
 
 
-def _domain_id(url: URL, engine: Engine, kind: str, name: str, wanted: Wanted) -> int:
+def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted) -> int:
+    kind, name = key.kind, key.name(channel)
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
     )
 
-    def new(_connection: Connection) -> dict[str, Any]:
+    def new(connection: Connection) -> dict[str, Any]:
+        _warn_of_namesakes(connection, key, channel)
         return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
 
     return get_or_create(url, engine, the_domain, domains, new)
+
+
+def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:
+    """Say which domains are of the same queue by its name: the broker of a new one may only have got another name."""
+    destination = destination_name(channel.destination)
+    if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic has all messages
+        return
+    names = connection.scalars(select(domains.c.domain_name).where(domains.c.domain_key == key.text))
+    namesakes = [text_of(name) for name in names if name.endswith(to_bytes(f":{destination}"))]
+    if namesakes:
+        _LOGGER.warning(
+            "%s is a new domain. It knows no id of %s, and hands on nothing that waits there: if both are one queue, under two "
+            "names of its broker, keep to one connection id",
+            *(key.name(channel), " and ".join(sorted(namesakes)[:_NAMES_SHOWN])),
+        )
 
 
 def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:

@@ -48,3 +48,30 @@ def test_a_store_that_has_such_a_domain_refuses_it_and_goes_on_with_the_part(sto
     assert "--receiver-id" in caught.value.hint
     with opened(store_url, domain="receiver", receiver_id="orders") as orders:
         assert send(orders, "1:shop") == [NEW]
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_the_same_queue_under_another_name_of_its_broker_is_warned_of_once(store_url, caplog):
+    for connection_id in ("mq-1:5672", "mq-2:5672", "mq-2:5672"):
+        with opened(store_url, connection_id=connection_id, destination="queue://orders"):
+            pass
+    (warning,) = warnings_of(caplog)
+    assert r"mq-2\:5672:queue://orders is a new domain. It knows no id of mq-1\:5672:queue://orders" in warning
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"destination": "queue://more-orders"},
+        {"destination": "topic://orders", "receiver_id": "billing"},
+        {"destination": "queue://orders", "domain": "destination"},
+        {"destination": "queue://orders", "domain": "connection"},
+        {"destination": "queue://orders", "domain": "name:orders"},
+    ],
+)
+def test_other_domains_are_not_warned_of(store_url, caplog, other):
+    with opened(store_url, destination="queue://orders"), opened(store_url, connection_id="another", **other):
+        assert warnings_of(caplog) == []
