@@ -125,7 +125,8 @@ class Receiver(Closing):
                 session.record_to(record, channel)
             if concurrent and session.url is not None:
                 # Who folds receipts in is known by what a session has locked.
-                database_of(session.url).check_sessions(session.url, store_settings)
+                with translated(session.url):
+                    database_of(session.url).check_sessions(session.url, store_settings)
             if state.is_concurrent != concurrent:
                 if state.is_concurrent or state.receipts:
                     kind = "concurrent" if concurrent else "exclusive"

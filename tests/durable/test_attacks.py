@@ -353,7 +353,7 @@ class InterruptError(BaseException):
     """As a KeyboardInterrupt, but ours."""
 
 
-@pytest.mark.parametrize("method", [(Batch, "_start"), (Transaction, "_new_state")], ids=lambda method: method[1])
+@pytest.mark.parametrize("method", [(Batch, "_start"), (Transaction, "_changes")], ids=lambda method: method[1])
 def test_an_interrupt_lets_go_of_the_domain(store_url, monkeypatch, method):
     def interrupted(*_):
         raise InterruptError

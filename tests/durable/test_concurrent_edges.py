@@ -425,6 +425,21 @@ def test_a_link_cut_around_the_commit(fresh_postgres_url, when, verdict):
         assert send(orders, "a", "b") == [DUPLICATE, verdict]
 
 
+def test_a_server_lost_while_a_receiver_opens(fresh_postgres_url, monkeypatch):
+    load = DomainSession.load
+    with proxied(fresh_postgres_url) as proxy:
+
+        def load_at_last(session):
+            state = load(session)
+            proxy.reachable = False
+            proxy.cut()
+            return state
+
+        monkeypatch.setattr(DomainSession, "load", load_at_last)
+        with pytest.raises(StoreError, match="can't be reached"):
+            concurrent(proxy.url)
+
+
 def test_a_server_restarted_while_idle(caplog):
     """Its dead connections in the pool cost nobody an error."""
     with mortal_server() as server, concurrent(server.url) as orders:
