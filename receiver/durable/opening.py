@@ -18,7 +18,7 @@ from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.interface import Policy, Use
 from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
-from receiver.store.codec import text_of, to_bytes
+from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
 from receiver.store.databases.database import LONGEST_NAME_BYTES
@@ -150,7 +150,7 @@ def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel)
     if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic has all messages
         return
     names = connection.scalars(select(domains.c.domain_name).where(domains.c.domain_key == key.text))
-    namesakes = [text_of(name) for name in names if name.endswith(to_bytes(f":{destination}"))]
+    namesakes = [printable(name) for name in names if name.endswith(to_bytes(f":{destination}"))]
     if namesakes:
         _LOGGER.warning(
             "%s is a new domain. It knows no id of %s, and hands on nothing that waits there: if both are one queue, under two "
