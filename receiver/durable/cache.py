@@ -275,8 +275,10 @@ class DomainCache:
     def end_batch(
         self, state: DomainState, rows: Sequence[ReceiptValues], duplicates: Iterable[Duplicate]
     ) -> tuple[dict[str, Any], Changes]:
-        """Retire the sources that are due at the end of a batch; what all of it changes in the domain's state, which was
-        this before, and in the log. Its counters are the caller's."""
+        """Retire the sources that are due, and return what the batch changes in the domain's state and in the log.
+
+        `state` is the one before the batch. The caller adds the counters.
+        """
         policy, retired = self.policy, []
         if isinstance(policy, TwoTierDetector):
             retired = self._retirement.due(policy)

@@ -74,8 +74,8 @@ def _seekable(source: LogSource) -> Iterator[object]:
     if source.path is not None:
         yield str(source.path)
         return
-    place = f"a temporary file in {tempfile.gettempdir()} (TMPDIR)"
-    with tempfile.TemporaryFile() as opened, NamedFile(os.dup(opened.fileno()), "w+b", place) as file:
+    name = f"a temporary file in {tempfile.gettempdir()} (TMPDIR)"
+    with tempfile.TemporaryFile() as opened, NamedFile(os.dup(opened.fileno()), "w+b", name) as file:
         for piece in source.pieces:
             file.write(piece)
         file.seek(0)
