@@ -16,6 +16,7 @@ What counts 0 isn't lost. A migration that declares neither counts as losing all
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.script import Script
 
+_LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.1, 0.1)
 _SQL_VERSIONS = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - our own name
 _migrating = Mutex()
@@ -131,6 +133,8 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
             raise StoreError(f"{shown(url)}: there are {', '.join(lost)} by now", hint="ask again; nothing was changed")
         _run(connection, before, after, shown(url))
         _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
+        if before is None and (why := database_of(url).why_unsafe(connection, url)):
+            _LOGGER.warning("%s: %s", shown(url), why)
     return Migrated(before, after)
 
 

@@ -155,6 +155,10 @@ class Database(ABC):
     def size_bytes(self, connection: Connection, url: URL) -> int:
         """What our tables take."""
 
+    @abstractmethod
+    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
+        """Why what is committed here may be lost, and what to do about it; None where nothing speaks for that."""
+
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise `SettingsError` for a connection of the caller's that has no transaction to join."""
         if self.autocommits(connection):

@@ -281,6 +281,9 @@ class Postgres(Database):
         "SELECT relname FROM pg_class WHERE pg_table_is_visible(oid) AND relkind = 'r' AND relpersistence = 'u'"
         f" AND relname IN ({OUR_NAMES}) ORDER BY relname"
     )
+    _SQL_OFF = (
+        "SELECT name FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') AND setting = 'off' ORDER BY name"
+    )
 
     def checked(self, url: URL) -> URL:
         if url.host and "@" in url.host:
@@ -321,6 +324,11 @@ class Postgres(Database):
 
     def unlogged_tables(self, connection: Connection) -> Sequence[str]:
         return connection.scalars(text(self._SQL_UNLOGGED)).all()
+
+    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
+        del url
+        off = " and ".join(connection.scalars(text(self._SQL_OFF)))
+        return f"its server may lose commits when it crashes, with {off} off: switch that on" if off else None
 
     def keep_migrators_out(self, connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})

@@ -20,7 +20,7 @@ from receiver.message import ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused
-from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write
+from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
 from receiver.store.sql_rows import (
     IN_AUTOCOMMIT,
     JOIN_HINT,
@@ -244,6 +244,10 @@ class Sqlite(Database):
         if code == sqlite3.SQLITE_ERROR and "no such table" in str(raw):
             return database.NO_TABLE
         return database.UNKNOWN if code is None else _FAULTS.get(code) or _FAULTS.get(code & _PRIMARY, database.UNKNOWN)
+
+    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
+        del connection
+        return why_unsafe(url)
 
     def locked_file(self, url: URL) -> Path | None:
         return Path(url.database or "").resolve()

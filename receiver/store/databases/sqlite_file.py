@@ -10,13 +10,14 @@ that was in use is refused.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from sqlalchemy import URL
@@ -110,6 +111,18 @@ _BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
 """The most that the write-ahead log keeps once all of it is in the file: what a larger transaction needed is given back."""
 _SHORTEST_DATABASE_BYTES = 512
+_UNSAFE = (
+    (
+        r" (nfs4?|cifs|smb3|9p|ceph|lustre|fuse\.(sshfs|glusterfs|s3fs))$",
+        "the file is on a network share, where hosts don't see each other's changes: use a disk of this host, or PostgreSQL",
+    ),
+    (r" (tmpfs|ramfs)$", "the file is in memory, which a restart of the machine empties: name one on a disk"),
+    (
+        r"kubernetes\.io~empty-dir/| (overlay|aufs|fuse\.fuse-overlayfs)$",
+        "the file is in a container, and all ids and messages in it go with that: mount a volume",
+    ),
+)
+"""By a pattern of a mount's root and kind, why a file there isn't safe."""
 _CLOSING_SECS = 0.05
 """Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
 
@@ -143,14 +156,43 @@ def check_its_log(url: URL) -> None:
             f"{address}: the file has {names} names, as hard links, and SQLite would keep a log for each of them",
             hint="delete all names but one; a symbolic link may lead there",
         )
-    with suppress(OSError):  # where it isn't Linux
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-        listed = "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in str(file))
-        if listed in {mount.split(" ", 5)[4] for mount in mounts}:
-            raise StoreError(
-                f"{address}: the file is mounted without its folder, and SQLite would keep its log where others don't see it",
-                hint="mount the folder that it is in",
-            )
+    if _as_mounted(file) in {mount.point for mount in _mounts()}:
+        raise StoreError(
+            f"{address}: the file is mounted without its folder, and SQLite would keep its log where others don't see it",
+            hint="mount the folder that it is in",
+        )
+
+
+def why_unsafe(url: URL) -> str | None:
+    """Why what is committed to the file may be lost, by the file system that it is on; None where nothing speaks for that."""
+    folder = _as_mounted(Path(url.database or "").resolve().parent)
+    above = [mount for mount in _mounts() if f"{folder}/".startswith(f"{mount.point.removesuffix('/')}/")]
+    if not above:
+        return None
+    mount = max(above[::-1], key=lambda mount: len(mount.point))  # of two at one point the later one covers the other
+    return next((why for where, why in _UNSAFE if re.search(where, f"{mount.root} {mount.kind}")), None)
+
+
+class _Mount(NamedTuple):
+    root: str
+    """Which of the file system's folders is mounted."""
+    point: str
+    kind: str
+    """That of the file system, such as ext4."""
+
+
+def _mounts() -> list[_Mount]:
+    """As Linux lists them (proc_pid_mountinfo(5)), in the order they were made; none on other systems."""
+    with suppress(OSError):
+        listed = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        fields = (line.split(" ") for line in listed)
+        return [_Mount(each[3], each[4], each[each.index("-", 6) + 1]) for each in fields]
+    return []
+
+
+def _as_mounted(path: Path) -> str:
+    """The path as the list of mounts spells it."""
+    return "".join(f"\\{ord(char):03o}" if char in " \t\n\\" else char for char in str(path))
 
 
 def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
