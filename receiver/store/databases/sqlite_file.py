@@ -113,7 +113,7 @@ _LARGEST_IDLE_LOG_BYTES = 16 << 20
 _SHORTEST_DATABASE_BYTES = 512
 _UNSAFE = (
     (
-        r" (nfs4?|cifs|smb3|9p|ceph|lustre|fuse\.(sshfs|glusterfs|s3fs))$",
+        r" (nfs4?|cifs|smb3|9p|ceph|lustre|fuse\.(glusterfs|juicefs|sshfs|rclone|s3fs|gcsfuse))$",
         "the file is on a network share, where hosts don't see each other's changes: use a disk of this host, or PostgreSQL",
     ),
     (r" (tmpfs|ramfs)$", "the file is in memory, which a restart of the machine empties: name one on a disk"),
