@@ -112,6 +112,9 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
             raise LogFormatError(source, f"the column {column} is there twice, as {twice}", hint="rename one of them")
         if matches:
             indices[column] = matches[0]
+        elif spaced := [name for name in names if name.strip() in known]:
+            hint = "write the log without spaces around its fields"
+            raise LogFormatError(source, f"there are spaces around the name {spaced[0]!r}", hint=hint)
     check_present(indices, names, options, source)
     return indices
 

@@ -349,6 +349,13 @@ def test_a_columns_own_name_is_proposed_for_a_field_that_isnt_there(tmp_path):
     assert "--map destination=JMSDestination" in refusal(path, column_map={"destination": "JMSDestinaton"}).hint
 
 
+def test_a_name_with_spaces_around_it_is_no_unknown_field(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,unique_message_id, message_source_id\n1,a, s\n")
+    assert refusal(path).problem == "there are spaces around the name ' message_source_id'"
+    assert len(read(path, column_map={"message_source_id": " message_source_id"})) == 1
+
+
 def test_the_nearest_name_and_both_spellings(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("received_at,uniqueMesageId\n1,a\n")
