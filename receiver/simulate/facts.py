@@ -108,6 +108,8 @@ class Facts:
     """`figures.Analysis.peak_per_second`"""
     from_other_sources: int
     """Duplicates whose id came last from another source."""
+    most_repeats: int
+    """The most duplicates that one id makes in a domain."""
     most_expiry_need_us: int
     missed_by_window: Curve
     """What a window alone misses (E = 0)."""
@@ -186,6 +188,7 @@ def facts_of(
         elsewhere=Elsewhere.largest(domain.elsewhere for domain in domains),
         peak_per_second=_peak_per_second(by_source, shares),
         from_other_sources=sum(each.from_other_sources for each in ids),
+        most_repeats=max((each.most_repeats for each in ids), default=0),
         most_expiry_need_us=most_expiry_need_us,
         missed_by_window=missed_by(whole.windows),
         missed_by_expiry_us=missed_between(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from receiver.domains import PARTS, domain_key
-from receiver.quantities import HOUR_US, SECOND_US, count, duration, percent
+from receiver.quantities import DAY_US, HOUR_US, SECOND_US, count, duration, moment, percent
 from receiver.simulate.figures import Finding, Kind, Move
 from receiver.simulate.recommend import STRONG_BURSTS, STRONG_SPANS, with_margin
 
@@ -25,6 +25,9 @@ _ENOUGH_TO_DOUBT = 100
 """How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
 _REPEATS_PER_ID = 100
 """From so many on, the id says hardly anything of the message."""
+_MINUTE_US = 60 * SECOND_US
+_YEAR_2000_US = 946_684_800 * SECOND_US
+"""Earlier times are in another unit, or count from something else than the epoch."""
 
 
 class Known(NamedTuple):
@@ -36,6 +39,15 @@ class Known(NamedTuple):
     evidence: Evidence
     key: str
     """The domain KEY."""
+
+    @property
+    def checked(self) -> int:
+        """How many receipts have an id."""
+        return self.facts.firsts + self.facts.log.duplicates
+
+    @property
+    def can_be_doubted(self) -> bool:
+        return self.checked >= _ENOUGH_TO_DOUBT
 
 
 def _before_lowering(known: Known) -> str:
@@ -49,28 +61,80 @@ def _share(part: int, whole: int) -> str:
 
 def _ids_alike(known: Known) -> str:
     ids, duplicates = known.facts.firsts, known.facts.log.duplicates
-    if ids + duplicates < _ENOUGH_TO_DOUBT or duplicates < _REPEATS_PER_ID * ids:
+    if not known.can_be_doubted or duplicates < _REPEATS_PER_ID * ids:
         return ""
     return (
-        f"The ids are nearly all alike: {count(ids, 'id')} for {ids + duplicates:,} checked receipts. Is unique_message_id read from "
+        f"The ids are nearly all alike: {count(ids, 'id')} for {known.checked:,} checked receipts. Is unique_message_id read from "
         "the right field? It must differ from message to message (--map unique_message_id=FIELD)."
     )
 
 
 def _ids_repeated(known: Known) -> str:
     ids, duplicates = known.facts.firsts, known.facts.log.duplicates
-    if ids + duplicates < _ENOUGH_TO_DOUBT or not ids <= duplicates < _REPEATS_PER_ID * ids:
+    if not known.can_be_doubted or not ids <= duplicates < _REPEATS_PER_ID * ids:
         return ""
     return (
-        f"Most receipts repeat an id: {_share(duplicates, ids + duplicates)} of those checked. Is unique_message_id read from "
-        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt?"
+        f"Most receipts repeat an id: {_share(duplicates, known.checked)} of those checked. Is unique_message_id read from "
+        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt? Is a file there twice?"
+    )
+
+
+def _one_id(known: Known) -> str:
+    most, duplicates = known.facts.most_repeats, known.facts.log.duplicates
+    if most < max(_REPEATS_PER_ID, duplicates // 100) or duplicates >= known.facts.firsts:
+        return ""
+    return (
+        f"One id alone makes {_share(most, duplicates)} duplicates. Does it stand for no id, as a tool may have written 'NULL'? "
+        "Then leave it empty. Or one message comes again for ever."
+    )
+
+
+def _ids_anew(known: Known) -> str:
+    # Between the two receipts of its first id, such a source sends all others.
+    sources = (each for each in known.facts.sources if each.window_need == each.receipts - each.duplicates)
+    worst = next((each for each in sources if each.duplicates >= _ENOUGH_TO_DOUBT), None)
+    if worst is None or known.facts.log.duplicates >= known.facts.firsts:
+        return ""
+    return (
+        f"The source '{worst.source or '(anonymous)'}' in '{worst.domain}' sends {count(worst.duplicates, 'id')} again, from its "
+        "very first on. Does it count anew after a restart? Then these are new messages, which a larger W or E would drop: have "
+        "its ids tell each start."
+    )
+
+
+def _ids_missing(known: Known) -> str:
+    log = known.facts.log
+    if log.receipts < _ENOUGH_TO_DOUBT or 2 * log.unchecked < log.receipts:
+        return ""
+    return (
+        f"Most receipts have no uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check. Is "
+        "unique_message_id read from the right field (--map unique_message_id=FIELD)?"
+    )
+
+
+def _sources_unlike(known: Known) -> str:
+    ids, sources = known.facts.firsts, known.facts.checked_sources
+    if ids < _ENOUGH_TO_DOUBT or 10 * sources < 9 * ids:
+        return ""
+    return (
+        f"Nearly every id has a source of its own: {sources:,} sources for {count(ids, 'id')}. Is message_source_id read from the "
+        "right field (--map message_source_id=FIELD)? W counts the ids of a source, so the log says nothing about W."
+    )
+
+
+def _old_times(known: Known) -> str:
+    first_us = known.facts.log.first_received_at_us or 0
+    if not known.can_be_doubted or first_us >= _YEAR_2000_US:
+        return ""
+    return (
+        f"The times begin at {moment(first_us)}. Is received_at read from the right field (--map received_at=FIELD), and in "
+        "the right unit (--time-unit)? E is as wrong as they are."
     )
 
 
 def _same_second(known: Known) -> str:
     log = known.facts.log
-    checked = known.facts.firsts + log.duplicates
-    if checked < _ENOUGH_TO_DOUBT or log.span_us >= SECOND_US:
+    if not known.can_be_doubted or log.span_us >= SECOND_US:
         return ""
     return (
         f"All {log.receipts:,} receipts have times within one second ({duration(log.span_us)}), so the log says nothing about E. Is "
@@ -78,13 +142,64 @@ def _same_second(known: Known) -> str:
     )
 
 
-def _without_duplicates(known: Known) -> str:
-    if known.facts.log.duplicates:
+def _whole_minutes(known: Known) -> str:
+    log = known.facts.log
+    times_us = (log.first_received_at_us or 0, log.last_received_at_us or 0, known.facts.most_expiry_need_us)
+    if not known.can_be_doubted or not log.duplicates or any(us % _MINUTE_US for us in times_us):
+        return ""
+    unit = "day" if not any(us % DAY_US for us in times_us) else "minute"
+    return (
+        f"The times look cut to whole {unit}s, so a repeat may need a {unit} more of E than it seems to. Take a log whose "
+        "received_at has seconds."
+    )
+
+
+def _out_of_order(known: Known) -> str:
+    clamped, back_us = known.facts.log.clock_clamped, known.facts.largest_step_back_us
+    if not known.can_be_doubted or 100 * clamped < known.checked or back_us <= _MINUTE_US:
         return ""
     return (
-        f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}. If the log is a table with a unique "
-        "key on the id, the duplicates never got into it. Take a log that has every receipt, from a time with a failover, a "
-        "crash or a redelivery."
+        f"The rows aren't in order of their times: {_share(clamped, known.checked)} of those checked have a time before the latest "
+        f"one of their domain, by up to {duration(back_us)}. Each counts as received at that latest time, so the log says little "
+        "about E. Is it newest first, or several logs in one file? Sort it by received_at. Was a clock wrong or set back, as in "
+        "autumn? Take another day, or times in UTC."
+    )
+
+
+def _counts_lacking(known: Known) -> str:
+    log, said = known.facts.log, []
+    for name, here, noun in (("rx", log.receipts, "receipt"), ("rDupsDet", log.duplicates, "duplicate")):
+        counted = [line.values[name] for line in known.facts.status_lines if name in line.values]
+        # Counts that fall are of several correlators, or of one that was started again.
+        if counted and counted == sorted(counted) and counted[-1] - counted[0] > here:
+            said.append(f"{name} rose by {counted[-1] - counted[0]:,.0f}, and the log has {count(here, noun)}")
+    if not said:
+        return ""
+    return (
+        f"The receiver's own JMS Status lines count more: {'; '.join(said)}. Is a file missing, isn't each message logged, or is "
+        "unique_message_id read from another field (--map unique_message_id=FIELD)?"
+    )
+
+
+def _rows_skipped(known: Known) -> str:
+    skipped, receipts = known.facts.log.skipped, known.facts.log.receipts
+    if not skipped or 100 * skipped < receipts:
+        return ""
+    return (
+        f"Rows that couldn't be read: {_share(skipped, skipped + receipts)}. What they repeat, and what repeats them, isn't "
+        "counted. Mend them: without --on-error skip the first is named."
+    )
+
+
+def _without_duplicates(known: Known) -> str:
+    if known.facts.log.duplicates or not known.facts.firsts:
+        return ""
+    marked = known.facts.marked_firsts
+    said = f" But {marked:,} are marked JMSRedelivered: they came before, elsewhere or by another id." if marked else ""
+    return (
+        f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}.{said} Is unique_message_id the "
+        "sender's id, which a resend keeps? If the log is a table with a unique key on the id, the duplicates never got into it. "
+        "Take a log that has every receipt, from a time with a failover, a crash or a redelivery."
     )
 
 
@@ -136,10 +251,11 @@ def _redelivered_flag(known: Known) -> str:
         return ""
     if not facts.unmarked_duplicates and not facts.marked_firsts:
         return ""
+    elsewhere = ": they came before, to another consumer or to none" if facts.marked_firsts else ""
     return (
         "JMSRedelivered is no substitute for ids here: it is missing on "
         f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on {facts.marked_firsts:,} first "
-        "receipts."
+        f"receipts{elsewhere}."
     )
 
 
@@ -245,19 +361,21 @@ def _other_sources(known: Known) -> str:
     if not others:
         return ""
     return (
-        f"Duplicates whose id came last from another source: {_share(others, known.facts.log.duplicates)}. A sender took over "
-        "and sent again. Their ids are caught in the queue of the source before, so don't retire it before that can happen: "
-        "see retire_sources_after_days."
+        f"Duplicates whose id came last from another source: {_share(others, known.facts.log.duplicates)}. If a sender took over "
+        "and sent again, their ids are caught in the queue of the source before, so don't retire it before that can happen: "
+        "see retire_sources_after_days. If each source counts by itself, they are new messages, and dropping them would lose them: "
+        "put the source into the id."
     )
 
 
 def _clock_backwards(known: Known) -> str:
     clamped = known.facts.log.clock_clamped
-    if not clamped:
+    if not clamped or _out_of_order(known):
         return ""
     return (
         f"Time ran backwards: receipts with a time before the latest one of their domain: {clamped:,}, by up to "
-        f"{duration(known.facts.largest_step_back_us)}. Each counts as received at that latest time."
+        f"{duration(known.facts.largest_step_back_us)}. Each counts as received at that latest time, so a repeat may need so much "
+        "more of E than it seems to."
     )
 
 
@@ -279,7 +397,7 @@ def _rule_of_thumb(known: Known) -> str:
 
 def _without_ids(known: Known) -> str:
     log = known.facts.log
-    if not log.unchecked:
+    if not log.unchecked or _ids_missing(known):
         return ""
     return (
         f"Receipts without uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check."
@@ -302,16 +420,27 @@ def _status_lines(known: Known) -> str:
     return f"The receiver itself reported, in {count(len(lines), 'JMS Status line')}: {'; '.join(said)}."
 
 
-DOUBTS = frozenset({"ids-alike", "ids-repeated", "one-second", "no-duplicates"})
-"""The findings that ask whether this is the log that was meant. Reports show them beside the decision."""
-_FINDERS: dict[str, Callable[[Known], str]] = {
+_DOUBTS: dict[str, Callable[[Known], str]] = {
     "ids-alike": _ids_alike,
     "ids-repeated": _ids_repeated,
+    "id-reuse": _id_reuse,
+    "one-id": _one_id,
+    "ids-anew": _ids_anew,
+    "ids-missing": _ids_missing,
+    "sources-unlike": _sources_unlike,
+    "old-times": _old_times,
     "one-second": _same_second,
+    "whole-minutes": _whole_minutes,
+    "out-of-order": _out_of_order,
+    "counts-lacking": _counts_lacking,
+    "rows-skipped": _rows_skipped,
     "no-duplicates": _without_duplicates,
+}
+DOUBTS = frozenset(_DOUBTS)
+"""The findings that ask whether this is the log that was meant. Reports show them beside the decision."""
+_FINDERS = _DOUBTS | {
     "crosses-connections": _crosses_connections,
     "missing-parts": _missing_parts,
-    "id-reuse": _id_reuse,
     "redelivered-flag": _redelivered_flag,
     "demanding-sources": _demanding_sources,
     "shared-window": _shared_window,

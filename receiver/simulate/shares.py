@@ -132,15 +132,20 @@ class IdCounts:
     """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
     from_other_sources: int
     """Duplicates whose id came last from another source."""
+    most_repeats: int
+    """The most duplicates that one id makes in a domain."""
     cross_from: list[str]
     """Cross-domain duplicates by the connection of the receipt before and that of this one: three parallel lists."""
     cross_to: list[str]
     cross_count: Int64s
 
     @classmethod
-    def of(cls, reused: int, from_other_sources: int, cross_domain: dict[tuple[str, str], int]) -> IdCounts:
+    def of(
+        cls, reused: int, from_other_sources: int, most_repeats: int, cross_domain: dict[tuple[str, str], int]
+    ) -> IdCounts:
         cross_from, cross_to = ([pair[side] for pair in cross_domain] for side in (0, 1))
-        return cls(reused, from_other_sources, cross_from, cross_to, np.array(list(cross_domain.values()), np.int64))
+        counts = np.array(list(cross_domain.values()), np.int64)
+        return cls(reused, from_other_sources, most_repeats, cross_from, cross_to, counts)
 
 
 def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Measures) -> Share:

@@ -189,15 +189,17 @@ def log_figures(receipts: Receipts, domains: Sequence[Domain]) -> LogFigures:
 
 
 def _id_counts(receipts: Receipts, domains: Sequence[Domain]) -> IdCounts:
-    reused, from_other_sources, digests = 0, 0, receipts.digest_hash
+    reused, from_other_sources, most_repeats, digests = 0, 0, 0, receipts.digest_hash
     for domain in domains:
         again = np.flatnonzero(domain.rows.earlier >= 0)
         before = domain.rows.earlier[again]
         from_other_sources += int(np.count_nonzero(domain.rows.source[again] != domain.rows.source[before]))
+        repeats = np.unique(receipts.id_number[domain.log_rows[again]], return_counts=True)[1]
+        most_repeats = max(most_repeats, int(repeats.max(initial=0)))
         if digests is not None:
             now, then = digests[domain.log_rows[again]], digests[domain.log_rows[before]]
             reused += int(np.count_nonzero((now != then) & (now != 0) & (then != 0)))
-    return IdCounts.of(reused, from_other_sources, _cross_domain(receipts, domains))
+    return IdCounts.of(reused, from_other_sources, most_repeats, _cross_domain(receipts, domains))
 
 
 def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[str, str], int]:

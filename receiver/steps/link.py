@@ -239,7 +239,10 @@ def _counts(runs: _Runs, cross_domain: dict[tuple[str, str], int]) -> IdCounts:
     now, before = runs.receipts.digest_hash[1:], runs.receipts.digest_hash[:-1]
     reused = is_duplicate & (now != before) & (now != 0) & (before != 0)
     from_other_sources = is_duplicate & (source[1:] != source[:-1])
-    return IdCounts.of(int(np.count_nonzero(reused)), int(np.count_nonzero(from_other_sources)), cross_domain)
+    most_repeats = int(np.bincount(runs.run).max(initial=1)) - 1
+    return IdCounts.of(
+        int(np.count_nonzero(reused)), int(np.count_nonzero(from_other_sources)), most_repeats, cross_domain
+    )
 
 
 def _cross_domain(runs: _Runs, channels: Sequence[Channel]) -> dict[tuple[str, str], int]:

@@ -17,6 +17,7 @@ from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
 HOUR_US = 3600 * SECOND_US
+NOW_US = 1_795_225_000 * SECOND_US + 1
 
 
 def pair(first, second):
@@ -39,15 +40,18 @@ def test_a_long_log_of_short_repeats_says_nothing():
 def test_no_duplicates():
     assert "of 2 checked receipts." in findings_of([Receipt(1, "a"), Receipt(2, "b"), Receipt(3)])["no-duplicates"]
     assert (
-        "of 1 checked receipt. If the log is a table with a unique key"
+        "of 1 checked receipt. Is unique_message_id the sender's id, which a resend keeps? If the log is a table"
         in findings_of([Receipt(1, "a")])["no-duplicates"]
     )
     assert "no-duplicates" not in findings_of(pair({}, {}))
+    assert "no-duplicates" not in findings_of([Receipt(1), Receipt(2)])
+    marked = findings_of([Receipt(1, "a"), Receipt(2, "b", jms_redelivered=True)])["no-duplicates"]
+    assert "But 1 are marked JMSRedelivered" in marked
 
 
 def times(count, ids):
     """So many receipts, a minute apart, whose ids come in turn."""
-    return [Receipt(60 * SECOND_US * at, f"{at % ids}") for at in range(count)]
+    return [Receipt(NOW_US + 60 * SECOND_US * at, f"{at % ids}") for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -76,12 +80,104 @@ def test_ids_that_are_nearly_alike_or_nearly_all_come_again(count, ids, said):
 
 @pytest.mark.parametrize(("last_us", "count", "is_said"), [(999_999, 99, True), (SECOND_US, 99, False), (0, 98, False)])
 def test_times_that_all_fall_into_one_second(last_us, count, is_said):
-    log = [Receipt(0, f"{number}") for number in range(count)] + [Receipt(last_us, "last")]
+    log = [Receipt(NOW_US, f"{number}") for number in range(count)] + [Receipt(NOW_US + last_us, "last")]
     found = findings_of(log)
     assert ("one-second" in found) is is_said
     if is_said:
         assert "All 100 receipts have times within one second (1.00 s)" in found["one-second"]
         assert list(found)[:2] == ["one-second", "no-duplicates"]
+
+
+def at(times_us):
+    """A receipt at each of these times, and the first one again at the last of them."""
+    return [*(Receipt(time_us, f"{n}") for n, time_us in enumerate(times_us)), Receipt(times_us[-1], "0")]
+
+
+SECONDS = [NOW_US + SECOND_US * n for n in range(200)]
+SHARED = [Receipt(NOW_US + n, "NULL" if n % 3 == 0 else f"{n}") for n in range(330)]
+ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("id_", "log", "said", "others"),
+    [
+        ("one-id", SHARED, "One id alone makes 109 of 109 (100 %) duplicates", [SHARED[:300], times(300, 200)]),
+        (
+            "ids-anew",
+            ANEW,
+            "'s' in 'c:queue://q' sends 100 ids again, from its",
+            [ANEW[:299], [*SHARED[1:2], *ANEW[1:]]],
+        ),
+        (
+            "ids-missing",
+            [Receipt(1)] * 50 + times(50, 50),
+            "no uniqueMessageId: 50 of 100 (50 %)",
+            [[Receipt(1)] * 50 + times(51, 51)],
+        ),
+        (
+            "sources-unlike",
+            [Receipt(NOW_US, f"{n}", f"{min(n, 89)}") for n in range(100)],
+            "of its own: 90 sources for 100 ids.",
+            [[Receipt(NOW_US, f"{n}", f"{min(n, 88)}") for n in range(100)], times(99, 99)],
+        ),
+        (
+            "old-times",
+            [Receipt(time_us // 1000, f"{time_us}") for time_us in SECONDS],
+            "The times begin at 1970-01-21T18:40:25.000000Z.",
+            [at(SECONDS)],
+        ),
+        ("whole-minutes", at([t - t % (60 * SECOND_US) for t in SECONDS]), "to whole minutes", [at(SECONDS)]),
+        ("whole-minutes", at([t - t % (24 * HOUR_US) for t in SECONDS]), "to whole days", [times(200, 200)]),
+        (
+            "out-of-order",
+            at(SECONDS[::-1]),
+            "200 of 201 (99.5 %) of those checked have a time before the latest one of their domain, by up to 3 min 19 s.",
+            [at(SECONDS[:61][::-1] * 2), at(SECONDS)],
+        ),
+    ],
+)
+def test_what_makes_it_doubtful_that_this_is_the_log_that_was_meant(id_, log, said, others):
+    found = findings_of(log)
+    assert id_ in DOUBTS
+    assert said in found[id_]
+    assert not {"clock-backwards", "unchecked"} & set(found)  # what is said once isn't said again
+    for other in others:
+        assert id_ not in findings_of(other)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        (
+            [(0, 0), (3, 2)],
+            "rx rose by 3, and the log has 2 receipts; rDupsDet rose by 2, and the log has 1 duplicate.",
+        ),
+        ([(9, 3), (11, 5)], "more: rDupsDet rose by 2, and the log has 1 duplicate."),
+        ([(9, 9), (11, 10)], None),
+        ([(9, 9), (0, 0), (99, 99)], None),
+        ([(99, 99)], None),
+    ],
+)
+def test_a_receiver_that_counted_more_than_its_log_has(counts, said):
+    first = next(log := batches(pair({}, {})))
+    first.status_lines += [
+        StatusLine(at, {"rx": float(rx), "rDupsDet": float(dups)}) for at, (rx, dups) in enumerate(counts)
+    ]
+    log = type(log)([first], log.columns_present)
+    analysis = analyse(WholeLog(ingest(log, domain_key("default"))), Question("default"))
+    text = {finding.id: finding.text for finding in analysis.findings}.get("counts-lacking")
+    assert said in text if said else text is None
+
+
+@pytest.mark.parametrize(("skipped", "said"), [(0, None), (1, None), (2, "be read: 2 of 202 (0.99 %)")])
+def test_rows_that_were_left_out(skipped, said):
+    first = next(log := batches(at(SECONDS[:199]), rows=200))
+    first.skipped = skipped
+    analysis = analyse(
+        WholeLog(ingest(type(log)([first], log.columns_present), domain_key("default"))), Question("default")
+    )
+    text = {finding.id: finding.text for finding in analysis.findings}.get("rows-skipped")
+    assert said in text if said else text is None
 
 
 def test_what_makes_a_log_doubtful_comes_first():
@@ -188,8 +284,8 @@ def test_without_digests_nothing_is_said_of_bodies():
     ("first", "second", "said"),
     [
         (False, True, None),
-        (False, False, "missing on 1 of 1 (100 %) duplicates, and set on 0"),
-        (True, True, "missing on 0 of 1 (0 %) duplicates, and set on 1"),
+        (False, False, "missing on 1 of 1 (100 %) duplicates, and set on 0 first receipts."),
+        (True, True, "missing on 0 of 1 (0 %) duplicates, and set on 1 first receipts: they came before"),
         (True, False, "missing on 1 of 1 (100 %) duplicates, and set on 1"),
     ],
 )
@@ -382,7 +478,8 @@ def test_a_window_that_a_redelivery_outlasts_at_the_peak():
 
 def test_a_sender_that_took_over():
     log = [Receipt(1, "a", "old"), Receipt(2, "b", "old"), Receipt(3, "a", "new"), Receipt(4, "a", "new")]
-    assert "from another source: 1 of 2 (50 %)" in findings_of(log)["other-sources"]
+    assert "from another source: 1 of 2 (50 %)" in (text := findings_of(log)["other-sources"])
+    assert "If each source counts by itself, they are new messages" in text
     assert "other-sources" not in findings_of([receipt._replace(message_source_id="s") for receipt in log])
 
 
@@ -408,7 +505,8 @@ def test_senders_that_dont_say_who_they_are():
 
 def test_time_that_ran_backwards():
     log = [Receipt(9 * SECOND_US, "a"), Receipt(7_500_000, "b"), Receipt(8 * SECOND_US, "c")]
-    assert "of their domain: 2, by up to 1.5 s" in findings_of(log)["clock-backwards"]
+    assert "of their domain: 2, by up to 1.5 s" in (text := findings_of(log)["clock-backwards"])
+    assert "a repeat may need so much more of E than it seems to" in text
     assert "clock-backwards" not in findings_of(sorted(log))
 
 

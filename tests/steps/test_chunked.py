@@ -164,7 +164,7 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
     assert analysis.evidence.bursts == 2
     assert analysis.peak_per_second == 20
     assert analysis.elsewhere == Elsewhere(artemis_id_cache_size=25, lru_size=25, ttl_us=90 * SECOND_US, sources=2)
-    assert log.facts.from_other_sources == 20
+    assert (log.facts.from_other_sources, log.facts.most_repeats) == (20, 2)
     assert [half.windows.total for half in log.facts.halves] == [20, 20]
     assert [half.window for half in log.facts.halves] == [20, 24]
 

@@ -59,6 +59,7 @@ class Linked(NamedTuple):
     """(chunk, unit, row in the unit, the chunk that refers to it), ascending."""
     reused: int
     from_other_sources: int
+    most_repeats: int
     ways: dict[tuple[str, str], int]
 
 
@@ -150,7 +151,7 @@ def partitions_of(log: Log, partitions: int, without_digest: set[int], has_place
 
 def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
     """What the work on the partitions yields, put together."""
-    repeats, by_label, refs, reused, from_others, ways = {}, defaultdict(list), [], 0, 0, Counter()
+    repeats, by_label, refs, reused, from_others, most, ways = {}, defaultdict(list), [], 0, 0, 0, Counter()
     for part, rows_ in parts.items():
         came = list(link_partition(plan, part, iter(rows_)))
         assert [type(row.value) for row in came].count(IdCounts) == 1
@@ -161,6 +162,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
                 assert key == 0
                 reused += value.reused
                 from_others += value.from_other_sources
+                most = max(most, value.most_repeats)
                 ways.update(
                     dict(
                         zip(zip(value.cross_from, value.cross_to, strict=True), value.cross_count.tolist(), strict=True)
@@ -177,7 +179,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
                     by_label[label].append(receipt_)
                 refs += [(*where[at], to) for at, to in zip(value.ref_at.tolist(), value.ref_to.tolist(), strict=True)]
     ids = sorted(map(sorted, by_label.values()))
-    return Linked(repeats, ids, sorted(refs), reused, from_others, dict(ways))
+    return Linked(repeats, ids, sorted(refs), reused, from_others, most, dict(ways))
 
 
 def receipts_of(value: Links) -> list[tuple[int, int, int]]:
@@ -213,7 +215,8 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
     repeats = {where(each): repeat_of(run, number) for run in runs for number, each in enumerate(run)}
     refs = [ref for run in runs for ref in refs_of(run)]
     ids = sorted(sorted(map(where, run)) for run in runs)
-    return Linked(repeats, ids, sorted(refs), reused, from_others, dict(ways))
+    most = max((len(run) - 1 for run in runs), default=0)
+    return Linked(repeats, ids, sorted(refs), reused, from_others, most, dict(ways))
 
 
 def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, bool, int]:
@@ -249,7 +252,7 @@ def test_links_are_those_of_dictionaries(log, partitions, without_digest, looks_
 def test_a_part_without_receipts_has_no_links(rows_):
     log = Log([], [0], [0])
     parts = {0: [Row(0, ids) for ids in rows_]}
-    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Linked({}, [], [], 0, 0, {})
+    assert links_of(log, plan_of(log, looks_across_domains=True), parts) == Linked({}, [], [], 0, 0, 0, {})
 
 
 def receipt(number: int, id_: str, source: str = "s") -> Receipt:
