@@ -279,7 +279,12 @@ def _text_of(values: pa.Array) -> pa.Array | None:
 
 def _exact_text(values: pa.Array, _zone: ZoneInfo) -> pa.Array | None:
     text = _text_of(values)
-    return None if text is None else _without_nulls(text)
+    if text is None:
+        return None
+    text = _without_nulls(text)
+    # A dictionary may hold words of other rows. One that isn't UTF-8 would stay when its row is gone.
+    is_to_unpack = pa.types.is_dictionary(text.type) and _invalid_utf8(text.dictionary).any()
+    return text.dictionary_decode() if is_to_unpack else text
 
 
 def _without_nulls(text: pa.Array) -> pa.Array:

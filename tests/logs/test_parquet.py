@@ -10,6 +10,9 @@ import pytest
 from reading import Row, opened, parquet_bytes, read, read_skipping, refusal
 from test_csv import HOSTILE
 
+from receiver.errors import LogFormatError
+from receiver.simulate.numbering import Texts
+
 
 def written(path, **columns):
     pq.write_table(pa.table(columns), path)
@@ -100,6 +103,24 @@ def test_text_that_claims_to_be_utf8_is_checked(log):
     forged = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())
     written(log, received_at=[1, 2], unique_message_id=forged, receiver_id=forged)
     assert refusal(log).location == f"{log}:2"
+
+
+@pytest.mark.parametrize("text", [pa.binary(), pa.string()])
+def test_a_word_that_is_not_utf8_is_of_its_row_alone(log, monkeypatch, text):
+    """All batches of a row group have the dictionary of all of its rows."""
+    monkeypatch.setattr("receiver.logs.parquet.BATCH_ROWS", 1)
+    words = pa.array([*[b"a"] * 2_000, b"\xff", *[b"b"] * 2_000], pa.binary()).view(text)
+    written(log, received_at=range(4_001), unique_message_id=["id"] * 4_001, message_source_id=words)
+
+    def numbered(**options):
+        sources = Texts()
+        return [sources.column(batch.message_source_id, len(batch)) for batch in opened(log, **options)], sources.names
+
+    with pytest.raises(LogFormatError, match="message_source_id is not UTF-8") as caught:
+        numbered()
+    assert caught.value.location == f"{log}:2001"
+    numbers, names = numbered(on_error="skip")
+    assert (sum(map(len, numbers)), names) == (4_000, ["a", "b"])
 
 
 def test_times_of_every_type(log):
