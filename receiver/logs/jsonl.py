@@ -98,7 +98,7 @@ class _JsonRows:
     def check_columns(self) -> None:
         """`LogFormatError` for columns that the file ought to have and that no row had."""
         if self._first is not None:
-            check_present(self._spelling_of, list(json.loads(self._first[1])), self._options, self._name)
+            check_present(self._spelling_of, list(_decoded_slowly(self._first[1])), self._options, self._name)
 
     def _each(self, texts: list[bytes], first_line: int) -> _Decoded:
         lines = _Decoded([], numbers := [], [])

@@ -121,6 +121,12 @@ def test_integers_of_any_size_are_their_digits(tmp_path):
     assert [row.unique_message_id for row in read(path)] == digits
 
 
+def test_a_missing_column_beside_a_long_integer(tmp_path):
+    path = tmp_path / "log.jsonl"
+    path.write_text(f'{{"received_at":1,"number":{"9" * 5_000}}}\n')
+    assert refusal(path).problem == "no column unique_message_id; there is: 'received_at', 'number'"
+
+
 @pytest.mark.usefixtures("tiny_blocks")
 def test_hostile_ids_stand_as_they_are(tmp_path):
     rows = [Row(number * 1_000_000, text, text, text) for number, text in enumerate(HOSTILE)]
