@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from importlib import import_module
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, NamedTuple
@@ -115,6 +116,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 class _QuietHandler(WSGIRequestHandler):
     timeout = _PATIENCE_SECS
     """Who connects and asks nothing is let go."""
+
+    def handle(self) -> None:
+        with suppress(OSError):  # who asks nothing, or goes before an answer, as a load balancer's probe does
+            super().handle()
 
     def log_message(self, *_: object) -> None:
         """Nothing: a probe comes every few seconds."""

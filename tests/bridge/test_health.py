@@ -1,18 +1,22 @@
 """What a bridge says of itself to a supervisor: ready while all is connected, live while its thread goes on."""
 
+import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
+from urllib.request import urlopen
 
 import pytest
 
+from examples.demo.processes import HOST, free_ports
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.bridge import Health
 from receiver.bridge.opening import open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
-from receiver.cli.serving import pages
+from receiver.cli.serving import Listening, pages, serve
 from receiver.errors import BrokerError, StoreError
 from tests.bridge.bridged import TEN, Route, open_from, send
 
@@ -162,3 +166,20 @@ def test_the_pages():
     assert asked(pages(Health(9)), "/livez") == ("200 OK", b"ok\n")
     assert asked(app, "/")[0] == "404 Not Found"
     assert asked(pages(health, lambda *_: [b"other"]), "/readyz")[0].startswith("503")
+
+
+def test_who_asks_nothing_is_no_error(monkeypatch, capfd):
+    """A load balancer's probe connects, and resets the connection."""
+    monkeypatch.setattr("receiver.cli.serving._QuietHandler.timeout", 0.1)
+    (port,) = free_ports(8080)
+    serve(SimpleNamespace(health=Health(0)), None, Listening(HOST, port))
+    for is_reset in (True, False):
+        with socket.create_connection((HOST, port)) as probe:
+            if is_reset:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            else:
+                assert probe.recv(1) == b""
+    with urlopen(f"http://{HOST}:{port}/livez") as answer:
+        assert answer.read() == b"ok\n"
+    soon(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
+    assert capfd.readouterr().err == ""
