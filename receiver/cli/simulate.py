@@ -280,7 +280,8 @@ def _read_on_spark(
     on_progress: OnProgress,
 ) -> Read:
     from receiver.logs.files import find_files, is_compacted
-    from receiver.spark.sources import read_elsewhere, read_files
+    from receiver.logs.remote import local_path
+    from receiver.spark.sources import read_elsewhere, read_files, spark_url
 
     options, with_ids = request.options, request.verdicts is not None
     if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
@@ -289,10 +290,7 @@ def _read_on_spark(
         return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
     return read_elsewhere(
         spark,
-        [
-            log if _is_elsewhere(log) or log.startswith("file:") else Path(log).absolute().as_uri()
-            for log in request.logs
-        ],
+        [log if _is_elsewhere(log) else spark_url(Path(local_path(log))) for log in request.logs],
         options,
         order_by=request.order_by,
         with_ids=with_ids,

@@ -25,6 +25,7 @@ from receiver.quantities import DAY_US
 from receiver.simulate.compiled import Int64s
 from receiver.simulate.numbering import plain_text
 from receiver.spark.flow import start, watched
+from receiver.spark.sources import spark_url
 from receiver.steps.arrow_rows import Row
 from receiver.steps.log import reports_of
 from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
@@ -237,8 +238,7 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     # Spark's default, 96 bits, has no statistics. The session may be anybody's, so it gets its own setting back.
     settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
-        # Spark takes each letter of a path for itself, where a URI would write a blank as %20.
-        writer.parquet(f"file://{folder.absolute()}" if isinstance(folder, Path) else str(folder))
+        writer.parquet(spark_url(folder) if isinstance(folder, Path) else str(folder))
     finally:
         settings.set(_TIMESTAMPS, before or "")
 

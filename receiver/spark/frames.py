@@ -47,7 +47,7 @@ from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.failures import CLASSIC, translated
 from receiver.spark.flow import SparkFlow
 from receiver.spark.session import tuned
-from receiver.spark.sources import Read, file_and_row, named, read_frame
+from receiver.spark.sources import Read, file_and_row, named, read_frame, spark_url
 from receiver.steps.log import chunked_log
 from receiver.steps.plan import CutPlan, keys_us
 from receiver.steps.read import Reading
@@ -342,7 +342,7 @@ def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], object]]:
 
 
 def _write_parts(rows: DataFrame, folder: Path) -> list[Path]:
-    rows.write.mode("append").option("compression", "zstd").parquet(folder.absolute().as_uri())
+    rows.write.mode("append").option("compression", "zstd").parquet(spark_url(folder))
     parts = sorted(folder.glob("part-*.parquet"))
     if sum(pq.read_metadata(part).num_rows for part in parts) != rows.count():
         raise OutputError(
@@ -354,7 +354,7 @@ def _write_parts(rows: DataFrame, folder: Path) -> list[Path]:
 @contextmanager
 def _parts_beside(path: Path) -> Iterator[Path]:
     """A folder for a while, at a path that tasks see if they see the file's."""
-    folder = path.absolute().parent / f"{UNFINISHED}{path.name}.parts"
+    folder = path.absolute().with_name(f"{UNFINISHED}{secrets.token_hex(8)}.parts")
     with naming(path):
         folder.mkdir()
     try:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -76,6 +77,15 @@ def test_folders_by_date_are_read_alike_by_both_engines(tmp_path):
         here, there = (CliRunner().invoke(app, [*asked, log, *engine]) for engine in ([], ["--engine", "spark"]))
         assert (here.exit_code, here.stdout) == (0, there.stdout)
         assert json.loads(here.stdout)["log"]["receipts"] == 600
+
+
+@pytest.mark.parametrize("named", [str, Path.as_uri])
+def test_a_path_with_a_blank_and_its_order(tmp_path, named):
+    log = tmp_path / "a blank, caf\u00e9.parquet"
+    log.write_bytes(parquet_bytes(receipts(3, 80, step_back=False)))
+    asked = ["simulate", named(log), "--json", "--domain", "destination"]
+    ran = CliRunner().invoke(app, [*asked, "--engine", "spark", "--order-by", "received_at"], catch_exceptions=False)
+    assert json.loads(ran.stdout)["log"] == said_here([log])["log"]
 
 
 def test_a_table_and_its_order(spark, tmp_path):

@@ -40,11 +40,13 @@ def expected() -> pa.Table:
 
 @pytest.mark.slow
 def test_one_file(rows, expected, tmp_path):
-    path = tmp_path / "verdicts.parquet"
+    folder = tmp_path / "a blank, caf\u00e9"
+    folder.mkdir()
+    path = folder / f"{'v' * 247}.parquet"  # no name may be longer
     with verdicts_file(str(path)) as write:
         write(rows)
     assert pq.ParquetFile(path).read(use_threads=False).cast(PLAIN).equals(expected)
-    assert list(tmp_path.iterdir()) == [path]
+    assert (list(tmp_path.iterdir()), list(folder.iterdir())) == ([folder], [path])
 
 
 @pytest.mark.slow
