@@ -13,10 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
+from http.client import HTTPException
 from itertools import chain, groupby
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -205,8 +206,13 @@ def costs(context: SparkContext) -> Iterator[str]:
     if context.uiWebUrl is None:
         return
     url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages?status=complete"
-    with urlopen(url, timeout=_PATIENCE_SECS) as answer:  # noqa: S310 - Spark's own
-        stages = sorted(json.load(answer), key=lambda stage: stage["stageId"])
+    try:
+        # Spark's own, on this machine: no proxy knows of it.
+        with build_opener(ProxyHandler({})).open(url, timeout=_PATIENCE_SECS) as answer:
+            stages = sorted(json.load(answer), key=lambda stage: stage["stageId"])
+    except (OSError, HTTPException, ValueError) as error:  # as where it wants a password
+        yield f"what each step cost can't be read at {url}: {error}"
+        return
     for step, group in groupby(stages, lambda stage: stage.get("description") or stage["name"]):
         of_step = list(group)
         began, ended = min(map(_moment("submissionTime"), of_step)), max(map(_moment("completionTime"), of_step))
