@@ -121,10 +121,10 @@ class DomainSession(Guarded):
         try:
             with translated(self.address):
                 yield self.log
+            self.log.rollback()
         except BaseException as error:
             _give_up(self.log, error)
             raise
-        self.log.rollback()
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
         """Record what is received from now on."""
@@ -212,15 +212,14 @@ class DomainSession(Guarded):
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""
-        if not self.unsettled or self.callers_go_on() or not self._acquire_if_free():
+        if not self.unsettled or self.callers_go_on():
             return
-        try:
-            with self._between_batches() as log:
-                state = log.begin_if_free()
-                self.check_own(state or log.begin_reading())
-                self.settle(log, has_domain=state is not None)
-        finally:
-            self.release()
+        with self._acquired_if_free() as is_ours:
+            if is_ours:
+                with self._between_batches() as log:
+                    state = log.begin_if_free()
+                    self.check_own(state or log.begin_reading())
+                    self.settle(log, has_domain=state is not None)
 
     def notify(self) -> None:
         """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
@@ -233,12 +232,9 @@ class DomainSession(Guarded):
 
     def count_silent_sources(self) -> None:
         """Count the silent sources anew, unless a batch is under way."""
-        if not self._acquire_if_free():
-            return
-        try:
-            self.cache.count_silent_sources()
-        finally:
-            self.release()
+        with self._acquired_if_free() as is_ours:
+            if is_ours:
+                self.cache.count_silent_sources()
 
     def close(self) -> None:
         """Delete what is left to be deleted, and end the connection; then report, and finish the recording.

@@ -86,14 +86,16 @@ class Guarded:
             self.held_by = None
             self._thread_lock.release()
 
-    def _acquire_if_free(self) -> bool:
-        """Have it to ourselves if no other thread has it and it can be used; whether we have it."""
-        if self._is_closed or self.is_forked_off or not self._thread_lock.acquire(blocking=False):
-            return False
-        if self._is_closed:  # by another thread, since we looked
-            self._thread_lock.release()
-            return False
-        return True
+    @contextmanager
+    def _acquired_if_free(self) -> Iterator[bool]:
+        """Within it we have it to ourselves if no other thread had it and it can be used; whether we have it."""
+        has_it: list[bool] = []
+        try:
+            has_it += map(self._thread_lock.acquire, [False])  # as in `acquire`
+            yield has_it[0] and not (self._is_closed or self.is_forked_off)
+        finally:
+            if True in has_it:
+                self._thread_lock.release()
 
     def _acquire_to_close(self) -> bool:
         """Have it to ourselves for the last time; False if it is closed already, or is a parent's to close."""

@@ -18,7 +18,7 @@ from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections
 from receiver.store.sql_rows import driver_of
-from tests.durable.opened import NEW, opened, send
+from tests.durable.opened import DUPLICATE, NEW, opened, send
 from tests.stores import engine_of, execute
 
 FILES = {module.__file__ for module in (batch, closing, concurrent, session, connections, recording)}
@@ -78,6 +78,22 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
     assert audit(store_url).findings == ()
     with engine_of(store_url).connect() as connection:
         assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
+
+
+def test_an_interrupt_anywhere_of_status_lets_go_of_the_receiver(store_url):
+    point = 0
+    with opened(store_url, patience_secs=0.3) as receiver, engine_of(store_url).connect() as connection:
+        while True:
+            point += 1
+            with receiver.batch(connection) as joined:  # `status` looks up what became of it
+                joined.receive(f"{point}-a")
+            connection.commit()
+            with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
+                receiver.status()
+            assert send(receiver, f"{point}-a", f"{point}-b") == [DUPLICATE, NEW]
+            if not interrupt.has_come:
+                break
+    assert point > 10
 
 
 def test_an_interrupt_anywhere_gives_no_number_twice_and_lets_go_of_the_store(sqlite_url):
