@@ -22,7 +22,7 @@ from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTrans
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
-from receiver.store.databases import store_error
+from receiver.store.databases import store_error, translated
 from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of
 from receiver.store.tables import DomainState, joined, receipts
 
@@ -175,8 +175,9 @@ class OwnLog:
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
         """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
-        callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
-        return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
+        with translated(self.engine.url):
+            callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
+            return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
         """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""

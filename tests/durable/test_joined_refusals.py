@@ -77,6 +77,18 @@ def test_a_connection_that_is_closed(orders, engine):
     assert send(orders, "x") == [NEW]
 
 
+def test_a_connection_whose_transaction_cant_begin(sqlite_url):
+    """Its engine takes the lock as each transaction begins, as SQLAlchemy's documentation advises."""
+    engine = create_engine(
+        sqlite_url, poolclass=NullPool, connect_args={"timeout": SHORT_SECS, "isolation_level": None}
+    )
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    with opened(sqlite_url) as orders, engine.connect() as connection:
+        with held_elsewhere(orders), refused(StoreBusyError, "others hold it"):
+            send(orders, "x", connection=connection)
+        assert send(orders, "x") == [NEW]
+
+
 @pytest.mark.parametrize("wrong", [lambda engine: engine, Session, lambda engine: engine.raw_connection(), str])
 def test_what_is_no_connection(orders, engine, wrong):
     with refused(SettingsError, r"of an Engine: engine.begin\(\); of a Session: session.connection\(\)"):
