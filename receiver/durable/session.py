@@ -223,7 +223,7 @@ class DomainSession(Guarded):
 
     def notify(self) -> None:
         """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
-        while self.unreported:
+        while self.unreported and not self.is_forked_off:
             try:
                 event = self.unreported.popleft()
             except IndexError:  # another thread was faster

@@ -37,6 +37,20 @@ def test_a_child_is_refused_the_receiver(any_url):
         assert send(receiver, "x", "y") == [DUPLICATE, NEW]
 
 
+def test_a_child_reports_none_of_its_parents_duplicates(sqlite_url):
+    reported, by_child = [], []
+
+    def note(duplicate):
+        reported.append(duplicate.unique_message_id)
+        if len(reported) == 1:
+            by_child.append(forked(lambda: [receiver.close(), len(reported)])())
+
+    with opened(sqlite_url, on_duplicate=note) as receiver:
+        send(receiver, "x", "y", "x", "y")
+    assert reported == ["x", "y"]
+    assert by_child == [[None, 1]]
+
+
 def test_a_child_of_a_batch_under_way(any_url):
     """It leaves the batch as it leaves the process; the parent's goes on."""
     with opened(any_url) as receiver:
