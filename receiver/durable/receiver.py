@@ -128,13 +128,13 @@ class Receiver(Closing):
                 with translated(session.url):
                     database_of(session.url).check_sessions(session.url, store_settings)
             if state.is_concurrent != concurrent:
+                with Batch(session) as batch, translated(session.address):
+                    convert(batch, session.claims_of(batch.connection), to_concurrent=concurrent)
                 if state.is_concurrent or state.receipts:
                     kind = "concurrent" if concurrent else "exclusive"
                     _LOGGER.warning(
                         "%s becomes %s, for all who use it: others fail until opened so", options.domain, kind
                     )
-                with Batch(session) as batch, translated(session.address):
-                    convert(batch, session.claims_of(batch.connection), to_concurrent=concurrent)
             session.is_concurrent = concurrent
             return ConcurrentReceiver(session) if concurrent else cls(session)
         except BaseException:

@@ -192,6 +192,14 @@ def test_converting_is_said_aloud(fresh_postgres_url, caplog):
     assert [said for said in caplog.messages if "becomes exclusive, for all who use it" in said]
 
 
+def test_a_refused_conversion_is_said_by_the_error_alone(sqlite_url, caplog):
+    with opened(sqlite_url) as orders:
+        send(orders, "a")
+    with pytest.raises(SettingsError, match="need PostgreSQL"):
+        concurrent(sqlite_url)
+    assert "becomes" not in caplog.text
+
+
 def test_converting_waits_for_open_transactions(fresh_postgres_url):
     url = fresh_postgres_url
     with concurrent(url) as orders:
