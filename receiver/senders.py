@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import NamedTuple, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -126,7 +127,7 @@ class DedupKeyMaker(Maker):
     def __init__(self, kept: KeptConnection | None = None, sender: bytes = b"", *_given: object) -> None:
         super().__init__(kept)
         self._sender = sender
-        self._given: dict[bytes, tuple[str, Hashable]] = {}
+        self._given: OrderedDict[bytes, tuple[str, Hashable]] = OrderedDict()
         """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits.
         With each the run of the server: within one, a key that is gone was confirmed by another maker."""
 
@@ -162,7 +163,7 @@ class DedupKeyMaker(Maker):
         if connection is None:  # else it may yet be rolled back, and is the caller's to keep
             self._given[stored] = given
             while len(self._given) > _MOST_GIVEN:
-                self._given.pop(next(iter(self._given)), None)
+                self._given.popitem(last=False)
         return given[0]
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:

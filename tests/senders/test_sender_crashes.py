@@ -3,14 +3,17 @@
 import json
 import os
 import random
+import sys
 import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from receiver import senders
 from receiver.errors import ClosedError, StoreError
 from tests.campaigns import survived
 from tests.durable.checks import assert_sound
@@ -218,6 +221,20 @@ def test_threads_share_a_maker(store_url):
             thread.join()
     assert len({key for key, _ in made}) == 10
     assert sorted(numbers([id_ for _, id_ in made])) == list(range(1, 41))
+
+
+def test_threads_share_a_maker_that_has_given_as_many_keys_as_it_keeps(sqlite_url, monkeypatch):
+    def let_others_go_on(frame, event, _of):
+        if event == "c_return" and frame.f_code.co_filename == senders.__file__:
+            time.sleep(0.001)
+
+    def make(number):
+        sys.setprofile(let_others_go_on)
+        return keys.key_for(f"{number}")
+
+    monkeypatch.setattr(senders, "_MOST_GIVEN", 1)
+    with billing(sqlite_url) as keys, ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(make, range(100)))) == 100
 
 
 def link_of(maker):
