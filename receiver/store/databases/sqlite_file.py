@@ -137,7 +137,9 @@ def is_file(url: URL) -> bool:
             return False
         raise StoreError(f"{address}: there is no folder {file.parent}", hint="make it first") from None
     except OSError as error:
-        raise StoreError(f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to") from error
+        raise StoreError(
+            f"{address}: it can't be looked at: {error.strerror}", hint="grant the right to, or name another file"
+        ) from error
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
     # SQLite takes the shortest of files for empty ones, and would write over them.
