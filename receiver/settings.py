@@ -129,25 +129,26 @@ def _names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
             yield from _names(value, f"{above}{name}.")
 
 
-def _setting(section: str, name: str, *, least: float | None = None) -> Any:
-    """A field of this setting, which is by default as in `settings.yaml`. `least`: it is a number, and what it is at least."""
-    return field(default_factory=partial(default, section, name), metadata={} if least is None else {"least": least})
+def _setting(section: str, name: str, *, least: float | None = None, most: int = _MOST) -> Any:
+    """A field of this setting, which is by default as in `settings.yaml`. `least`: it is a number in this range."""
+    range_ = {} if least is None else {"least": least, "most": most}
+    return field(default_factory=partial(default, section, name), metadata=range_)
 
 
 def _check_numbers(settings: Any) -> None:
     """Refuse what is no number, or not in the range of its field. A field whose type is int takes whole numbers only."""
     for each in fields(settings):
         value = getattr(settings, each.name)
-        if "least" in each.metadata and not (value is None and "None" in each.type):
-            _check_number(each.name, value, least=each.metadata["least"], whole=each.type.startswith("int"))
+        if each.metadata and not (value is None and "None" in each.type):
+            _check_number(each.name, value, **each.metadata, whole=each.type.startswith("int"))
 
 
-def _check_number(name: str, value: object, *, least: float, whole: bool = False) -> None:
+def _check_number(name: str, value: object, *, least: float, most: int = _MOST, whole: bool = False) -> None:
     number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= _MOST:  # type: ignore[operator]
+    if not number or not least <= value <= most:  # type: ignore[operator]
         kind = "a whole number" if whole else "a number"
         raise SettingsError(
-            f"{name} must be {kind} from {least:g} to {_MOST:,}, not {value!r:.80}", hint=_whose(name, value)
+            f"{name} must be {kind} from {least:g} to {most:,}, not {value!r:.80}", hint=_whose(name, value)
         )
 
 
@@ -233,7 +234,7 @@ class StoreSettings:
         SettingsError: A value is invalid.
     """
 
-    lock_timeout_secs: float = _setting("store", "lock_timeout_secs", least=0)
+    lock_timeout_secs: float = _setting("store", "lock_timeout_secs", least=0, most=_LONGEST_WAIT_SECS)
     """How long a batch waits for others before it fails with `StoreBusyError`; at most a day."""
     sqlite_synchronous: str = _setting("store", "sqlite_synchronous")
     """When SQLite syncs its log: `FULL` at each commit, `EXTRA` the folder too. With `NORMAL` a power cut may take back the
@@ -241,8 +242,6 @@ class StoreSettings:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
-        if self.lock_timeout_secs > _LONGEST_WAIT_SECS:
-            raise SettingsError(f"lock_timeout_secs must be at most {_LONGEST_WAIT_SECS:,}")
         if self.sqlite_synchronous not in _SYNCHRONOUS:
             raise SettingsError(
                 f"sqlite_synchronous must be one of {', '.join(_SYNCHRONOUS)}, not {self.sqlite_synchronous!r:.80}",
@@ -279,7 +278,7 @@ class Recording:
 class SimulateSettings:
     """How a setting is recommended and what an id costs."""
 
-    margin: float = _setting("simulate", "margin", least=1)
+    margin: float = _setting("simulate", "margin", least=1, most=_LARGEST_MARGIN)
     """Size by so many times what the log needs."""
     max_missed: int = _setting("simulate", "max_missed", least=0)
     """Size so that at most N duplicates are missed."""
@@ -289,8 +288,6 @@ class SimulateSettings:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
-        if self.margin > _LARGEST_MARGIN:
-            raise SettingsError(f"margin must be at most {_LARGEST_MARGIN}, not {self.margin!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

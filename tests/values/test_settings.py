@@ -159,6 +159,8 @@ def test_an_unknown_setting_is_refused_with_the_nearest(overlay, text, unknown, 
     ("text", "make"),
     [
         ("simulate: {margin: wide}", SimulateSettings),
+        ("simulate: {margin: 1001}", SimulateSettings),
+        ("store: {lock_timeout_secs: 86401}", StoreSettings),
         ("bridge: {max_tries: 2.5}", BridgeSettings),
         ("bridge: {status_secs: null}", BridgeSettings),
         ("store: {sqlite_synchronous: off}", StoreSettings),
