@@ -139,8 +139,7 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
 
 def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
     """Release the claim of an id that was forgotten; `StoreBusyError` while it can't be, and then nothing is forgotten."""
-    claims = _claims_in(log, state)
-    if _waiting(claims, unique_message_id) or claims.release([unique_message_id]):
+    if _claims_in(log, state).release([unique_message_id]):
         raise StoreBusyError(
             f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
             hint="try again; while a receiver of the domain is open, it folds them in",

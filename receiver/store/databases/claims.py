@@ -170,8 +170,7 @@ class Claims:
         rows = sorted({number >> _INDEX_BITS for number in numbers})
         undone = {row[0] for row in self._driver.execute(undo, (self._domain_id, rows)).fetchall()}
         keys = list(_keys_of(id_ for number, id_ in new if number >> _INDEX_BITS in undone))
-        free = f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b)"
-        self._driver.execute(free, (self._domain_id, keys))
+        self._driver.execute(_RELEASE, (self._domain_id, keys))
 
     def take(self, at_most: int) -> list[Receipt]:
         """Take committed receipts away, in order, to be folded in by the transaction under way.
@@ -236,8 +235,7 @@ class Claims:
         keys = list(map(_key_of, stored))
         long_ids = [id_ if id_ != key else None for id_, key in zip(stored, keys, strict=True)]
         self._driver.execute(
-            f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id, is_repeated, is_single)"
-            " SELECT %s, *, true, true FROM unnest(%b::bytea[], %b::bytea[])",
+            f"{_TO_CLAIMS} SELECT %s, *, true, true FROM unnest(%b::bytea[], %b::bytea[])",
             (self._domain_id, keys, long_ids),
         )
 
