@@ -144,12 +144,13 @@ class Recorder(Closing):
         if self._in_a_child():
             return
         with self._lock:
-            if self._store is None and not self._is_appended(row):
+            if self._store is None and not self._append(row):
                 return
             self.written += row.receipts
             self._ask_if_much_waits()
 
-    def _is_appended(self, row: RecordedRow) -> bool:
+    def _append(self, row: RecordedRow) -> bool:
+        """Whether it was appended."""
         try:
             self._unfinished.append(row.packed, row.size_bytes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on

@@ -82,13 +82,14 @@ class Positions:
         """Move positions in the transaction on the connection; `PositionMovedError` where one isn't as expected."""
         with translated(self._kept.url):
             for advance in advances:
-                if not self._is_moved(connection, advance):
+                if not self._move(connection, advance):
                     raise PositionMovedError(
                         f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
                         hint="its own batch is rolled back, and it goes on from the store's position",
                     )
 
-    def _is_moved(self, connection: Connection, advance: Advance) -> bool:
+    def _move(self, connection: Connection, advance: Advance) -> bool:
+        """Whether it was moved."""
         if advance.expected is None:
             return self._insert(connection, advance.name, advance.next)
         expected = positions.c.position == _stored(advance.expected)
