@@ -261,7 +261,7 @@ def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
             if to_bytes(unique_message_id) not in claimed:
                 store.note("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
         for row in store.rows(tables.arrivals, tables.ArrivalRow._fields, "arrival", domain_id=state.domain_id):
-            arrived = tables.ArrivalRow(*tuple(row))
+            arrived = tables.ArrivalRow._make(row)
             receipts = sound_receipts(arrived)
             if receipts is None:
                 store.note("claims", name, f"the receipts with the number {arrived.arrival} make no sense")

@@ -351,19 +351,14 @@ class FoldingThread:
         self._engine = engine
         self._known: FoldedUpTo | None = None
         self._kept: Connection | None = None
-        self._is_folding = False
-        self._has_tried = False
+        self.is_folding = False
+        """Whether this process is the one that folds."""
         self.waiting: Waiting | None = None
         """What waits to be folded in, as it was last seen; None before that."""
         self._ends = threading.Event()
         self._failing: str | None = None
         self._thread = threading.Thread(target=self._run, name="receiver-folder", daemon=True)
         self._thread.start()
-
-    @property
-    def is_folding(self) -> bool:
-        """Whether this process is the one that folds."""
-        return self._is_folding
 
     def close(self) -> None:
         """Fold in what is there, if it is this process that folds; let another take over."""
@@ -372,17 +367,18 @@ class FoldingThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ends.wait(_LOOK_SECS if self._is_folding else _TAKE_OVER_SECS * self._has_tried):
-            self._has_tried = True
+        pause_secs = 0.0
+        while not self._ends.wait(pause_secs):
             self._try_to_fold("trying again")
-        if self._is_folding:
+            pause_secs = _LOOK_SECS if self.is_folding else _TAKE_OVER_SECS
+        if self.is_folding:
             self._try_to_fold("the next receiver does")
         self._let_go()
 
     def _try_to_fold(self, what_then: str) -> None:
         try:
             with translated(self._session.address):
-                if self._is_folding or self._try_lock():
+                if self.is_folding or self._try_lock():
                     self._fold_all()
             self._failing = None
         except BaseException as error:  # noqa: BLE001 - what waits is in the store, and a dead thread would keep the lock
@@ -395,12 +391,12 @@ class FoldingThread:
         if self._kept is None:
             self._kept = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         claims = self._session.claims_of(self._kept)
-        self._is_folding = claims.try_to_lock_folding(self._session.store_id)
+        self.is_folding = claims.try_to_lock_folding(self._session.store_id)
         self.waiting = claims.waiting()
-        return self._is_folding
+        return self.is_folding
 
     def _let_go(self) -> None:
-        self._is_folding, self._known = False, None
+        self.is_folding, self._known = False, None
         kept, self._kept = self._kept, None
         if kept is not None:
             discard(kept)

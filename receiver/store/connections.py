@@ -36,16 +36,12 @@ class Guarded:
         self.held_by: Hashable = None
         """The thread, or the task of an event loop, that has acquired it by name."""
         self._pid = os.getpid()
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def is_forked_off(self) -> bool:
         """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
         return os.getpid() != self._pid
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def check_process(self) -> None:
         """Raise `ClosedError` in a process that was forked off."""
@@ -57,7 +53,7 @@ class Guarded:
 
     def check_usable(self) -> None:
         self.check_process()
-        if self._is_closed:
+        if self.is_closed:
             raise ClosedError(f"the {self._name} is closed", hint="open another, or close this one after its last use")
 
     def acquire(self, owner: Hashable = None) -> None:
@@ -92,7 +88,7 @@ class Guarded:
         has_it: list[bool] = []
         try:
             has_it += map(self._thread_lock.acquire, [False])  # as in `acquire`
-            yield has_it[0] and not (self._is_closed or self.is_forked_off)
+            yield has_it[0] and not (self.is_closed or self.is_forked_off)
         finally:
             if True in has_it:
                 self._thread_lock.release()
@@ -103,7 +99,7 @@ class Guarded:
             self.acquire()
         except ClosedError:
             return False
-        self._is_closed = True
+        self.is_closed = True
         return True
 
 
@@ -173,12 +169,12 @@ class KeptConnection(Guarded):
     """
 
     def __init__(
-        self, address: str | URL, settings: StoreSettings | None, owner: str, *, only_reads: bool = False
+        self, address: str | URL, settings: StoreSettings | None, name: str, *, only_reads: bool = False
     ) -> None:
         if not isinstance(settings, StoreSettings | None):
             raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
         settings = settings or StoreSettings()
-        super().__init__(owner, "transactions", settings.lock_timeout_secs)
+        super().__init__(name, "transactions", settings.lock_timeout_secs)
         self.url = store_url(address)
         self._database = database_of(self.url)
         self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)

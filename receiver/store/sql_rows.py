@@ -135,8 +135,7 @@ class AwaitedDriver:
     """
 
     def __init__(self, connection: Connection) -> None:
-        adapted: Any = connection.connection.dbapi_connection
-        self._adapted = adapted
+        self._adapted = driver_of(connection)
         self._connection = connection
         self._is_numbered = connection.dialect.paramstyle == "numeric_dollar"
         self._cursor = self._adapted.cursor()
@@ -289,7 +288,7 @@ class SqlRows(ABC):
         if changes.policy_states is not None:
             self._set_states(changes.policy_states)
         for seq in changes.forgotten:
-            self.cursor.execute(self.sql.forget, (to_bytes(""), self.domain_id, seq))
+            self.cursor.execute(self.sql.forget, (b"", self.domain_id, seq))
         if changes.rows:
             self.append(changes.rows)
         if changes.recorded is not None:
