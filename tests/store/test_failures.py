@@ -36,7 +36,7 @@ SQLITE = [
 POSTGRES = [
     ("55P03", StoreBusyError, "others hold it", "try again"),
     ("40001", StoreBusyError, "others committed", "roll it back"),
-    ("40P01", StoreBusyError, "others committed", "roll it back"),
+    ("40P01", StoreBusyError, "waited for each other", "roll it back"),
     ("XX001", StoreCorruptError, "damaged", "restore"),
     ("XX002", StoreCorruptError, "damaged", "restore"),
     ("53100", StoreError, "full", "make room"),

@@ -34,6 +34,7 @@ _NOT_READY = Fault("the server isn't ready", "try again when it is")
 _LOST = Fault("the connection is lost", "try again when the server is back")
 _TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
 _BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
+_DEADLOCK = database.OUTRUN._replace(problem="it and another transaction waited for each other")
 _FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
 _CANCELLED = Fault("the server cancelled the statement", "try again, or raise its statement_timeout for this user")
 _UNKNOWN_STATEMENT = Fault(
@@ -50,7 +51,7 @@ _FAULTS = {
     "3D000": _NO_SUCH_DATABASE,
     "3F000": database.NO_TABLE,
     "40001": database.OUTRUN,
-    "40P01": database.OUTRUN,
+    "40P01": _DEADLOCK,
     "42501": _FORBIDDEN,
     "42P01": database.NO_TABLE,
     "42P05": _UNKNOWN_STATEMENT,
