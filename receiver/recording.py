@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from receiver.logs.rotating import RecordingFolder
 
 _SHORTEST_WAIT_SECS = 0.05
-"""How often it is looked at most whether a file is due."""
+"""The least time between two looks for files that are due."""
 _RETRY_SECS = 5.0
 """How soon files are tried again that couldn't be made."""
-_MOST_WAITING_FILES, _LEAST_MOST_BYTES = 4, 64 << 20
-"""Receipts are dropped while so many files of `rotate_bytes` wait in the store, and at least so many bytes."""
+_MOST_WAITING_FILES, _LEAST_LIMIT_BYTES = 4, 64 << 20
+"""Receipts are dropped while so many files of `rotate_bytes` wait in the store or, if that is more, so many bytes."""
 _FOREIGN_ROTATIONS = 2
 """A host whose batches have waited for so many times `rotate_secs` is dead or can't write: others make its files."""
 _PATIENCE_SECS = 10.0
-"""How long it waits, without a store that says so, for others who make files in the folder."""
-_TOO_MUCH = "as much waits in the store as may"
+"""How long to wait for others who make files in the folder, where no store's settings say so."""
+_TOO_MUCH = "too much waits in the store already"
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 
@@ -85,7 +85,7 @@ class Recorder(Closing):
         self.patience_secs = _PATIENCE_SECS if store is None else store[1].lock_timeout_secs
         self._pid = os.getpid()
         self._lock = Mutex()
-        """Entered rather than the condition, which an interrupt may leave locked: that is written in Python."""
+        """We enter this, not the condition: its `__enter__` is written in Python, and an interrupt there may leave it locked."""
         self._changed = threading.Condition(self._lock)
         self._waiting_bytes = 0
         """How much waits in the store: what was left when files were last made, and what has been packed since."""
@@ -126,7 +126,7 @@ class Recorder(Closing):
                 self._drop(receipts, _CLOSED)
                 return None
             self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait
-            if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_MOST_BYTES):
+            if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_LIMIT_BYTES):
                 self._drop(receipts, _TOO_MUCH)
                 return None
             try:
@@ -282,7 +282,7 @@ class Recorder(Closing):
     def _secs_to_file(self, left: Left) -> float:
         if left.size_bytes >= self._settings.rotate_bytes:
             return 0.0
-        # Where the clock was set back, the time by which they are ahead counts as well.
+        # Where the clock was set back, they are of a later time than now: the difference counts as well.
         age_secs = abs(time.time_ns() // 1000 - left.oldest_us) / 1e6 if left.oldest_us else 0.0
         return max(0.0, self._settings.rotate_secs - age_secs)
 

@@ -6,8 +6,8 @@ connection of its own, which threads share. Each call asks the store, so any num
 name.
 
 A store can lose its last commits: its standby takes over without them, or an older copy is restored. So each maker keeps
-in memory what it has given, and gives no number again, whatever the store says, and no other key for a message, if the
-server that it asks is another or was started anew. A process that starts after the loss knows nothing of it.
+in memory what it has given. It gives no number again, whatever the store says. Where another server answers, or one that was
+started anew, it gives a message the same key again. A process that starts after the loss knows nothing of it.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ class DedupKeyMaker(Maker):
         super().__init__(kept)
         self._sender = sender
         self._given: OrderedDict[bytes, tuple[str, Hashable]] = OrderedDict()
-        """The newest keys that were given here, committed and not confirmed, by reference: a store may lose its last commits.
-        With each the run of the server: within one, a key that is gone was confirmed by another maker."""
+        """The newest keys given here that are committed and not confirmed, by reference; each with the run of the server. A
+        key that is gone within one run wasn't lost: another maker has confirmed it."""
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
         """The key to send this message with: 32 characters. It stays the same until the send is confirmed.

@@ -153,7 +153,7 @@ class SerialTasks(_Tasks):
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Have the receiver for a batch, once no other caller's transaction with batches is under way: it has the domain locked."""
+        """Have the receiver for a batch. Wait for other callers' transactions with batches: each has the domain locked."""
 
         def is_free() -> bool:
             own = None if joined is None else joined.get_transaction()

@@ -120,7 +120,7 @@ def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
 
 
 def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None:
-    """The share, from 0 to 1, of its window or its expiry, whichever is more, that a duplicate had left.
+    """The larger of the shares, from 0 to 1, that a duplicate had left of its window and of its expiry.
 
     None for any other verdict.
     """

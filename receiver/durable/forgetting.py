@@ -165,7 +165,7 @@ def _checked(address: str, unique_message_id: str) -> URL:
 
 
 def _in_each_domain(url: URL, domain: str | None, do: Callable[[KeptLog], _T | None], *, writes: bool) -> list[_T]:
-    """Do something in all domains, or in those of one name, one after the other; what came of it, but for None.
+    """Call `do` for each domain, or for those of one name, one after the other; its results, without None.
 
     `SettingsError` if no domain has the name.
     """

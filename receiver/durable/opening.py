@@ -145,7 +145,7 @@ def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wante
 
 
 def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:
-    """Say which domains are of the same queue by its name: the broker of a new one may only have got another name."""
+    """Warn of other domains whose queue has the same name: perhaps it is one queue, and its broker has got another name."""
     destination = destination_name(channel.destination)
     if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic has all messages
         return

@@ -118,7 +118,7 @@ class Inbox(Closing):
             database_of(connection).insert_or_update(connection, nodes, values, at)
 
     def _locking_statement(self) -> str:
-        """As text, for to make it by SQLAlchemy for each lease of a single message would cost more than to run it."""
+        """Made once, as text: SQLAlchemy takes longer to make it than the database to run it."""
         has_unpacked = exists().where(unpacked.c.target_id == self.target_id)
         of_target = targets.c["confirmed_bytes", "tail_digest", "last_turn"]
         state = select(*of_target, domains.c.store_id, has_unpacked, targets.c.target).join_from(

@@ -349,7 +349,7 @@ def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsEr
 def joinable(connection: object, ours: Dialect, taker: str, *, may_await: bool = False) -> Connection:
     """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it.
 
-    With `may_await` that may be one of an asynchronous driver, as `run_sync` gives it.
+    `may_await`: it may have an asynchronous driver, as the one that `run_sync` gives.
     """
     if not isinstance(connection, Connection):
         raise SettingsError(

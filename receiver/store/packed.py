@@ -57,7 +57,7 @@ def add_waiting(connection: Connection, target_id: int, messages: Sequence[Store
 
 @lru_cache
 def _insert(placeholder: str) -> str:
-    """As text, for to make it by SQLAlchemy each time would cost more than to run it."""
+    """Made once, as text: SQLAlchemy takes longer to make it than the database to run it."""
     values = ", ".join([placeholder] * len(_COLUMNS))
     return f"INSERT INTO {waiting.name} ({', '.join(_COLUMNS)}) VALUES ({values})"  # noqa: S608
 

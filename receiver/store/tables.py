@@ -1,7 +1,8 @@
 """The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
 
 Records with many users are declared once, field by field: `ReceiptRow`, `DomainState`, `FlatMessage`, `ArrivalRow`,
-`PackedRow` and `RecordedRow`. Columns, SQL, the values that a driver takes and gives, and the types that the audit expects are made of them (`codec.py`).
+`PackedRow` and `RecordedRow`. Columns, SQL, the values that a driver takes and gives, and the types that the audit expects
+are made of them (`codec.py`).
 """
 
 from __future__ import annotations

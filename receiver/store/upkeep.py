@@ -107,10 +107,10 @@ def target_rows(address: str) -> list[TargetRow]:
 
 
 def move_waiting(address: str, from_: TargetRow, to: str) -> int:
-    """Have what waits for a target wait for another of its domain, which is made if it is new; how many messages.
+    """Move what waits for a target to another target of its domain, which is made if it is new; how many messages.
 
     They keep their sequence numbers, and count as never tried. No bridge has the lease of either target meanwhile:
-    `StoreBusyError` if one doesn't end in time. What the old target has got already and not confirmed can't be known.
+    `StoreBusyError` if one doesn't end in time. Messages that the old target has got, but not confirmed, are moved too.
     """
     with upkeep(address) as kept:
         to_id = target_id_of(kept, from_.domain_id, to)

@@ -109,7 +109,7 @@ def test_cancelled_tasks(url, driver, joins, tmp_path):
 
 def test_what_is_rolled_back_takes_no_room_from_what_is_committed(store_url, tmp_path, monkeypatch):
     """As much as may wait in the store was packed many times, and never committed."""
-    monkeypatch.setattr(recording, "_LEAST_MOST_BYTES", 0)
+    monkeypatch.setattr(recording, "_LEAST_LIMIT_BYTES", 0)
     engine = create_engine(store_url, poolclass=NullPool)
     with opened(store_url, record=Recording(tmp_path / "r.parquet", rotate_bytes=1_000)) as orders:
         for number in range(100):

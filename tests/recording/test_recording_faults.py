@@ -259,7 +259,7 @@ def test_a_full_disk_beside_a_store(store_url, tiny_disk, warnings):
 
 def test_a_folder_that_is_gone_beside_a_store(store_url, tmp_path, monkeypatch, warnings):
     """What comes is dropped once as much waits as may."""
-    monkeypatch.setattr(recording, "_LEAST_MOST_BYTES", 0)
+    monkeypatch.setattr(recording, "_LEAST_LIMIT_BYTES", 0)
     folder = tmp_path / "receipts"
     folder.mkdir()
     with opened(store_url, record=Recording(folder, rotate_bytes=200)) as orders:
@@ -275,7 +275,7 @@ def test_a_folder_that_is_gone_beside_a_store(store_url, tmp_path, monkeypatch, 
         orders.session.recorder.flush()
         send(orders, "again")
     assert ids(read(folder)) == [*(f"{number}" for number in range(status.recorded)), "again"]
-    assert "not recording: as much waits in the store as may" in warnings()
+    assert "not recording: too much waits in the store already" in warnings()
     assert warnings()[-1] == f"recording again; {status.record_dropped} receipts were dropped so far"
 
 

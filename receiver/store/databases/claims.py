@@ -11,14 +11,14 @@ What makes it exact, statement by statement:
   makes the domain another kind locks the row FOR UPDATE, and so waits for open transactions. A locking SELECT looks at the
   row as it is once the lock is had, whatever the statement's snapshot was: so no claim is made in a domain that isn't
   concurrent any more.
-- Whoever makes the domain another kind has closed a gate before, an advisory lock. For FOR KEY SHARE overtakes who waits
-  FOR UPDATE: where there is always a transaction open, that wait would have no end.
+- Before that, whoever makes the domain another kind closes a gate, an advisory lock. FOR KEY SHARE overtakes a FOR UPDATE
+  that waits: without the gate, ever new transactions could keep it waiting.
 - Ids are claimed in the order of their bytes, so that two statements never wait for each other.
 - A number is drawn above an aggregate of all that claiming gave: after the last id is had. Drawn earlier, it would put the
   loser of a race for an id before its winner. All receipts of a statement stand in one row, in their order.
-- Whoever releases claims first locks those that nobody is at. Until its transaction ends nobody can touch these. A claim that
-  a single statement has touched is released at once: its receipts are folded in together. For any other one it looks in
-  another statement, which has a later snapshot, for arrivals of the id.
+- Whoever releases claims first locks those that no open transaction has touched. Then none can until the lock goes. A claim
+  that a single statement has touched is released at once: its receipts are folded in together. For each other claim, a
+  further statement, which has a later snapshot, looks for arrivals of its id.
 """
 
 from __future__ import annotations
@@ -190,8 +190,7 @@ class Claims:
             last = rows[-1][0]
 
     def release_single(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of ids that are forgotten; those that are left, as others than the statement that was folded
-        in may have them.
+        """Release the claims of forgotten ids that a single statement has touched; the ids whose claims are left.
 
         Ids without a claim are as good as released.
         """
@@ -202,7 +201,8 @@ class Claims:
         return left
 
     def release(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of ids that are forgotten; those that somebody is at, or whose receipts wait, are left.
+        """Release the claims of forgotten ids; the ids whose claims are left, as an open transaction or receipts that wait
+        have them.
 
         It reads all receipts that wait.
         """
@@ -249,7 +249,7 @@ class Claims:
         return bool(is_it)
 
     def keep_others_out(self) -> None:
-        """Wait for the transactions that claim, and keep others from it until the transaction under way ends."""
+        """Wait for the transactions that claim, and let no other claim until the transaction under way ends."""
         self._driver.execute(f"SELECT pg_advisory_xact_lock({_GATE}, %s)", (self._domain_id,))
         lock = f"SELECT domain_id FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
         self._driver.execute(lock, (self._domain_id,)).fetchone()

@@ -88,7 +88,7 @@ UNKNOWN = Fault("the database failed", None)
 LONGEST_NAME_BYTES = 2_000
 """The most bytes that the names in one key may have together, for all kinds must index them: PostgreSQL takes 2,700."""
 IDLE_AT_MOST = 32
-"""Idle connections that a pool keeps, all of which are lost where a server was restarted."""
+"""How many idle connections a pool keeps. Where the server was restarted, all of them are lost."""
 OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint where tables of our names are somebody else's."""
 

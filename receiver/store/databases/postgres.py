@@ -375,7 +375,7 @@ class Postgres(Database):
 _ALONE: dict[str, Any] = {"poolclass": NullPool}
 _POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": IDLE_AT_MOST, "max_overflow": -1, "pool_use_lifo": True}
 _AWAITED: dict[str, Any] = {"pool_size": 20, "max_overflow": 0, "pool_use_lifo": True}
-"""Tasks are made by the thousand. So they wait for a connection, and a server's stay few."""
+"""There may be thousands of tasks. They wait for one of these connections, so that the server needs few."""
 
 
 def _awaited_engine(url: URL, **options: Any) -> Engine:
