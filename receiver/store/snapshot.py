@@ -56,18 +56,6 @@ RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
 OnRows = Callable[[int], None]
 """Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
-_OWNED = {
-    tables.domains: [
-        tables.receipts,
-        tables.joined,
-        tables.targets,
-        tables.positions,
-        tables.nodes,
-        tables.claims,
-        tables.arrivals,
-    ],
-    tables.targets: [tables.waiting, tables.unpacked, tables.parked],
-}
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
 
@@ -163,7 +151,7 @@ class Snapshot:
 
     def strays(self) -> Iterator[tuple[str, str, Any, int]]:
         """Rows whose owner isn't there: their table, the column that names the owner, its value there, and their count."""
-        for owners, owned in _OWNED.items():
+        for owners, owned in tables.OWNED.items():
             (key,) = _names(owners.primary_key)
             for table in owned:
                 strays = text(

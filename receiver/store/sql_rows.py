@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 from sqlalchemy import Connection
 
-from receiver.errors import StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.store import tables
 from receiver.store.codec import to_bytes
@@ -31,8 +31,14 @@ _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
 """How many rows are read at once: so few that they are gone before the garbage collector comes to look at them, and that an
 event loop gets its turn in between."""
-IN_AUTOCOMMIT = "the connection is in AUTOCOMMIT, so there is no transaction to join"
-JOIN_HINT = "give a connection with a transaction, or none: then a transaction is made"
+
+
+def in_autocommit() -> SettingsError:
+    """The error for a connection of the caller's that has no transaction to join."""
+    return SettingsError(
+        "the connection is in AUTOCOMMIT, so there is no transaction to join",
+        hint="give a connection with a transaction, or none: then a transaction is made",
+    )
 
 
 def driver_of(connection: Connection) -> Any:

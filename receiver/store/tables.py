@@ -350,5 +350,10 @@ domain_rows = Codec(DomainState, domains)
 message_rows: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
 recorded_rows = Codec(RecordedRow, recorded)
 
+OWNED = {
+    owners: [table for table in METADATA.tables.values() if key in table.c and table is not owners]
+    for key, owners in {"domain_id": domains, "target_id": targets}.items()
+}
+"""The tables whose rows belong to a domain, and those whose rows belong to a target."""
 TABLE_NAMES = (*METADATA.tables, VERSION_TABLE)
 """All tables of a store."""

@@ -21,7 +21,7 @@ from receiver.store.packed import add_waiting, from_rows, pack_of_target
 from receiver.store.schema import examined
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import (
-    METADATA,
+    OWNED,
     DomainState,
     domains,
     message_rows,
@@ -281,12 +281,10 @@ def drop_domain(address: str, domain: DomainState) -> Dropped:
         packed = _messages_in(connection, waiting.c.target_id.in_(of_its_targets))
         gone = {
             table: connection.execute(delete(table).where(table.c.target_id.in_(of_its_targets))).rowcount
-            for table in METADATA.tables.values()
-            if "target_id" in table.c and table is not targets
+            for table in OWNED[targets]
         }
         gone |= {
             table: connection.execute(delete(table).where(table.c.domain_id == domain.domain_id)).rowcount
-            for table in METADATA.tables.values()
-            if "domain_id" in table.c
+            for table in (*OWNED[domains], domains)
         }
         return Dropped(gone[receipts], packed + gone[unpacked], gone[parked], gone[targets])

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.sql_rows import IN_AUTOCOMMIT, JOIN_HINT, SqlRows, Vacuum
+from receiver.store.sql_rows import SqlRows, Vacuum, in_autocommit
 from receiver.store.tables import TABLE_NAMES
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Database(ABC):
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise `SettingsError` for a connection of the caller's that has no transaction to join."""
         if self.autocommits(connection):
-            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+            raise in_autocommit()
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:

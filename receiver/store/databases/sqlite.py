@@ -21,14 +21,7 @@ from receiver.settings import StoreSettings
 from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused
 from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
-from receiver.store.sql_rows import (
-    IN_AUTOCOMMIT,
-    JOIN_HINT,
-    SqlRows,
-    Statements,
-    driver_of,
-    runs_of,
-)
+from receiver.store.sql_rows import SqlRows, Statements, driver_of, in_autocommit, runs_of
 from receiver.store.tables import DomainState, domains, receipt_rows, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
@@ -144,7 +137,7 @@ class SqliteRows(SqlRows):
             # A write, for that is what begins a transaction of the driver's and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
-            raise SettingsError(IN_AUTOCOMMIT, hint=JOIN_HINT)
+            raise in_autocommit()
         self.driver.execute(f"SAVEPOINT {_JOINED}")
         return self.read(self.sql.lock)
 
