@@ -179,12 +179,6 @@ def checked_id_reuse(value: str | None) -> IdReuse:
         ) from None
 
 
-def expiry_us_of(secs: float) -> int:
-    """An expiry in whole microseconds, rounded to the nearest."""
-    _check_number("dup_detection_expiry_time_secs", secs, least=0)
-    return round(secs * 1_000_000)
-
-
 def doubt_about(expiry_us: int) -> str | None:
     """What makes one ask whether E is meant so, though it is valid; None for most."""
     if expiry_us < _LIKELY_MILLIS * 1_000_000 or expiry_us % 1_000_000_000:
@@ -222,8 +216,8 @@ class ReceiverSettings:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """The window in ids, the expiry in microseconds."""
-        return self.dup_detection_per_source_expiry_window_size, expiry_us_of(self.dup_detection_expiry_time_secs)
+        """The window in ids; the expiry in microseconds, rounded to the nearest."""
+        return self.dup_detection_per_source_expiry_window_size, round(self.dup_detection_expiry_time_secs * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 
 from receiver import ReceiverSettings, Recording, StoreSettings, settings
 from receiver.errors import SettingsError
-from receiver.settings import BridgeSettings, CompareSettings, SimulateSettings, expiry_us_of
+from receiver.settings import BridgeSettings, CompareSettings, SimulateSettings
 
 PACKAGED = (Path(__file__).resolve().parents[2] / "settings.yaml").read_text(encoding="utf-8")
 
@@ -36,7 +36,8 @@ def test_what_would_detect_nothing_is_refused(secs):
 
 
 def test_an_expiry_is_rounded_to_microseconds():
-    assert [expiry_us_of(secs) for secs in (0, 0.1, 1e-6, 120, 10**12)] == [0, 100_000, 1, 120_000_000, 10**18]
+    settings = [ReceiverSettings(dup_detection_expiry_time_secs=secs) for secs in (0, 0.1, 1e-6, 120, 10**12)]
+    assert [each.sizes[1] for each in settings] == [0, 100_000, 1, 120_000_000, 10**18]
 
 
 @pytest.mark.parametrize("setting", ["max_missed", "memory_bytes_per_id", "database_bytes_per_id"])
