@@ -47,6 +47,7 @@ def test_an_address_may_name_several_servers(hosts):
         "sqlite:///file:receiver.db?uri=true",
         "sqlite:///receiver.db?mode=ro",
         "sqlite:///a\0b",
+        "sqlite:///caf\udce9.db",  # a file's name that isn't UTF-8
         "sqlite+aiosqlite:///receiver.db",
         "memory://",
         "mysql://u:secret@h/d",

@@ -15,6 +15,7 @@ else. The tables' options of one kind stand with the tables, in SQLAlchemy's own
 
 from __future__ import annotations
 
+import re
 from types import TracebackType
 
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
@@ -45,7 +46,7 @@ def store_url(address: str | URL) -> URL:
         url = make_url(address)
     except (ArgumentError, ValueError):
         raise refused(address, "isn't a store's address") from None
-    if "\0" in str(address):
+    if re.search("[\0\ud800-\udfff]", str(address)):
         raise refused(address, "holds a character that no address can")
     if url.drivername not in _BY_DRIVER:
         raise refused(address, "isn't a store's address")
