@@ -22,7 +22,7 @@ _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
 _LIKELY_MILLIS = 10_000
-"""An expiry of so many seconds is doubted if it is a whole number of thousands: hours and days aren't."""
+"""An expiry of so many seconds or more is doubted if it is a multiple of 1,000, which hours and days mostly aren't."""
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _MOST = 10**12
 """The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""

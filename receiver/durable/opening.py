@@ -155,7 +155,8 @@ def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel)
         _LOGGER.warning(
             "%s is a new domain. It knows no id of %s, and hands on nothing that waits there: if both are one queue, under two "
             "names of its broker, keep to one connection id",
-            *(key.name(channel), " and ".join(sorted(namesakes)[:_NAMES_SHOWN])),
+            key.name(channel),
+            " and ".join(sorted(namesakes)[:_NAMES_SHOWN]),
         )
 
 

@@ -34,8 +34,8 @@ _T = TypeVar("_T")
 _ENDS = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to\b))\b", re.IGNORECASE)
 """A statement that ends a transaction."""
 _KEPT_SEQS = 1_000_000_000
-"""A killed receiver's number is kept for so many more receipts of the domain: the journal that an earlier version left is
-settled by it."""
+"""For how many receipts of the domain the number of a receiver that was killed is kept: it says up to which batch a journal
+of an earlier version was committed."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 

@@ -85,7 +85,7 @@ class Positions:
                 if not self._move(connection, advance):
                     raise PositionMovedError(
                         f"another has gone on from {advance.expected or 'the beginning'} in {advance.name} of {self.source}",
-                        hint="its own batch is rolled back, and it goes on from the store's position",
+                        hint="this batch is rolled back, and the source goes on from the store's position",
                     )
 
     def _move(self, connection: Connection, advance: Advance) -> bool:

@@ -95,7 +95,7 @@ DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
     ) AS counted WHERE before < %s
 )) RETURNING arrival, packed
 """
-"""No row is taken in part. Each has a receipt or more, so no more rows than receipts need be looked at."""
+"""No row is taken in part. Each row has a receipt at least, so as many rows as receipts are wanted are enough to look at."""
 _FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) FOR UPDATE SKIP LOCKED"
 _RELEASE_SINGLE = f"""
 WITH free AS MATERIALIZED ({_FREE}), released AS (
