@@ -16,12 +16,16 @@ from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
-from receiver.store import connections
+from receiver.store import connections, log, sql_rows
+from receiver.store.databases import sqlite, sqlite_file
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send
 from tests.stores import engine_of, execute
 
-FILES = {module.__file__ for module in (batch, closing, concurrent, session, connections, recording)}
+FILES = {
+    module.__file__
+    for module in (batch, closing, concurrent, session, connections, log, recording, sql_rows, sqlite, sqlite_file)
+}
 ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__code__}
 
 

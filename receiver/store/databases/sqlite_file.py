@@ -74,6 +74,9 @@ class FileConnection(sqlite3.Connection):
 
     def close(self) -> None:
         _OPEN.discard(self)
+        # A cursor that was interrupted may keep its statement, and with it the file and the lock.
+        with suppress(sqlite3.Error):
+            self.rollback()
         super().close()
 
 
