@@ -208,7 +208,8 @@ class DomainSession(Guarded):
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction is still under way, other than this one."""
-        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in self.unsettled)
+        unsettled = self.unsettled.copy()  # which another thread may change
+        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in unsettled)
 
     def look_up(self) -> None:
         """Settle what can be settled between batches; a batch under way has done so."""

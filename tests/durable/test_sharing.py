@@ -1,7 +1,9 @@
 """Several receivers and threads: whose turn it is, what is refused at once, and how long anything waits."""
 
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import NullPool, create_engine
@@ -198,6 +200,28 @@ def test_what_is_over_gives_up_nothing_of_others(any_url):
         with held_elsewhere(receiver):
             batch.transaction.abandon(UndoError())
         assert send(receiver, "x", "held") == [DUPLICATE, DUPLICATE]
+
+
+def test_threads_ask_for_the_status_beside_batches_that_join(sqlite_url):
+    def let_others_go_on(frame, _event, _of):
+        if frame.f_code.co_name == "<genexpr>":
+            time.sleep(0.001)
+
+    def join():
+        engine = create_engine(sqlite_url, poolclass=NullPool)
+        for number in range(50):
+            with engine.begin() as connection:
+                send(receiver, str(number), connection=connection)
+
+    with opened(sqlite_url) as receiver, ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(join)
+        sys.setprofile(let_others_go_on)
+        try:
+            while not joining.done():
+                receiver.status()
+        finally:
+            sys.setprofile(None)
+        joining.result()
 
 
 @pytest.mark.parametrize("each_has_its_own", [False, True])
