@@ -195,7 +195,7 @@ class DomainSession(Guarded):
             self.counters.roll_back()
             self.cache.drop()
         # We see our own uncommitted batches here, but they may yet be rolled back.
-        ours = log.transaction if isinstance(log, JoinedLog) else log
+        ours = log.transaction if isinstance(log, JoinedLog) else None
         while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
             self.count(unsettled.popleft().tally)
 

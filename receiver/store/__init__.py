@@ -7,7 +7,7 @@ Nothing here knows what counts as a duplicate.
 | `tables.py` | the records and tables: each field declared once |
 | `codec.py` | how values and records are stored: text as bytes, objects as JSON, a record's fields as columns |
 | `log.py` | `DomainLog`: what can be done with a log, whatever keeps it: memory, or a database in transactions of our own, or in one of the caller's |
-| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; an asynchronous driver of the caller's, as these need one |
+| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; what stands for a caller's asynchronous driver |
 | `databases/` | from an address to its kind and an engine; drivers' errors become ours; what SQLite and PostgreSQL do in their own ways, an object each |
 | `connections.py` | a connection kept open for many short transactions; which thread or task has which lock |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
