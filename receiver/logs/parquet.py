@@ -85,9 +85,12 @@ def _seekable(source: LogSource) -> Iterator[object]:
 def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[LogBatch]:
     # Reading ahead and decoding in threads of Arrow's own has aborted the process at its end now and then.
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES) as plain:
-        schema, rows_in_all = plain.schema_arrow, plain.metadata.num_rows
-        groups = groups or RowGroups(0, plain.metadata.num_row_groups, 0)
-        row_groups = range(groups.first, groups.first + groups.groups)
+        schema, metadata = plain.schema_arrow, plain.metadata
+        if groups is None:
+            row_groups, before, rows_said = range(metadata.num_row_groups), 0, metadata.num_rows
+        else:
+            row_groups, before = range(groups.first, groups.first + groups.groups), groups.rows_before
+            rows_said = sum(metadata.row_group(number).num_rows for number in row_groups)
         fields = fields_of(schema.names, options, source.name)
         names = {column: schema.names[field] for column, field in fields.items()}
         words = [
@@ -99,14 +102,16 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
         ]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
-    next_row = groups.rows_before + 1
+    read = 0
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES, read_dictionary=words) as rows:
         wanted = sorted(set(names.values()))
         pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
         for record_batch in gathered(pieces):
-            yield batches.batch(_raw(record_batch, names, next_row))
-            next_row += len(record_batch)
-            source.advanced(len(record_batch) / rows_in_all)
+            yield batches.batch(_raw(record_batch, names, before + read + 1))
+            read += len(record_batch)
+            source.advanced(len(record_batch) / max(1, rows_said))
+    if read != rows_said:
+        raise LogFormatError(source.name, f"can't be read as Parquet: its footer says {rows_said:,} rows, not {read:,}")
 
 
 def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -123,6 +123,21 @@ def test_a_word_that_is_not_utf8_is_of_its_row_alone(log, monkeypatch, text):
     assert (sum(map(len, numbers)), names) == (4_000, ["a", "b"])
 
 
+def test_a_footer_that_counts_other_rows_than_there_are(log):
+    written(log, received_at=range(5), unique_message_id=list("abcde"))
+    content = log.read_bytes()
+    begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    complaints = set()
+    for at in range(begin, len(content) - 8):
+        if content[at - 1 : at + 1] == b"\x16\x0a":  # in Thrift, a number of 64 bits: 5
+            log.write_bytes(content[:at] + b"\0" + content[at + 1 :])
+            try:
+                assert len(read(log)) == 5
+            except LogFormatError as error:
+                complaints.add(error.problem.rpartition(": ")[2])
+    assert complaints == {"its footer says 0 rows, not 5", "its footer says 5 rows, not 0"}
+
+
 def test_times_of_every_type(log):
     moment = datetime(2026, 11, 21, 1, 37, 48, 711509, tzinfo=UTC)
     us = 1795225068711509
