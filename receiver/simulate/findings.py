@@ -104,7 +104,7 @@ def _ids_anew(known: Known) -> str:
 
 def _ids_missing(known: Known) -> str:
     log = known.facts.log
-    if log.receipts < _ENOUGH_TO_DOUBT or 2 * log.unchecked < log.receipts:
+    if not log.unchecked or 2 * log.unchecked < log.receipts or (known.checked and log.receipts < _ENOUGH_TO_DOUBT):
         return ""
     return (
         f"Most receipts have no uniqueMessageId: {_share(log.unchecked, log.receipts)}. They are delivered without a check. Is "

@@ -99,7 +99,7 @@ def test_a_log_without_duplicates_gets_the_defaults(log):
     assert (setting.window, setting.expiry_us, setting.caught, setting.missed) == (2000, 120_000_000, 0, 0)
     assert setting.peak_ids == len({receipt.unique_message_id for receipt in log} - {""})
     said = {finding.id for finding in analysis.findings}
-    assert ("no-duplicates" if setting.peak_ids else "unchecked") in said
+    assert ("no-duplicates" if setting.peak_ids else "ids-missing") in said
     assert (analysis.headroom.caught_by_source, analysis.headroom.caught_by_time) == (0, 0)
     assert analysis.sources == ()
 

@@ -112,7 +112,7 @@ ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
             "ids-missing",
             [Receipt(1)] * 50 + times(50, 50),
             "no uniqueMessageId: 50 of 100 (50 %)",
-            [[Receipt(1)] * 50 + times(51, 51)],
+            [[Receipt(1)] * 50 + times(51, 51), [Receipt(1)] * 98 + times(1, 1)],
         ),
         (
             "sources-unlike",
