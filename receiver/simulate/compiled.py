@@ -70,11 +70,14 @@ ones: Callable[[int], int] = cast("Any", intrinsic(_ones))
 """In compiled functions, how many bits of a word are set."""
 
 
-def check_numbered(count: int, what: str) -> None:
+_CUT_BY_SPARK = "receiver simulate --engine spark cuts a log of any size into chunks; or take a part of it"
+
+
+def check_numbered(count: int, what: str, hint: str = _CUT_BY_SPARK) -> None:
     """Raise `LogFormatError` for a `count` of `what` that is more than can be numbered, before any of it is numbered."""
     if count > MOST_NUMBERED:
         raise LogFormatError(
             "the log",
             f"more than {MOST_NUMBERED:,} {what}, which is all that one process can number",
-            hint="receiver simulate --engine spark cuts a log of any size into chunks; or take a part of it",
+            hint=hint,
         )

@@ -23,7 +23,7 @@ from receiver.logs.opening import read_file
 from receiver.logs.parquet import RowGroups, group_sizes
 from receiver.logs.remote import is_url
 from receiver.simulate import numbering
-from receiver.simulate.compiled import Int32s, Int64s
+from receiver.simulate.compiled import Int32s, Int64s, check_numbered
 from receiver.steps.arrow_rows import Row, stable_order
 from receiver.steps.digests import digests_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, parts_of
@@ -144,6 +144,7 @@ class _UnitReader:
         report.first_us = first_us if report.first_us < 0 else min(report.first_us, first_us)
         report.last_us = int(running_us[-1])
         report.receipts += len(batch)
+        check_numbered(report.receipts, "receipts in one file", "cut the file in two, or make a Parquet file of it")
         report.unchecked += int(np.count_nonzero((piece.id_high == 0) & (piece.id_low == 0)))
         report.redelivered += len(piece.redelivered_row)
         report.max_delivery_us = max(report.max_delivery_us, numbering.longest_delivery_us(batch))

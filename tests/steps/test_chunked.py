@@ -250,11 +250,22 @@ def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
 
 
 def test_a_log_of_more_receipts_than_one_process_can_number(monkeypatch):
-    """Which is refused in one process; each chunk is far smaller."""
+    """Which is refused in one process; each file, and each chunk, is smaller."""
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
-    with written([File("csv", rows)]) as paths:
+    with written([File("csv", rows[:100]), File("csv", rows[100:])]) as paths:
         expected = analysed_whole(paths, Question("default"))
         monkeypatch.setattr(compiled, "MOST_NUMBERED", 150)
         assert_same(analysed_in_chunks(paths, Question("default"), Cutting(chunks_per_domain=7)), expected)
-        with pytest.raises(LogFormatError, match="more than 150 receipts"):
+        with pytest.raises(LogFormatError, match="more than 150 receipts,"):
             analysed_whole(paths, Question("default"))
+
+
+def test_a_file_of_more_receipts_than_its_rows_can_number(monkeypatch):
+    rows = [Row(received_at=time, unique_message_id=f"id{time}") for time in range(200)]
+    monkeypatch.setattr(compiled, "MOST_NUMBERED", 150)
+    with (
+        written([File("csv", rows)]) as paths,
+        pytest.raises(LogFormatError, match="more than 150 receipts in one file") as caught,
+    ):
+        analysed_in_chunks(paths, Question("default"), Cutting(chunks_per_domain=7))
+    assert "cut the file in two" in caught.value.hint
