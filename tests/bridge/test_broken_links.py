@@ -16,7 +16,7 @@ import pytest
 
 from examples.demo.artemis import new_broker
 from examples.demo.processes import HOST
-from receiver.bridge.connectors import Message, source_of, stomp, stomp_session
+from receiver.bridge.connectors import Message, sockets, source_of, stomp, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.broker_proxy import broker_proxy
@@ -89,6 +89,27 @@ def test_a_stranger_at_the_port(protocol, role, kind):
             sink.send(texts("a"))  # STOMP's sink alone has asked nothing until now
     assert caught.value.hint
     assert time.monotonic() - began < SOON_SECS
+
+
+@contextmanager
+def interrupted_soon(secs: float) -> Iterator[None]:
+    """Have Ctrl-C end the block."""
+    timer = threading.Timer(secs, os.kill, [os.getpid(), signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
+
+
+@pytest.mark.parametrize("role", [0, 1], ids=["source", "sink"])
+def test_an_interrupt_while_connecting_leaves_nothing(protocol, role, monkeypatch):
+    """A consumer of which nobody knows would keep messages from others."""
+    monkeypatch.setattr(sockets, "CLOSE_SECS", 0.2)
+    first = CONNECTED if role == 0 and protocol == "stomp" else b""
+    with stranger(first) as port:
+        with interrupted_soon(0.3):
+            CONNECTORS[protocol][role](address(protocol, port))
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("receiver")]
 
 
 def address(protocol, port):

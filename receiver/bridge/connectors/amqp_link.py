@@ -62,9 +62,9 @@ class AmqpLink(Closing):
             self._start(hostname, client_id or f"receiver-{uuid.uuid4().hex}")
             try:
                 self._wait_for(_OPENED)
-            except BrokerError as error:
+            except BaseException as error:  # after an interrupt, too, nobody would close it, and it would hold messages
                 self.close()
-                if not self._may_mean_hostname(error):
+                if not isinstance(error, BrokerError) or not self._may_mean_hostname(error):
                     raise
                 refused = refused or (None if isinstance(error, _OtherHostnameError) else error)
             else:

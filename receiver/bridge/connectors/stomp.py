@@ -17,7 +17,7 @@ from receiver.bridge.connectors.products import Product
 from receiver.bridge.connectors.stomp_message import Frame, decoded, encoded_headers
 from receiver.bridge.connectors.stomp_session import StompSession
 from receiver.closing import Closing
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, ReceiverError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 from receiver.store.messages import Message
 
 _SUBSCRIPTION = "receiver"
@@ -40,7 +40,7 @@ class StompSource(Closing):
                     hint="take it by AMQP: amqp://HOST/stream/NAME",
                 )
             self._session.ask(Frame("SUBSCRIBE", headers))
-        except ReceiverError:
+        except BaseException:
             self._session.close()
             raise
         self._id = headers["id"]
@@ -104,7 +104,7 @@ class StompSink(Closing):
             if self.product.stomp.names_kind:
                 self._headers["destination-type"] = _kind(address)
             _is_stream(address, self.product)  # one may be sent to; but not a queue that isn't there
-        except ReceiverError:
+        except BaseException:
             self._session.close()
             raise
         self._session.is_ready = True

@@ -76,7 +76,7 @@ class StompSession:
         try:
             self._write(first.encoded())
             self._wait_for({"CONNECTED"})
-        except BrokerError:
+        except BaseException:  # after an interrupt, too, nobody would close it
             self.close()
             raise
 
