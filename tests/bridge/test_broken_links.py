@@ -143,6 +143,30 @@ def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
         assert time.monotonic() - began < SOON_SECS
 
 
+def test_an_interrupt_amid_a_frame_has_no_other_take_its_place():
+    """Its text and the next frame would be one message, whole for the broker, which would drop the one sent again."""
+    heard, is_over = bytearray(), threading.Event()
+    with socket.create_server((HOST, 0)) as listener:
+
+        def serve():
+            with listener.accept()[0] as link:
+                link.recv(1 << 16)
+                link.sendall(CONNECTED)
+                assert is_over.wait(SOON_SECS)
+                while data := link.recv(1 << 20):
+                    heard.extend(data)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with stomp.StompSink(address("stomp", listener.getsockname()[1])) as sink:
+            with interrupted_soon(0.5):
+                sink.send([Message(body=b"a" * 50_000_000, is_text=True)])
+            is_over.set()
+        thread.join()
+    assert heard.startswith(b"SEND")
+    assert not heard.count(0)
+
+
 def in_time(do):
     """What that raises, which mustn't take long."""
     began = time.monotonic()

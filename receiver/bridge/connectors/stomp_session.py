@@ -204,6 +204,9 @@ class StompSession:
                 self._sending.release()
         except (OSError, ValueError) as error:
             self._break(sockets.failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
+        except BaseException:  # an interrupt: the next frame would be taken for the rest of this one
+            self._break(self._lost("the sending of a frame was interrupted"))
+            raise
         self.check()
 
     def _write_all(self, left: memoryview) -> None:
