@@ -239,6 +239,26 @@ class TestHeartbeats:
                 sink._session.check()
                 assert heard.endswith(b"\0")
 
+    def test_one_that_takes_long_to_take_a_message_is_not_lost(self, monkeypatch):
+        """Its own heartbeats wait for a large message on a slow way to be sent."""
+        answer_within(monkeypatch, 3 * BEAT_MS / 1_000)
+        with socket.create_server((HOST, 0)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+
+            def serve():
+                with suppress(OSError), listener.accept()[0] as link:
+                    link.recv(1 << 16)
+                    link.sendall(CONNECTED_BEATING)
+                    while data := link.recv(1 << 16):
+                        time.sleep(0.01)
+                        link.sendall(b"RECEIPT\nreceipt-id:1\n\n\0" if b"\0" in data else b"\n")
+
+            thread = threading.Thread(target=serve)
+            thread.start()
+            with stomp.StompSink(address("stomp", listener.getsockname()[1])) as sink:
+                sink.send([Message(body=b"a" * 20_000_000, is_text=True)])
+            thread.join()
+
     def test_heartbeats_are_no_answer(self, monkeypatch):
         answer_within(monkeypatch, 3 * BEAT_MS / 1_000)
         with (

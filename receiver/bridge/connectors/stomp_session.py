@@ -19,6 +19,7 @@ from receiver.bridge.connectors import sockets
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product, product_by_stomp
 from receiver.bridge.connectors.stomp_message import Frame, FrameReader
+from receiver.closing import Mutex
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
 _E = TypeVar("_E", bound=BrokerError)
@@ -67,8 +68,8 @@ class StompSession:
         """How long it may say nothing at all; None before that is agreed on, and where it promises no heartbeats."""
         self._came_at = time.monotonic()
         """When it last sent more than a heartbeat."""
-        self._sending = threading.Lock()
-        self._touching = threading.Lock()  # TLS isn't safe for two threads
+        self._sending = Mutex()
+        self._touching = Mutex()  # TLS isn't safe for two threads
         self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
         self._socket = sockets.connected(address)
         self._threads: list[threading.Thread] = []
@@ -196,12 +197,8 @@ class StompSession:
 
     def _write(self, data: bytes) -> None:
         try:
-            if not self._sending.acquire(timeout=self._patience_secs):
-                raise self._takes_nothing()
-            try:
+            with self._sending:  # for as long as the broker takes any of what another thread sends
                 self._write_all(memoryview(data))
-            finally:
-                self._sending.release()
         except (OSError, ValueError) as error:
             self._break(sockets.failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
         except BaseException:  # an interrupt: the next frame would be taken for the rest of this one
@@ -215,7 +212,7 @@ class StompSession:
             if written is not None:
                 left = left[written:]
             elif not self._waits(selectors.EVENT_WRITE, self._patience_secs):
-                raise self._takes_nothing()
+                raise TimeoutError(f"it accepted nothing for {self._patience_secs:g} s")
 
     def _more(self) -> bytes:
         while (data := self._tried(self._socket.recv, sockets.PIECE_BYTES)) is None:
@@ -245,9 +242,6 @@ class StompSession:
 
     def _refuse(self, error: MessageRefusedError) -> None:
         self.messages.put(self.named(error))
-
-    def _takes_nothing(self) -> TimeoutError:
-        return TimeoutError(f"it accepted nothing for {self._patience_secs:g} s")
 
     def _lost(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
