@@ -16,7 +16,7 @@ import pytest
 
 from examples.demo.artemis import new_broker
 from examples.demo.processes import HOST
-from receiver.bridge.connectors import Message, sockets, source_of, stomp, stomp_session
+from receiver.bridge.connectors import Message, sink_of, sockets, source_of, stomp, stomp_session
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 from tests.bridge.broker_proxy import broker_proxy
@@ -442,3 +442,24 @@ def test_a_link_that_is_detached_for_a_reason_is_lost_though_it_is_not_closed():
         pytest.raises(BrokerError, match="the queue's broker is gone"),
     ):
         source.take(1, wait_secs=SOON_SECS)
+
+
+def test_a_signal_that_raises_leaves_no_link_locked():
+    """Its thread would wait for the lock for ever, and whoever closes the link for its thread."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with broker_by_proton(lambda *_: None) as address, sink_of(address) as sink:
+            for _ in range(100):
+                with suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 0.001)
+                    while True:
+                        sink.check()
+                if is_kept := sink._changed._is_owned():
+                    sink._changed.release()  # or nothing would end
+                assert not is_kept
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -63,7 +63,7 @@ class AmqpSource(AmqpLink):
         return self.dialect.has_transactions
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
-        with self._changed:
+        with self._lock:
             self._check()
             self._at_most = at_most or self._at_most
             self._most_unsettled = self._at_most + self._taken - self._acknowledged
@@ -100,7 +100,7 @@ class AmqpSource(AmqpLink):
 
     def begin_acknowledging_to(self, token: int) -> Callable[[], None]:
         """Begin to acknowledge a delivery, and with it all before."""
-        with self._changed:
+        with self._lock:
             count, self._acknowledged = token - self._acknowledged, token
             self._to_accept += count
             return partial(self._wait_for, self._ask(count))
@@ -261,7 +261,7 @@ class AmqpSink(AmqpLink):
         self.accepted = 0
         # All of them before the first is sent: then none is if one can't be.
         outgoing = [encoded(message) for message in messages]
-        with self._changed:
+        with self._lock:
             self._check()
             self._check_sizes(outgoing)
             self._outgoing.extend(outgoing)
@@ -272,7 +272,7 @@ class AmqpSink(AmqpLink):
                 self.accepted = self._done - before
 
     def check(self) -> None:
-        with self._changed:
+        with self._lock:
             self._check()
 
     def _check_sizes(self, outgoing: list[bytes]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from receiver.bridge.connectors import sockets
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product, amqp_hostnames, product_by_amqp
-from receiver.closing import Closing
+from receiver.closing import Closing, Mutex
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError
 
 try:
@@ -55,7 +55,8 @@ class AmqpLink(Closing):
 
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
-        self._changed = threading.Condition()
+        self._lock = Mutex()
+        self._changed = threading.Condition(self._lock)
         self.product: Product | None = None
         refused: BrokerError | None = None
         for hostname in [address.host] if address.vhost is None else amqp_hostnames(address.vhost):
@@ -150,7 +151,7 @@ class AmqpLink(Closing):
         """Give back what isn't acknowledged, before the connection ends."""
 
     def close(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._closes_at is None:
                 self._closes_at = time.monotonic() + sockets.CLOSE_SECS
                 self._fail("the connection is closed")
@@ -159,7 +160,7 @@ class AmqpLink(Closing):
 
     def _ask(self, count: int) -> int:
         """Wake the thread to have the broker do so many more things; how many it has done in all after them."""
-        with self._changed:
+        with self._lock:
             self._check()
             if self._asked == self._done:
                 self._moved_at = time.monotonic()
@@ -169,7 +170,7 @@ class AmqpLink(Closing):
 
     def _wait_for(self, until: int) -> None:
         """Wait until the broker has done so many things in all."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._done >= until or self._failure is not None)
             if self._done < until:
                 self._check()
@@ -199,12 +200,12 @@ class AmqpLink(Closing):
                     selector.modify(self._socket, selectors.EVENT_READ | writes)
                     selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
-                with self._changed:
+                with self._lock:
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))
 
     def _work(self) -> bool:
         """Read, do and write what can be without waiting; False when all is over."""
-        with self._changed:
+        with self._lock:
             with suppress(BlockingIOError):
                 self._wakened.recv(sockets.PIECE_BYTES)
             self._read()
