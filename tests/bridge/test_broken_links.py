@@ -4,6 +4,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -89,6 +91,43 @@ def test_a_stranger_at_the_port(protocol, role, kind):
             sink.send(texts("a"))  # STOMP's sink alone has asked nothing until now
     assert caught.value.hint
     assert time.monotonic() - began < SOON_SECS
+
+
+FEW_FILES = """
+import os, resource, sys
+from contextlib import suppress
+from receiver.bridge.connectors import sockets, way_from
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.errors import BrokerError
+connect = way_from(BrokerAddress.parse(sys.argv[1]))  # which loads the protocol's library
+sockets.ANSWER_SECS = 0.5
+resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
+for count in range(4):
+    filling = []
+    with suppress(OSError):
+        while True:
+            filling.append(open(os.devnull))
+    for each in filling[:count]:
+        each.close()
+    try:
+        connect()
+    except BrokerError as error:
+        print(error)
+    for each in filling:
+        each.close()
+"""
+
+
+def test_where_the_process_may_open_no_more_files(protocol):
+    """A connection by AMQP needs four, and one by STOMP two, for a moment."""
+    with stranger(b"") as port:
+        command = [sys.executable, "-c", FEW_FILES, str(address(protocol, port))]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert not ran.stderr
+    why = "Too many open files (raise the limit"
+    assert [why in line for line in ran.stdout.splitlines()] == [
+        at < {"amqp": 4, "stomp": 2}[protocol] for at in range(4)
+    ]
 
 
 @contextmanager

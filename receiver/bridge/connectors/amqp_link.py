@@ -85,7 +85,11 @@ class AmqpLink(Closing):
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
         self._socket = sockets.connected(address)
-        self._wakened, self._waker = socket.socketpair()
+        try:
+            self._wakened, self._waker = socket.socketpair()
+        except OSError as error:
+            self._socket.close()
+            raise sockets.failure(address, error) from error
         for end in (self._wakened, self._waker):
             end.settimeout(0)
         transport = self._transport = proton.Transport()
@@ -191,14 +195,15 @@ class AmqpLink(Closing):
             self._waker.send(b"!")
 
     def _run(self) -> None:
-        with self._socket, self._wakened, self._waker, selectors.DefaultSelector() as selector:
-            selector.register(self._wakened, selectors.EVENT_READ)
-            selector.register(self._socket, selectors.EVENT_READ)
+        with self._socket, self._wakened, self._waker:
             try:
-                while self._work():
-                    writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
-                    selector.modify(self._socket, selectors.EVENT_READ | writes)
-                    selector.select(_CLOCK_SECS)
+                with selectors.DefaultSelector() as selector:
+                    selector.register(self._wakened, selectors.EVENT_READ)
+                    selector.register(self._socket, selectors.EVENT_READ)
+                    while self._work():
+                        writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
+                        selector.modify(self._socket, selectors.EVENT_READ | writes)
+                        selector.select(_CLOCK_SECS)
             except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
                 with self._lock:
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))

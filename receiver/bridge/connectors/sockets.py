@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from errno import EMFILE, ENFILE
 from typing import NoReturn
 
 from receiver.bridge.connectors.address import PORTS, BrokerAddress
@@ -110,7 +111,10 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
         hint = f"check that this port speaks TLS; without it, write {address.protocol}://"
         return BrokerError(f"{address} {what}: {why}", hint=hint)
     why = getattr(error, "strerror", None) or str(error) or "no answer"
-    return BrokerError(f"{address} {what}: {why}", hint="check that it runs, and that the address is right")
+    hint = "check that it runs, and that the address is right"
+    if getattr(error, "errno", None) in {EMFILE, ENFILE}:
+        hint = "raise the limit of open files (ulimit -n)"
+    return BrokerError(f"{address} {what}: {why}", hint=hint)
 
 
 def _context(files: Tls) -> ssl.SSLContext:

@@ -35,7 +35,7 @@ class StompSource(Closing):
         try:
             headers = _subscribing(address, self.product, most_ahead)
             if _is_stream(address, self.product):
-                raise BrokerRefusedError(
+                raise BrokerRefusedError(  # noqa: TRY301 - closed as after any other
                     f"{address} is a stream, which STOMP doesn't keep track of",
                     hint="take it by AMQP: amqp://HOST/stream/NAME",
                 )
