@@ -289,6 +289,14 @@ def test_a_name_that_would_end_at_a_zero_byte_is_refused(kafka, address):
         source_of(f"kafka://{login}@{kafka.servers}/{address}")
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("login", ["me", "me:", ":secret"])
+def test_a_login_of_one_half_is_refused(login):
+    """The client's library would raise an error of its own."""
+    with pytest.raises(SettingsError, match="wants a user and a password"):
+        kafka_client.client_config(BrokerAddress.parse(f"kafka://{login}@host/orders"))
+
+
 def test_nothing_can_be_acknowledged(kafka, topic):
     with source_of(kafka.address(topic, "g")) as source:
         source.acknowledge([])

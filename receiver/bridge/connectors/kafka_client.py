@@ -73,6 +73,8 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
     if any("\0" in (text or "") for text in (address.name, address.subscription, address.user, address.password)):
         raise SettingsError(f"{address} has a zero byte (%00)", hint="leave it out")
     login = address.user is not None
+    if login and not (address.user and address.password):
+        raise SettingsError(f"{address}: Kafka wants a user and a password", hint="give both, or neither")
     config: dict[str, Any] = {
         "bootstrap.servers": address.hosts,
         "client.id": "receiver",
@@ -83,7 +85,7 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
         mechanism = address.options.get("mechanism", _MECHANISMS[0])
         if mechanism not in _MECHANISMS:
             raise SettingsError(f"{address}: there is no mechanism {mechanism!r:.80}", hint=", ".join(_MECHANISMS))
-        config |= {"sasl.mechanism": mechanism, "sasl.username": address.user, "sasl.password": address.password or ""}
+        config |= {"sasl.mechanism": mechanism, "sasl.username": address.user, "sasl.password": address.password}
     files = {"ca": address.files.ca_file, "certificate": address.files.cert_file}
     files["key"] = address.files.key_file or address.files.cert_file
     config |= {f"ssl.{name}.location": str(file) for name, file in files.items() if address.tls and file is not None}
