@@ -29,7 +29,10 @@ from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
 )
 from receiver.bridge.connectors.products import Product  # noqa: E402
 from receiver.bridge.connectors.stomp_message import Frame, FrameReader  # noqa: E402
+from receiver.bridge.options import IdRule  # noqa: E402
+from receiver.bridge.received import new_received  # noqa: E402
 from receiver.bridge.targets import Outcome  # noqa: E402
+from receiver.bridge.targets.broker_target import BrokerTarget  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.store.inbox import Inbox  # noqa: E402
 from receiver.store.upkeep import parked_rows, retry_parked  # noqa: E402
@@ -238,6 +241,15 @@ def test_stomp_goes_on_as_it_came(properties, headers, body):
     own = stomp.PROTOCOLS_OWN
     assert (came.body, came.headers) == (body, headers)
     assert came.properties == {name: value for name, value in properties.items() if name not in own}
+
+
+def test_times_of_thousands_of_digits_go_on_and_end_no_bridge():
+    """More than 4,300 are more than Python makes a number of."""
+    never = "9" * 5_000
+    came = stomp.decoded(Frame("MESSAGE", {"timestamp": never, "expires": never}), Product(name="any"))
+    assert (came.jms_timestamp_ms, came.headers["JMSExpiration"]) == (int(never[:20]), never)
+    target = BrokerTarget("any", pytest.fail, IdRule(), adds_duplicate_ids=False)
+    target.warn_of_expired([new_received((1, 0, 0, "1", None, "orders", came))])
 
 
 class Unreadable(NamedTuple):
