@@ -4,11 +4,11 @@ Times are of the wall, for much of them is spent waiting for a disk or a server.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`durable-sqlite-1`, `durable-postgresql-1` depend on the disk, which took 100 us for a sync in this run. Besides, a
-batch of one on SQLite takes about 45 us of processor time, the anchor 25: for the lock, the domain's row, the decision
-and the counters. Where a sync takes 20 us, the ratio is 0.46. On PostgreSQL the anchor and ours go to the server
-three times: ours to begin and lock, to record, and to commit. The client's work is 370 us of processor time for ours and 200
-for the anchor. On a usual disk, whose sync takes 2 ms, that is a few hundredths (`durable-postgresql-disk-1`).
+`durable-sqlite-1`, `durable-postgresql-1` depend on the disk. Besides, a batch of one on SQLite takes about 45 us of processor
+time, the anchor 25: for the lock, the domain's row, the decision and the counters. Where a sync takes 20 us, the ratio is
+below 0.5. On PostgreSQL the anchor and ours go to the server three times: ours to begin and lock, to record, and to commit. The
+client's work is 370 us of processor time for ours and 200 for the anchor. Where a commit takes 2 ms
+(`durable-postgresql-disk-1`), a batch of ours takes 3.0 ms in all, and one of the anchor's 2.5.
 
 `durable-*-recorded`: a batch of 100 takes about 1,700 us, and its recording about 80 more. A tenth of the receipts' bytes
 is left after compression, so the row is small.
