@@ -66,26 +66,26 @@ def times(count, ids):
     ],
 )
 def test_ids_that_are_nearly_alike_or_nearly_all_come_again(count, ids, said):
-    found = findings_of(times(count, ids))
-    assert {id_ for id_ in found if id_.startswith("ids-")} == ({said} - {None})
+    findings = findings_of(times(count, ids))
+    assert {id_ for id_ in findings if id_.startswith("ids-")} == ({said} - {None})
     if said:
-        assert next(iter(found)) == said
-        assert "--map unique_message_id=FIELD" in found[said]
+        assert next(iter(findings)) == said
+        assert "--map unique_message_id=FIELD" in findings[said]
     texts = {
         "ids-alike": f"{ids} id{'s' * (ids > 1)} for {count} checked",
         "ids-repeated": f"{count - ids} of {count} (",
     }
-    assert said is None or texts[said] in found[said]
+    assert said is None or texts[said] in findings[said]
 
 
 @pytest.mark.parametrize(("last_us", "count", "is_said"), [(999_999, 99, True), (SECOND_US, 99, False), (0, 98, False)])
 def test_times_that_all_fall_into_one_second(last_us, count, is_said):
     log = [Receipt(NOW_US, f"{number}") for number in range(count)] + [Receipt(NOW_US + last_us, "last")]
-    found = findings_of(log)
-    assert ("one-second" in found) is is_said
+    findings = findings_of(log)
+    assert ("one-second" in findings) is is_said
     if is_said:
-        assert "All 100 receipts have times within one second (1.00 s)" in found["one-second"]
-        assert list(found)[:2] == ["one-second", "no-duplicates"]
+        assert "All 100 receipts have times within one second (1.00 s)" in findings["one-second"]
+        assert list(findings)[:2] == ["one-second", "no-duplicates"]
 
 
 def at(times_us):
@@ -137,10 +137,10 @@ ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
     ],
 )
 def test_what_makes_it_doubtful_that_this_is_the_log_that_was_meant(id_, log, said, others):
-    found = findings_of(log)
+    findings = findings_of(log)
     assert id_ in DOUBTS
-    assert said in found[id_]
-    assert not {"clock-backwards", "unchecked"} & set(found)  # what is said once isn't said again
+    assert said in findings[id_]
+    assert not {"clock-backwards", "unchecked"} & set(findings)  # what is said once isn't said again
     for other in others:
         assert id_ not in findings_of(other)
 
@@ -182,8 +182,8 @@ def test_rows_that_were_left_out(skipped, said):
 
 def test_what_makes_a_log_doubtful_comes_first():
     log = [*times(101, 1), Receipt(1, "a", connection_id="c2"), Receipt(2)]
-    found = list(findings_of(log, "destination"))
-    doubtful = [id_ in DOUBTS for id_ in found]
+    findings = list(findings_of(log, "destination"))
+    doubtful = [id_ in DOUBTS for id_ in findings]
     assert doubtful == sorted(doubtful, reverse=True)
     assert doubtful[0]
 
