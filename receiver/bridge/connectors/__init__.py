@@ -54,6 +54,14 @@ class Header:
     """When the message ends, in milliseconds since 1970."""
 
 
+def time_in(header: str) -> int | None:
+    """The time that a header has, in whatever unit; None where it is no whole number.
+
+    Only the first 20 digits count, which is past any time already: Python raises for a number of more than 4,300.
+    """
+    return int(header[:20]) if header.isdecimal() else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
     """A message that was taken and not acknowledged yet."""

@@ -56,6 +56,7 @@ class AmqpLink(Closing):
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
         self._lock = Mutex()
+        """We enter this, not the condition, which an interrupt may leave locked, as in `receiver.recording`."""
         self._changed = threading.Condition(self._lock)
         self.product: Product | None = None
         refused: BrokerError | None = None

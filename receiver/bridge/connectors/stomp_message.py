@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, too_large
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, time_in, too_large
 from receiver.bridge.connectors.products import Product, StompDialect
 from receiver.bridge.connectors.sockets import foreign
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
@@ -57,7 +57,7 @@ def decoded(frame: Frame, product: Product) -> Message:
         )
     if _FROM_AMQP in headers or _ENCODING in headers:
         _check_body(headers)
-    sent = headers.get("timestamp", "")
+    sent = time_in(headers.get("timestamp", ""))
     return Message(
         body=frame.body,
         is_text=_is_utf8(frame.body) and not (dialect.length_means_bytes and "content-length" in headers),
@@ -65,8 +65,7 @@ def decoded(frame: Frame, product: Product) -> Message:
         headers=_jms_headers(headers, dialect),
         message_id=headers.get("message-id"),
         redelivered=headers.get("redelivered") == "true",
-        # Python reads no number of thousands of digits. Of 20 it is too late already, and left out.
-        jms_timestamp_ms=int(sent[:20]) * dialect.timestamp_unit_ms if sent.isdecimal() else None,
+        jms_timestamp_ms=None if sent is None else sent * dialect.timestamp_unit_ms,
     )
 
 
