@@ -70,7 +70,7 @@ def durable(scale: float) -> Iterator[Comparison]:
         yield from _one_by_one(on_a_disk(server), scale)
         for database in (SQLITE, server):
             yield _recorded(database, 1_000, scaled(50_000, scale), scale)
-            yield _recorded(database, 100, scaled(20_000, scale), scale)
+            yield _recorded(database, 100, scaled(50_000, scale), scale)
         for database in (SQLITE, server):
             yield from _many_ids(database, scale)
         for database in (SQLITE, server):

@@ -68,14 +68,15 @@ class UnpackedBatch(msgspec.Struct, array_like=True, frozen=True):
         return len(self.times) // _MICROSECONDS.itemsize + len(self.full)
 
 
-class _Compressing(threading.local):
-    """Each thread's compressor, for a new one takes as long to make as a batch takes to compress."""
+class _Zstandard(threading.local):
+    """Each thread's own, for to make one takes as long as to compress a batch."""
 
     def __init__(self) -> None:
-        self.compress = zstandard.ZstdCompressor(level=1).compress
+        self.compress = zstandard.ZstdCompressor(level=-1).compress
+        self.decompress = zstandard.ZstdDecompressor().decompress
 
 
-_compressing = _Compressing()
+_zstandard = _Zstandard()
 _encode = msgspec.msgpack.Encoder().encode
 decoded = msgspec.msgpack.Decoder(UnpackedBatch).decode
 """A batch of bytes that aren't compressed, as journals of earlier versions hold them."""
@@ -100,13 +101,13 @@ def packed(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], channe
             raise ValueError("a text that is too long")
     if len(data) > _LARGEST_BATCH_BYTES:
         raise ValueError(f"a batch of more than {_LARGEST_BATCH_BYTES >> 20} MiB")
-    return Packed(len(rows) + len(full), len(data), _compressing.compress(data))
+    return Packed(len(rows) + len(full), len(data), _zstandard.compress(data))
 
 
 def unpacked(data: bytes) -> UnpackedBatch:
     """The batch of these bytes; `ValueError` if they are none."""
     try:
-        return decoded(zstandard.decompress(data))
+        return decoded(_zstandard.decompress(data))
     except (msgspec.MsgspecError, zstandard.ZstdError) as error:
         raise ValueError(f"no batch of receipts: {error}") from error
 

@@ -289,6 +289,12 @@ class SqlRows(ABC):
         self.save(state, before)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
+        if changes.recorded is not None:
+            self.cursor.execute(self.sql.recorded, tables.recorded_rows.stored(changes.recorded))
+        self.change_rows(changes)
+
+    def change_rows(self, changes: Changes) -> None:
+        """Delete, change and append rows of the domain."""
         if changes.gone:
             self.delete(changes.gone)
         if changes.policy_states is not None:
@@ -297,8 +303,6 @@ class SqlRows(ABC):
             self.cursor.execute(self.sql.forget, (b"", self.domain_id, seq))
         if changes.rows:
             self.append(changes.rows)
-        if changes.recorded is not None:
-            self.cursor.execute(self.sql.recorded, tables.recorded_rows.stored(changes.recorded))
 
     def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
         """Save what is new in the domain's state. The statement begins with `with_it`, which takes the `values`."""
