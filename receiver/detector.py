@@ -88,7 +88,7 @@ _TIME_SHIFT = 72  # leaves 40 bits for the serial number: 10^12 receipts
 _NEXT_SERIAL = 1 << _SOURCE_BITS
 _SOURCE_MASK = _NEXT_SERIAL - 1
 _LONGEST_SECS = 10**12
-_END_OF_TIME = 1 << 64 + _TIME_SHIFT  # above every stamp
+_END_OF_TIME = 1 << 1_000  # above every stamp, whatever unit its time is in
 _SERIAL_MASK = (1 << _TIME_SHIFT - _SOURCE_BITS) - 1
 
 

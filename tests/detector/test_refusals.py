@@ -32,6 +32,14 @@ def test_the_longest_expiry_forgets_nothing():
     assert "a" in detector
 
 
+@pytest.mark.parametrize("expiry_secs", [0, 1])
+def test_times_may_count_in_any_unit(expiry_secs):
+    detector = TwoTierDetector(1, expiry_secs)
+    receipts = [(id_, None, 10**30 + number * 10**7) for number, id_ in enumerate("abbc")]
+    assert [str(decision.verdict) for decision in detector.receive_many(receipts)] == ["new", "new", "duplicate", "new"]
+    assert "a" not in detector
+
+
 @pytest.mark.parametrize("expiry_secs", [0, 0.0, -0.0, 0.000_000_4])
 def test_settings_that_detect_nothing_point_to_what_was_meant(expiry_secs):
     with pytest.raises(SettingsError, match="AT_LEAST_ONCE"):
