@@ -50,7 +50,7 @@ class TwoTierModel:
 
     def receive(self, unique_message_id: str | None, message_source_id: str | None, received_at_us: int) -> Verdict:
         """The verdict on one receipt, which is remembered from now on. Arguments and errors are `TwoTierDetector.receive`'s."""
-        if not unique_message_id:
+        if unique_message_id is None or unique_message_id == "":
             return Verdict.UNCHECKED
         check_receipt(unique_message_id, message_source_id, received_at_us, first=not self._queues)
         verdict = Verdict.DUPLICATE if unique_message_id in self.remembered_ids else Verdict.NEW

@@ -170,6 +170,8 @@ def test_vectors_that_cannot_be_made(tmp_path, name, options, error):
         (lambda: TwoTierModel(1.5, 0), "window must be"),
         (lambda: TwoTierModel(1, None), "expiry_secs must be"),
         (lambda: TwoTierModel(1, 1).receive(17, None, 0), "unique_message_id must be text, not 17"),
+        (lambda: TwoTierModel(1, 1).receive(0, None, 0), "unique_message_id must be text, not 0"),
+        (lambda: TwoTierModel(1, 1).receive(b"", None, 0), "unique_message_id must be text, not b''"),
         (lambda: TwoTierModel(1, 1).receive("1", 2, 0), "message_source_id must be text"),
         (lambda: TwoTierModel(1, 1).receive("1", None, 0.5), "received_at_us must be whole microseconds"),
     ],
