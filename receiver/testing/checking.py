@@ -66,7 +66,8 @@ def check_exactly_once(
             `FlakyBroker` until `receive` gives none, and returns. It is run again after each crash, so it makes its own
             connections. With `async def` it gets an `AsyncFlakyBroker`, and an event loop for each run.
             `story` is a fresh name for each story: keep the effects of each in a place of that name.
-        effects: `effects()` or `effects(story)`: the `unique_message_id` of each effect that stands. May be `async def`.
+        effects: `effects()` or `effects(story)`: a list with the `unique_message_id` of each effect that stands, twice if that
+            stands twice. May be `async def`.
         messages: How many messages a story may have.
         at_least_once: An effect may stand twice. None may be missing.
         kill: Run the program in a process of its own, and have it crash by SIGKILL. That is slower, but nothing of the

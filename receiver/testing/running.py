@@ -14,7 +14,8 @@ import threading
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe, get_context
@@ -126,6 +127,11 @@ def _effects(program: Program, name: str) -> Counter[str]:
     given = _called(program.effects, [], name)
     if inspect.isawaitable(given):
         given = asyncio.run(_awaited(given))
+    if program.is_once and isinstance(given, AbstractSet | Mapping):
+        raise SettingsError(
+            f"effects() gives a {type(given).__name__}, which can't show that an effect stands twice",
+            hint="give a list with an id for each effect",
+        )
     ids = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
     if not isinstance(ids, list) or not all(isinstance(id_, str) for id_ in ids):
         raise SettingsError(

@@ -242,6 +242,8 @@ def test_a_consumer_whose_call_does_nothing(consume, error, kill):
         ((lambda broker: broker.receive("5"), list), {}, "1 or more, not '5'"),
         ((print, lambda: [17]), {}, r"effects\(\) must give the unique_message_id .* not \[17\]"),
         ((print, lambda: "17"), {}, "as text, not '17'"),
+        ((print, lambda: {"17"}), {}, "gives a set, which can't show that an effect stands twice"),
+        ((print, lambda: {"17": 2}), {}, "gives a dict, which can't show"),
         ((print, lambda: None), {}, "as text, not None"),
     ],
 )
