@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from receiver.policies.interface import Cause
 
 if TYPE_CHECKING:
-    from receiver.simulate.figures import LogFigures, Recommendation
+    from receiver.simulate.figures import Finding, LogFigures, Recommendation
 
 __all__ = ["Cause", "ComparedDomain", "Comparison", "Dispute", "PolicyFigures"]
 
@@ -96,3 +96,6 @@ class Comparison:
     recommendation: Recommendation | None
     """The recommended two-tier setting, where no policy was named; None where policies were. Its margin is that of the
     fitted policies too."""
+    doubts: tuple[Finding, ...]
+    """What makes it doubtful that this is the log that was meant, as `simulate` says it; not looked for where policies were
+    named."""

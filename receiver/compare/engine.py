@@ -20,6 +20,7 @@ from receiver.policies.names import fitted_policies, policy, stated_policies, tw
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind
+from receiver.simulate.findings import DOUBTS
 from receiver.simulate.question import Question
 from receiver.simulate.recommend import elsewhere_with_margin
 from receiver.simulate.whole import WholeLog, log_figures, receipt_batches, split_domains, verdict_schema
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from receiver.simulate.figures import Recommendation
+    from receiver.simulate.figures import Finding, Recommendation
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.whole import Domain
 
@@ -87,6 +88,7 @@ class _Contest:
     domains: list[Domain]
     recommendation: Recommendation | None = None
     left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    doubts: tuple[Finding, ...] = ()
 
 
 def compare_policies(
@@ -137,6 +139,7 @@ def compare_policies(
         + 1,
         left_out=tuple(contest.left_out),
         recommendation=contest.recommendation,
+        doubts=contest.doubts,
     )
     return Compared(comparison, is_duplicate)
 
@@ -174,7 +177,8 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
         sized = fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
         fitted = [*map(str, sized), str(two_tier(*analysis.of(Kind.BOTH).setting.pair))]
     texts = [*unasked(), *fitted, str(two_tier(*recommendation.setting.pair))]
-    contest = _Contest([], log.domains, recommendation)
+    doubts = tuple(finding for finding in analysis.findings if finding.id in DOUBTS)
+    contest = _Contest([], log.domains, recommendation, doubts=doubts)
     for text in dict.fromkeys(texts):
         try:
             contest.contenders.append(_contender(text, policy(text), receipts, is_fitted=text in fitted))

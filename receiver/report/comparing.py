@@ -35,13 +35,14 @@ def comparison_document(comparison: Comparison) -> Document:
     answer, *findings = standing_out(comparison)
     best = [policies[index].policy for index in sorted(best_of(comparison))[:_FEW_POLICIES]]
     leads = [Lead(f"{system_of(policy) or 'no system'}: {named_policy(policy)}") for policy in best]
+    doubts = [words.sanitised(doubt.text, words.LONGEST_PARAGRAPH) for doubt in comparison.doubts]
     meanings = _meanings(comparison)
     notes = (_disagreement(comparison) if not comparison.disputes else "", *_notes(comparison))
     shown = [
         *blocks("", Text(words.reading(log), Style.PLAIN), only=Only.TERMINAL),
         *blocks("", *(Text(remark, Style.NOTE) for remark in words.remarks(log, key)), only=Only.TERMINAL),
         *blocks("answer", *leads, only=Only.PAGE),
-        *blocks("answer", Text(answer, Style.PLAIN)),
+        *blocks("answer", Text(answer, Style.PLAIN), Items("", doubts) if doubts else None),
         *blocks("answer", _recommended_words(comparison), only=Only.PAGE),
         *blocks("policies", _policies(comparison)),
         *blocks("", Text(_whose(comparison), Style.NOTE), only=Only.TERMINAL),

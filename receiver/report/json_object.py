@@ -107,6 +107,7 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
         "crossed_domains": comparison.crossed_domains,
         "left_out": [{"policy": policy, "why": why} for policy, why in comparison.left_out],
         "recommendation": comparison.recommendation and _recommendation(comparison.recommendation),
+        "doubts": [record(doubt) for doubt in comparison.doubts],
     }
 
 

@@ -13,6 +13,7 @@ from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
 from receiver.policies.names import stated_policies, unasked
 from receiver.settings import CompareSettings
+from receiver.simulate.findings import DOUBTS
 from tests.choosing import cases
 from tests.simulate.small_logs import Receipt, analysed, domains_of, ingested
 
@@ -185,6 +186,14 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
     assert "row 0" in reason
     assert "1:s" in reason
     assert compared(log, texts).policies == tuple(replace(each, is_fitted=False) for each in comparison.policies)
+
+
+def test_without_names_the_log_is_doubted_as_by_simulate():
+    log = ids_of(" ".join(f"{number % 40}:s" for number in range(100)))
+    doubted = [finding for finding in analysed(log).findings if finding.id in DOUBTS]
+    assert {"ids-repeated", "old-times"} <= {finding.id for finding in doubted}
+    assert compared(log).doubts == tuple(doubted)
+    assert compared(log, ["perfect"]).doubts == ()
 
 
 def test_a_recommendation_that_is_there_already_stands_once():

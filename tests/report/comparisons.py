@@ -7,7 +7,7 @@ from dataclasses import replace
 from analyses import HOSTILE_TEXTS, realistic, sized
 
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
-from receiver.simulate.figures import Kind, Recommendation, SettingFigures
+from receiver.simulate.figures import Finding, Kind, Recommendation, SettingFigures
 
 NAMES = (
     "apama",
@@ -81,6 +81,7 @@ def comparison() -> Comparison:
         crossed_domains=475,
         left_out=(("solace-last", "receipt 0: 'a' isn't a replication group message id"),),
         recommendation=Recommendation(sized(Kind.BOTH, setting), (2_000, 120_000_000), 2.0, "This log needed W = 97."),
+        doubts=(Finding("old-times", "The times begin at 1970-01-01T00:00:00.000000Z."),),
     )
 
 
@@ -97,6 +98,7 @@ def hostile() -> Comparison:
             for text in HOSTILE_TEXTS
         ),
         left_out=tuple((text, text) for text in HOSTILE_TEXTS),
+        doubts=tuple(Finding("id-reuse", text) for text in HOSTILE_TEXTS),
     )
 
 
@@ -112,6 +114,7 @@ def agreeing() -> Comparison:
         crossed_domains=0,
         left_out=(),
         recommendation=None,
+        doubts=(),
     )
 
 

@@ -42,6 +42,7 @@ def test_figures_are_those_of_the_comparison():
     assert (answer["disputed"], answer["crossed_domains"]) == (1_642, 475)
     assert answer["left_out"][0]["policy"] == "solace-last"
     assert (answer["recommendation"]["window"], answer["recommendation"]["expiry_secs"]) == (200, 5.0)
+    assert answer["doubts"] == [{"id": "old-times", "text": "The times begin at 1970-01-01T00:00:00.000000Z."}]
 
 
 def test_each_domain_has_figures_of_its_own():
@@ -78,7 +79,7 @@ def test_a_dispute_says_who_says_what_and_why():
 
 def test_what_there_is_not_is_empty_or_null():
     answer = shown(agreeing())
-    assert (answer["disputed"], answer["disputes"], answer["left_out"]) == (0, [], [])
+    assert (answer["disputed"], answer["disputes"], answer["left_out"], answer["doubts"]) == (0, [], [], [])
     assert answer["recommendation"] is None
 
 

@@ -63,6 +63,12 @@ def test_what_stands_out_in_words():
     assert "other origin" not in text
 
 
+def test_the_answer_is_doubted_where_it_stands():
+    lines = printed(comparison())
+    doubted = lines.index("- The times begin at 1970-01-01T00:00:00.000000Z.")
+    assert lines[doubted - 1].endswith("keeps the fewest ids: 6,500.")
+
+
 def test_receipts_that_policies_disagree_on():
     lines = printed(comparison())
     assert "The policies disagree on 1,642 receipts, of which these 10 show how." in lines
