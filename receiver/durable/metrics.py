@@ -166,12 +166,11 @@ class _ReceiverCollector(Collector):
         """The figures of the receivers that are open, and what those that are closed have counted."""
         values: _Values = {}
         with self._lock:
-            receivers, self._receivers = self._receivers, []
-            for receiver in receivers:
+            for receiver in self._receivers.copy():
                 is_closed = receiver.is_closed  # asked first, for then its figures are the last
                 _join(self._closed if is_closed else values, receiver.figures(), with_gauges=not is_closed)
-                if not is_closed:
-                    self._receivers.append(receiver)
+                if is_closed:
+                    self._receivers.remove(receiver)
             for key, value in self._closed.items():
                 values[key] = values.get(key, 0) + value
         return values

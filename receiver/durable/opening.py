@@ -21,7 +21,7 @@ from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
 from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
-from receiver.store.databases.database import LONGEST_NAME_BYTES
+from receiver.store.databases.database import LONGEST_NAME_BYTES, not_concurrent
 from receiver.store.log import KeptLog, MemoryLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes, PolicyStates
@@ -88,6 +88,13 @@ def _refuse_rejecting() -> NoReturn:
     raise SettingsError(
         "reject_batches is for the policy artemis alone", hint="open with policy='artemis:id_cache_size=...'"
     )
+
+
+def check_concurrent(address: str) -> None:
+    """Raise `SettingsError` where no receivers can be concurrent."""
+    if address == MEMORY:
+        raise not_concurrent()
+    database_of(store_url(address)).check_concurrent()
 
 
 def new_number() -> int:

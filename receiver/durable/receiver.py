@@ -14,7 +14,7 @@ from receiver.domains import Channel, domain_key
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch, FoldingThread, convert
 from receiver.durable.duplicates import OnDuplicate
-from receiver.durable.opening import open_log, policy_wanted
+from receiver.durable.opening import check_concurrent, open_log, policy_wanted
 from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
 from receiver.errors import SettingsError, needs_open
@@ -114,6 +114,8 @@ class Receiver(Closing):
             raise SettingsError(
                 "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
             )
+        if concurrent:
+            check_concurrent(url)
         store_settings = store_settings or StoreSettings()
         wanted = policy_wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(url, key, channel, wanted, store_settings)

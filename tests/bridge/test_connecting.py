@@ -31,9 +31,10 @@ def test_the_largest_body_is_no_negative_number():
         source_of(f"stomp://{NOWHERE}/orders", max_body_bytes=-1)
 
 
-def test_how_far_ahead_is_no_question_of_kafka():
+@pytest.mark.parametrize("address", [f"kafka://{NOWHERE}/orders?group=g", f"amqp://{NOWHERE}/stream/orders"])
+def test_how_far_ahead_is_no_question_of_a_log(address):
     with pytest.raises(SettingsError, match="most_ahead is for a queue"):
-        source_of("kafka://127.0.0.1:1/orders?group=g", most_ahead=5)
+        source_of(address, most_ahead=5)
 
 
 def test_certificates_are_for_tls(tmp_path):

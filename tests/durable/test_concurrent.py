@@ -192,6 +192,13 @@ def test_converting_is_said_aloud(fresh_postgres_url, caplog):
     assert [said for said in caplog.messages if "becomes exclusive, for all who use it" in said]
 
 
+@pytest.mark.parametrize("name", ["memory://", "sqlite:///{}"])
+def test_where_none_can_be_concurrent_nothing_is_made(name, tmp_path):
+    with pytest.raises(SettingsError, match="concurrent receivers need PostgreSQL"):
+        concurrent(name.format(tmp_path / "store.db"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_refused_conversion_is_said_by_the_error_alone(sqlite_url, caplog):
     with opened(sqlite_url) as orders:
         send(orders, "a")

@@ -271,7 +271,7 @@ def source_of(
     address = address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address)
     if durable:
         check_durable(address)
-    if most_ahead is not None and address.protocol == "kafka":
+    if most_ahead is not None and (address.protocol == "kafka" or address.is_stream):
         raise SettingsError(
             f"{address}: most_ahead is for a queue, whose messages go to one consumer", hint="leave it out"
         )

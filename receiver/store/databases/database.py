@@ -50,6 +50,10 @@ def masked(address: object) -> str:
     return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
+def not_concurrent() -> SettingsError:
+    return SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
+
+
 def refused(address: object, problem: str) -> SettingsError:
     """The error for what is no store's address. Its hint has the one that was probably meant."""
     given = masked(address)
@@ -227,7 +231,7 @@ class Database(ABC):
 
     def check_concurrent(self) -> None:
         """Raise `SettingsError` where no receivers can be concurrent."""
-        raise SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
+        raise not_concurrent()
 
     def check_sessions(self, url: URL, settings: StoreSettings) -> None:
         """Raise `SettingsError` where what a connection has locked for its session isn't its own in its next transaction."""
