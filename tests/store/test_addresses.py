@@ -104,6 +104,14 @@ def test_an_address_is_named_as_it_was_written():
         store_url("sqlite:///:memory:")
 
 
+def test_a_working_directory_that_is_not_utf8(tmp_path, monkeypatch):
+    folder = tmp_path / "caf\udce9"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(SettingsError, match="'sqlite:///w.db' lies in a folder whose name isn't UTF-8"):
+        store_url("sqlite:///w.db")
+
+
 def test_passwords_are_not_shown():
     address = "postgresql://u:secret@h/d?password=secret&sslpassword=secret&sslmode=require"
     assert shown(address) == "postgresql://u:***@h/d?sslmode=require"

@@ -220,7 +220,12 @@ class Sqlite(Database):
         if url.query:
             raise refused(url, "has options, which SQLite's addresses don't take here")
         # A later change of the working directory must not lead to another file.
-        return url.set(drivername="sqlite", database=os.path.abspath(url.database))  # noqa: PTH100 - links stay as named
+        path = os.path.abspath(url.database)  # noqa: PTH100 - links stay as named
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise refused(url, "lies in a folder whose name isn't UTF-8") from None
+        return url.set(drivername="sqlite", database=path)
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
         """Its transactions take the lock as they begin, unless the driver's connection is in one already."""
