@@ -403,9 +403,7 @@ class Transaction:
             self.log.discard()
             if not self._was_committed(state, failure):
                 raise failure from error
-            _LOGGER.warning(
-                "the connection was lost while committing; the batch turns out to be committed: %s", failure
-            )
+            _LOGGER.warning("a commit failed, but the batch turns out to be committed: %s", failure)
         committed_ns = perf_counter_ns()
         tally.batch_secs = (committed_ns - self._began_ns) / 1e9
         tally.commit_secs = (committed_ns - committing_ns) / 1e9
