@@ -108,7 +108,7 @@ def test_a_working_directory_that_is_not_utf8(tmp_path, monkeypatch):
     folder = tmp_path / "caf\udce9"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    with pytest.raises(SettingsError, match="'sqlite:///w.db' lies in a folder whose name isn't UTF-8"):
+    with pytest.raises(SettingsError, match=r"'sqlite:///w\.db' lies in a folder whose name isn't UTF-8"):
         store_url("sqlite:///w.db")
 
 
