@@ -374,7 +374,14 @@ class _Consumer(Closing):
     def _heard(self) -> Any:
         if not self._pipe.poll(_STARTS_SECS):
             raise BrokerError("the consumer got nothing of what was sent", hint="see that nobody else uses the queue")
-        said = self._pipe.recv()
+        try:
+            said = self._pipe.recv()
+        except (EOFError, OSError):
+            self._process.join()
+            raise BrokerError(
+                f"the consumer's process ended with the exit code {self._process.exitcode}",
+                hint="it was killed, or says why above; a script that probes needs if __name__ == '__main__'",
+            ) from None
         if isinstance(said, Exception):
             raise said
         return said
@@ -386,7 +393,8 @@ class _Consumer(Closing):
         elif self._ending is Ending.KILLED:
             self.kill()
         else:
-            self._pipe.send("end")
+            with suppress(OSError):  # if it has ended by itself, `_heard` says so
+                self._pipe.send("end")
             self._heard()
         ended_us = time.time_ns() // 1_000
         if self._ending is Ending.ACKNOWLEDGING:

@@ -158,6 +158,23 @@ def test_a_queue_in_use_is_left_alone(queue, monkeypatch):
         assert delivery.message.body == b"an order"
 
 
+@pytest.mark.artemis
+@pytest.mark.parametrize("queue", ["amqp"], indirect=True)
+def test_a_consumer_that_dies_is_an_error_of_ours(queue, tmp_path):
+    """Such as that of a script which the consumer's process imports anew, and which then probes once more."""
+    script = tmp_path / "probing.py"
+    script.write_text(f"""
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.probing import probe
+
+probe(BrokerAddress.parse({str(queue)!r}), messages={LEAST_MESSAGES})
+""")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "BrokerError: the consumer's process ended with the exit code 1" in ended.stderr
+    assert "EOFError" not in ended.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "why"),
