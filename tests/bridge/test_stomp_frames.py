@@ -81,6 +81,15 @@ def test_an_error_is_shown_whatever_it_says(said):
     assert refused == []
 
 
+@pytest.mark.parametrize("length", [b"", b"\ncontent-length:99"])
+def test_an_error_may_be_larger_than_a_message(length):
+    assert read_all([b"ERROR\nmessage:no" + length + b"\n\n", b"a" * 99, b"\0"])[0][0].body == b"a" * 99
+
+
+def test_a_length_of_thousands_of_digits_is_a_large_body():
+    assert len(read_all([b"MESSAGE\nmessage-id:1\ncontent-length:" + b"9" * 5_000 + b"\n\na\0"])[1]) == 1
+
+
 def test_a_large_body_is_refused_before_it_is_there():
     refused = []
     reader = FrameReader(

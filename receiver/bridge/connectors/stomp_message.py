@@ -35,9 +35,11 @@ _PLAIN = StompDialect()
 
 _COMMANDS = (b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR")
 _LONGEST_HEAD_BYTES = 16 << 20
+ANSWER_BYTES = 100 << 20
+"""How large the body of an answer may be; an ERROR may have all of a message."""
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_LENGTH = re.compile(rb"^content-length:\s*([0-9]+)", re.MULTILINE)
+_LENGTH = re.compile(rb"^content-length:\s*([0-9]{1,18})", re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id:([^\r\n]*)", re.MULTILINE)
 _ESCAPED = str.maketrans({"\\": "\\\\", ":": "\\c", "\n": "\\n", "\r": "\\r"})
 _UNESCAPED = {"\\\\": "\\", "\\c": ":", "\\n": "\n", "\\r": "\r"}
@@ -186,16 +188,18 @@ class FrameReader:
 
     def _read_or_skip(self) -> Frame | None:
         head = self._head()
+        is_message = head.startswith(b"MESSAGE")
+        most_bytes = self._max_body_bytes if is_message else ANSWER_BYTES
         length = _LENGTH.search(head)
-        end = self._first_zero(head) if length is None else len(head) + int(length[1])
+        end = self._first_zero(head, most_bytes) if length is None else len(head) + int(length[1])
         body_bytes = end - len(head)
-        if body_bytes > self._max_body_bytes:
-            self._refuse(too_large(_name(head), f"{body_bytes:,}", self._max_body_bytes))
+        if body_bytes > most_bytes:
+            self._refuse(too_large(_name(head), f"{body_bytes:,}", most_bytes))
         elif b"\0" in head:
             self._refuse(MessageRefusedError(_unreadable(head, "the zero byte"), hint="take it by AMQP"))
         else:
             try:
-                command, headers = _read_head(head, is_strict=head.startswith(b"MESSAGE"))
+                command, headers = _read_head(head, is_strict=is_message)
             except ValueError as error:
                 command, headers = _read_head(head, is_strict=False)
                 body = head + self._cut(len(head), end)
@@ -220,13 +224,13 @@ class FrameReader:
                 raise BrokerError("the headers of its frame never end")
             self._read_more()
 
-    def _first_zero(self, head: bytes) -> int:
+    def _first_zero(self, head: bytes, most_bytes: int) -> int:
         """Where a body without a length ends; what follows one that is too large is never reached."""
         searched = len(head)
         while (index := self._buffer.find(0, searched)) < 0:
             searched = len(self._buffer)
-            if searched - len(head) > self._max_body_bytes:
-                self._refuse(too_large(_name(head), "still more", self._max_body_bytes))
+            if searched - len(head) > most_bytes:
+                self._refuse(too_large(_name(head), "still more", most_bytes))
                 raise EOFError
             self._read_more()
         return index

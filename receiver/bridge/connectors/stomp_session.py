@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from receiver.bridge.connectors import sockets
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.products import Product, product_by_stomp
-from receiver.bridge.connectors.stomp_message import Frame, FrameReader
+from receiver.bridge.connectors.stomp_message import ANSWER_BYTES, Frame, FrameReader
 from receiver.closing import Mutex
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 
@@ -31,8 +31,6 @@ _GRACE = 1.5
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into one."""
 
-_ANSWER_BYTES = 100 << 20
-"""How large the body of an answer may be; an ERROR may have all of a message."""
 _UNKNOWN = Product(name="unknown")
 _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
@@ -42,7 +40,7 @@ class StompSession:
     Whoever asks for something writes by itself."""
 
     def __init__(
-        self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = _ANSWER_BYTES
+        self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = ANSWER_BYTES
     ) -> None:
         first = _first_frame(address, client_id)
         self.address = address
