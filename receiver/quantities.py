@@ -18,8 +18,13 @@ def count(number: int, noun: str = "") -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """`0.32 %`."""
-    return f"{three_digits(100 * part / whole)} %"
+    """`0.32 %`; a share that rounds to nothing, or to all, is `under 0.01 %`, or `over 99.9 %`."""
+    share = three_digits(100 * part / whole)
+    if part and share == "0":
+        share = "under 0.01"
+    elif part < whole and share == "100":
+        share = "over 99.9"
+    return f"{share} %"
 
 
 def three_digits(value: float) -> str:

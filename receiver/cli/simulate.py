@@ -403,7 +403,7 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
     ),
 ) -> None:
     """Write a synthetic log of receipts to try settings on."""
-    if scenario is None and not vectors:
+    if not (scenario or vectors):
         raise SettingsError("--scenario is missing", hint=f"one of {', '.join(SCENARIOS)}")
     plan = ScenarioPlan(
         scenario=scenario or _DEFAULTS.scenario,

@@ -269,7 +269,7 @@ def _grid_chart(analysis: Analysis) -> Chart:
         "the dashed one yours. Point at a cell to see its ids and memory."
     )
     if grid.left_out:
-        caption += f" {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried are left out here."
+        caption += f" Left out here: {count(grid.left_out)} of the {count(len(analysis.settings))} settings tried."
     return Chart(
         "missed",
         "What each setting would have missed",
@@ -328,7 +328,7 @@ def _frontier_table(analysis: Analysis) -> Table:
             (Column("memory"), lambda setting: words.size(setting.peak_ids * analysis.bytes_per_id)),
         ],
         marked=[recommended],
-        note=f"{MARK}recommended" + (f"\n{count(hidden)} more between these are left out." if hidden else ""),
+        note=f"{MARK}recommended" + (f"\nLeft out between these: {count(hidden)}." if hidden else ""),
     )
 
 
@@ -394,7 +394,7 @@ def _domains(analysis: Analysis) -> Table:
         return next((count(figure(each)) for each in domain.settings if each.pair == recommended.pair), "-")
 
     return Table.of(
-        "Domains, most duplicates first" + (f"; {count(more)} more are not shown" if more > 0 else ""),
+        "Domains, most duplicates first" + (f"; {count(more)} more not shown" if more > 0 else ""),
         worst[: words.MOST_DOMAINS],
         [
             (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain, words.LONGEST_NAME)),

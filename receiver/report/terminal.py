@@ -38,6 +38,8 @@ _MOST_CHART_ROWS = 24
 _LEAST_NAME_WIDTH = 12
 _MOST_NAME_WIDTH = 48
 _ANY_WIDTH = 100_000
+_KEPT = {Cells.TEXT: _LEAST_NAME_WIDTH, Cells.NAME: 0, Cells.POLICY: 0}
+"""How many columns of such cells stay at least; all of others."""
 
 # Everything is printed as rich's `Text`: in a plain string it would read `[red]` or `:smile:` as markup.
 
@@ -145,13 +147,13 @@ def _width(table: RichTable, console: Console) -> int:
 def _rich(table: Table) -> RichTable:
     made = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for index, (name, cells, *_) in enumerate(table.columns):
-        whole = [name, *(row[index] for row in table.rows)] if cells in {Cells.FIGURE, Cells.WORD} else []
+        lines = chain(*map(str.splitlines, [name, *(row[index] for row in table.rows)]))
         made.add_column(
             RichText(name),
             justify="right" if cells is Cells.FIGURE else "left",
             no_wrap=cells in {Cells.FIGURE, Cells.WORD, Cells.NAME},
             overflow="ellipsis" if cells is Cells.NAME else "fold",
-            min_width=max((RichText(text).cell_len for text in chain(*map(str.splitlines, whole))), default=None),
+            min_width=max((RichText(line[: _KEPT.get(cells)]).cell_len for line in lines), default=0),
         )
     for index, row in enumerate(table.rows):
         made.add_row(*map(_cell, row), style=_HIGHLIGHT if index in table.marked else "")

@@ -195,7 +195,7 @@ def _without_duplicates(known: Known) -> str:
     if known.facts.log.duplicates or not known.facts.firsts:
         return ""
     marked = known.facts.marked_firsts
-    said = f" But {marked:,} are marked JMSRedelivered: they came before, elsewhere or by another id." if marked else ""
+    said = f" But JMSRedelivered is set on {marked:,}, which came before, elsewhere or by another id." if marked else ""
     return (
         f"No id comes twice in its domain, of {count(known.facts.firsts, 'checked receipt')}.{said} Is unique_message_id the "
         "sender's id, which a resend keeps? If the log is a table with a unique key on the id, the duplicates never got into it. "
@@ -213,9 +213,8 @@ def _crosses_connections(known: Known) -> str:
         most_often = f" (most often first over '{before}', then over '{after}': {most:,})"
     return (
         f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.total():,}. The "
-        f"domain key '{known.key}' can't see them, so they are not among the {known.facts.log.duplicates:,} "
-        f"duplicates counted here{most_often}. If these connections "
-        "compete for one queue, share one domain: --domain destination."
+        f"domain key '{known.key}' can't see them, so they are not among the {count(known.facts.log.duplicates, 'duplicate')} "
+        f"counted here{most_often}. If these connections compete for one queue, share one domain: --domain destination."
     )
 
 
@@ -251,11 +250,11 @@ def _redelivered_flag(known: Known) -> str:
         return ""
     if not facts.unmarked_duplicates and not facts.marked_firsts:
         return ""
-    elsewhere = ": they came before, to another consumer or to none" if facts.marked_firsts else ""
+    elsewhere = ", which came before, to another consumer or to none" if facts.marked_firsts else ""
     return (
         "JMSRedelivered is no substitute for ids here: it is missing on "
-        f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on {facts.marked_firsts:,} first "
-        f"receipts{elsewhere}."
+        f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on "
+        f"{count(facts.marked_firsts, 'first receipt')}{elsewhere}."
     )
 
 
@@ -351,7 +350,7 @@ def _short_window(known: Known) -> str:
     if setting.expiry_us < delivery_us:
         way_out = "E is less than that too, so a redelivery at the peak may be missed: a larger --budget allows for it."
     return (
-        f"At its peak the busiest source sends {setting.window:,} ids in {duration(setting.window * SECOND_US // peak)}, and the "
+        f"At its peak the busiest source sends {count(setting.window, 'id')} in {duration(setting.window * SECOND_US // peak)}, and the "
         f"longest redelivery took {duration(delivery_us)}. {way_out}"
     )
 
@@ -409,7 +408,7 @@ def _status_lines(known: Known) -> str:
     if not lines:
         return ""
     shown = ", ".join(
-        f"{name}={lines[-1].values[name]:g}"
+        f"{name}={lines[-1].values[name]:,.15g}"
         for name in ("rRedel", "rMaxDeliverySecs", "rDupsDet", "rDupIds")
         if name in lines[-1].values
     )

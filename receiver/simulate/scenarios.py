@@ -58,7 +58,7 @@ class ScenarioPlan:
         )
         start_secs = self.start.timestamp()
         _demand("the start must be after the first day of 1970", self.start, met=start_secs >= _DAY_SECS)
-        if start_secs + 2 * self.receipts / self.rate > _LAST_SECS:
+        if 2 * self.receipts > (_LAST_SECS - start_secs) * self.rate:  # exactly, for a quotient has a largest value
             raise SettingsError("such a log would end after the year 9998", hint="a higher rate or an earlier start")
 
 

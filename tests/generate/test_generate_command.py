@@ -59,6 +59,8 @@ def test_help_shows_every_scenario_with_its_line_and_examples():
     ("arguments", "error"),
     [
         (["log.csv", "--scenario", "steady", "--receipts", "0"], SettingsError),
+        (["log.csv", "--scenario", "steady", "--receipts", "9" * 400], SettingsError),
+        (["log.csv", "--scenario", "", "--receipts", "10"], SettingsError),
         (["log.csv", "--scenario", "stedy", "--receipts", "10"], SettingsError),
         (["log.csv", "--scenario", "steady", "--receipts", "10", "--start", "soon"], SettingsError),
         (["log.txt", "--scenario", "steady", "--receipts", "10"], SettingsError),

@@ -266,6 +266,12 @@ def test_no_figure_is_cut_however_narrow_the_terminal_is(width):
     assert both == "both 200 5 s 0 0 6,500 1.66 MB"
 
 
+def test_texts_of_a_table_keep_some_columns_however_narrow_the_terminal_is():
+    text = printed(realistic(), width=40)
+    assert "latest new" in text
+    assert " ActiveMQ " in text
+
+
 @pytest.mark.parametrize("analysis", [large(), realistic()], ids=["large", "narrow"])
 def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
     text = printed(analysis, width=52)

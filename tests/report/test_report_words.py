@@ -7,7 +7,7 @@ from analyses import HOSTILE_TEXTS, large, realistic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.quantities import count, duration, moment, seconds
+from receiver.quantities import count, duration, moment, percent, seconds
 from receiver.report.sizing import frontier, shown_grid, thinned
 from receiver.report.words import compact, of_duplicates, sanitised, size
 from receiver.simulate.figures import SettingFigures
@@ -57,6 +57,8 @@ def test_sizes_and_counts():
     assert [count(1, "receipt"), count(1_234, "receipt")] == ["1 receipt", "1,234 receipts"]
     assert of_duplicates(0, 941) == "none of 941 duplicates"
     assert of_duplicates(3, 941) == "3 of 941 duplicates (0.32 %)"
+    shares = [percent(part, 100_000) for part in (0, 4, 5, 99_949, 99_999, 100_000)]
+    assert shares == ["0 %", "under 0.01 %", "0.01 %", "99.9 %", "over 99.9 %", "100 %"]
 
 
 @given(st.integers(0, 10**17))

@@ -46,7 +46,7 @@ def test_no_duplicates():
     assert "no-duplicates" not in findings_of(pair({}, {}))
     assert "no-duplicates" not in findings_of([Receipt(1), Receipt(2)])
     marked = findings_of([Receipt(1, "a"), Receipt(2, "b", jms_redelivered=True)])["no-duplicates"]
-    assert "But 1 are marked JMSRedelivered" in marked
+    assert "But JMSRedelivered is set on 1, which came before" in marked
 
 
 def times(count, ids):
@@ -201,7 +201,7 @@ def test_duplicates_that_cross_connections(key):
     ]
     text = findings_of(log, key)["crosses-connections"]
     assert "over another connection or receiver: 3." in text
-    assert "the 1 duplicates counted" in text
+    assert "the 1 duplicate counted" in text
     assert "'b1', then over 'b3': 2" in text
     assert "--domain destination" in text
 
@@ -285,7 +285,7 @@ def test_without_digests_nothing_is_said_of_bodies():
     [
         (False, True, None),
         (False, False, "missing on 1 of 1 (100 %) duplicates, and set on 0 first receipts."),
-        (True, True, "missing on 0 of 1 (0 %) duplicates, and set on 1 first receipts: they came before"),
+        (True, True, "missing on 0 of 1 (0 %) duplicates, and set on 1 first receipt, which came before"),
         (True, False, "missing on 1 of 1 (100 %) duplicates, and set on 1"),
     ],
 )
@@ -563,7 +563,7 @@ def test_status_lines_of_the_receiver_itself():
     ("values", "said"),
     [
         ({"rDupIds": 7.0}, "in 1 JMS Status line: at last rDupIds=7; at most 7 ids remembered."),
-        ({"rRedel": 2.0}, "in 1 JMS Status line: at last rRedel=2."),
+        ({"rRedel": 12_345_678.0}, "in 1 JMS Status line: at last rRedel=12,345,678."),
         ({"rx": 5.0}, "in 1 JMS Status line: no duplicates."),
     ],
 )
