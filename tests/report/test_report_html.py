@@ -119,6 +119,9 @@ def test_a_present_setting_that_one_tier_barely_makes_is_told_so():
     of_expiry = of_kind(realistic(), Kind.PRESENT, SettingFigures(97, 1_000_000, 941, 0, 100))
     assert f"The expiry {short}: that takes E = 2.4 s." in answers(of_expiry)[3]
     assert "alone" not in answers(of_kind(realistic(), Kind.PRESENT, SettingFigures(97, 2_400_000, 941, 0, 100)))[3]
+    barely = of_kind(realistic(), Kind.PRESENT, SettingFigures(97, 2_403_000, 941, 0, 100))
+    barely = replace(barely, evidence=replace(barely.evidence, expiry_need_us=2_403_111))
+    assert f"The expiry {short}: that takes E = 2.403111 s." in answers(barely)[3]
 
 
 def test_what_changes_stands_beside_what_is_set():

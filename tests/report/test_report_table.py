@@ -10,7 +10,8 @@ from analyses import advised, empty, hostile, large, of_kind, realistic, setting
 from rich.cells import cell_len
 from rich.console import Console
 
-from receiver.report.sizing import analysis_document
+from receiver.report.document import Chart
+from receiver.report.sizing import analysis_document, frontier
 from receiver.report.terminal import print_document
 from receiver.simulate.figures import Finding, Grade, Kind
 
@@ -279,6 +280,18 @@ def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
     assert "> 500" in text
     assert "> recommended" in text
     assert "W \\ E" not in text
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_a_frontier_leaves_out_is_counted(at):
+    """Whether it shows the recommended setting anyway, or beside the others."""
+    best = frontier(large().settings)
+    advised = large().recommendation
+    advised = replace(advised, sized=replace(advised.sized, setting=best[at]))
+    contents = [block.content for block in analysis_document(replace(large(), recommendation=advised)).blocks]
+    shown = next(each.instead for each in contents if isinstance(each, Chart) and each.instead)
+    assert len(shown.rows) == 20 + at
+    assert f"Left out between these: {len(best) - len(shown.rows)}." in shown.note
 
 
 @pytest.mark.parametrize("width", [80, 120])

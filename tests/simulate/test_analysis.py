@@ -62,6 +62,10 @@ def test_the_figures_of_the_log(log, key):
     assert figures.redelivered == sum(receipt.jms_redelivered for receipt in log)
 
 
+def test_the_busiest_second_is_of_one_source():
+    assert analysed([Receipt(1, "a", "s"), Receipt(2, "b", "t"), Receipt(3, "c", "t")]).peak_per_second == 2
+
+
 def test_a_source_whose_duplicates_come_at_once_needs_some_expiry():
     analysis = analysed([Receipt(1, "a"), Receipt(1, "a")])
     assert [source.expiry_need_us for source in analysis.sources] == [analysis.evidence.expiry_need_us] == [1]

@@ -94,7 +94,10 @@ def at(times_us):
 
 
 SECONDS = [NOW_US + SECOND_US * n for n in range(200)]
+EARLY = [Receipt(time_us, f"early {time_us}") for time_us in SECONDS[:2]]
 SHARED = [Receipt(NOW_US + n, "NULL" if n % 3 == 0 else f"{n}") for n in range(330)]
+RARELY = [Receipt(NOW_US + n, f"{n % 10_205}") for n in range(20_303)] + [Receipt(NOW_US + 20_303, "0")] * 100
+"""Of its 10,198 duplicates, just a hundredth are of one id."""
 ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
 
 
@@ -102,6 +105,7 @@ ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
     ("id_", "log", "said", "others"),
     [
         ("one-id", SHARED, "One id alone makes 109 of 109 (100 %) duplicates", [SHARED[:300], times(300, 200)]),
+        ("one-id", RARELY, "One id alone makes 101 of 10,198 (0.99 %) duplicates", [[*RARELY, *RARELY[1:3]]]),
         (
             "ids-anew",
             ANEW,
@@ -133,6 +137,12 @@ ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
             at(SECONDS[::-1]),
             "200 of 201 (99.5 %) of those checked have a time before the latest one of their domain, by up to 3 min 19 s.",
             [at(SECONDS[:61][::-1] * 2), at(SECONDS)],
+        ),
+        (
+            "out-of-order",
+            [*at(SECONDS[:197]), *EARLY],
+            "2 of 200 (1 %) of those checked have a time before",
+            [[*at(SECONDS[:198]), *EARLY]],
         ),
     ],
 )
@@ -204,6 +214,13 @@ def test_duplicates_that_cross_connections(key):
     assert "the 1 duplicate counted" in text
     assert "'b1', then over 'b3': 2" in text
     assert "--domain destination" in text
+
+
+def test_of_crossings_that_are_as_many_the_last_by_name_is_named():
+    """Else engines that count them in another order would differ."""
+    log = [Receipt(1, id_, connection_id=over) for id_, over in zip("xyxy", ("b1", "b2", "b3", "b4"), strict=True)]
+    for crossed in (log, [log[1], log[0], log[3], log[2]]):
+        assert "'b2', then over 'b4': 1" in findings_of(crossed)["crosses-connections"]
 
 
 def test_a_crossing_within_a_connection_names_none():
@@ -476,6 +493,13 @@ def test_a_window_that_a_redelivery_outlasts_at_the_peak():
     assert "short-window" not in findings_of([*calm, again._replace(unique_message_id="1")])
 
 
+@pytest.mark.parametrize(("receipts", "is_short"), [(400, False), (401, True)])
+def test_a_window_that_a_redelivery_just_doesnt_outlast(receipts, is_short):
+    log = [Receipt(SECOND_US + n, f"{n}") for n in range(receipts)]
+    again = Receipt(6 * SECOND_US, "0", jms_redelivered=True, jms_timestamp_ms=1_000)
+    assert ("short-window" in findings_of([*log, again])) is is_short
+
+
 def test_a_sender_that_took_over():
     log = [Receipt(1, "a", "old"), Receipt(2, "b", "old"), Receipt(3, "a", "new"), Receipt(4, "a", "new")]
     assert "from another source: 1 of 2 (50 %)" in (text := findings_of(log)["other-sources"])
@@ -497,6 +521,7 @@ def test_senders_that_dont_say_who_they_are():
 
     assert "together they need W = 180" in findings_of(log(says=False))["shared-window"]
     assert "shared-window" not in findings_of(log(says=True))
+    assert ["shared-window" in findings_of(times(ids + 1, ids)) for ids in (100, 101)] == [False, True]
     both = findings_of(
         [*log(says=False), *(each._replace(unique_message_id=f"x{each.unique_message_id}") for each in log(says=True))]
     )

@@ -169,6 +169,15 @@ def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
     assert [half.window for half in log.facts.halves] == [20, 24]
 
 
+@pytest.mark.parametrize(("gap_us", "bursts"), [(SECOND_US, 1), (SECOND_US + 1, 10)])
+def test_a_burst_goes_on_behind_a_cut_as_long_as_no_pause_is_longer_than_a_second(gap_us, bursts):
+    rows = [Row(number, f"id{number}") for number in range(10)]
+    rows += [Row(SECOND_US + gap_us * number, f"id{number}") for number in range(10)]
+    with written([File("csv", rows)]) as paths:
+        log = in_chunks(paths, Question("default"), Cutting(rows_per_unit=1000, chunks_per_domain=4))
+    assert (log.plan.chunks, log.facts.bursts) == (4, bursts)
+
+
 def test_a_second_that_a_cut_parts_is_not_taken_for_a_busier_one_before():
     times = [*range(10), *range(SECOND_US, SECOND_US + 6), *(SECOND_US * number for number in range(2, 12))]
     cutting = Cutting(rows_per_unit=1000, chunks_per_domain=2)
