@@ -194,7 +194,8 @@ def simulate(
     judged = analysis.settings[0] if question.single else analysis.recommendation.setting
     if judged.missed <= fail_on_missed:
         return 0
-    print(f"{judged.missed:,} duplicates missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
+    missed = count(judged.missed, "duplicate")
+    print(f"{missed} missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
     return _MISSED_TOO_MANY
 
 
@@ -328,7 +329,8 @@ def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSett
     size_bytes = parse_budget_bytes(budget)
     if size_bytes < _LEAST_BUDGET_BYTES and budget.strip().isdecimal():
         print(
-            f"note: --budget {budget} is {size_bytes:,} bytes; for megabytes write {budget.strip()}MB", file=sys.stderr
+            f"note: --budget {budget} is {count(size_bytes, 'byte')}; for megabytes write {budget.strip()}MB",
+            file=sys.stderr,
         )
     return replace(settings, budget_bytes=size_bytes)
 

@@ -164,10 +164,8 @@ def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
     if not analysis.log.duplicates:
         return
     if evidence.expiry_need_us:
-        times = three_digits(evidence.span_us / evidence.expiry_need_us)
-        yield Text(
-            f"The log is {times} times as long as its longest repeat needs, {duration(evidence.expiry_need_us)}."
-        )
+        times = f"{three_digits(evidence.span_us / evidence.expiry_need_us)} times ".removeprefix("1 times ")
+        yield Text(f"The log is {times}as long as its longest repeat needs, {duration(evidence.expiry_need_us)}.")
     yield _curve(analysis, 0, "W alone (E = 0)", "window W", word=count, exact=count)
     yield _curve(analysis, 1, "E alone (W = 0)", "expiry E", word=duration, exact=seconds)
 

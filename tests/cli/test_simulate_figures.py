@@ -134,6 +134,7 @@ def test_fail_on_missed_still_prints(simulate, tmp_path, setting, allowed, statu
     (tmp_path / "a.csv").write_text(LOG)
     ran = simulate("a.csv", *setting, "--fail-on-missed", allowed, "--json")
     assert ran.status == status
+    assert ran.err == "1 duplicate missed, 0 allowed by --fail-on-missed\n" * status
     assert json.loads(ran.out)["log"]["duplicates"] == 1
 
 

@@ -105,10 +105,11 @@ def test_the_grade_is_in_words_and_has_its_colour(grade):
 
 
 @pytest.mark.slow
-def test_a_repeat_that_needs_next_to_nothing():
+@pytest.mark.parametrize(("span_us", "times"), [(249_000_000, "249,000,000 times "), (1, "")])
+def test_a_repeat_that_needs_next_to_nothing(span_us, times):
     """As one that comes a year later does, where no id came between."""
-    evidence = replace(realistic().evidence, expiry_need_us=1, span_us=249_000_000)
-    said = "The log is 249,000,000 times as long as its longest repeat needs, 1 µs."
+    evidence = replace(realistic().evidence, expiry_need_us=1, span_us=span_us)
+    said = f"The log is {times}as long as its longest repeat needs, 1 µs."
     assert said in answers(replace(realistic(), evidence=evidence))[1]
 
 
