@@ -45,11 +45,20 @@ SETTINGS = st.builds(
 
 IN_THE_TIME_QUEUE_ALONE = [(0, "z", "s"), (1, "a", "s"), (10, "b", "s"), (10, "u", "t"), (11, "c", "s"), (11, "d", "s")]
 """Of three chunks the last begins with W = 1 and E = 5 us, and remembers z: the clock is that of a."""
+JUST_AS_OLD_AS_E = [
+    (0, "a", "s"),
+    (0, "b", "s"),
+    (9, "c", "s"),
+    (9, "c", "s"),
+    *((9, source, source) for source in "tuvw"),
+]
+"""Of two chunks the second begins with W = 1 and E = 9 us, and remembers a: the clock is that of the c which was replaced."""
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
 @cases(30)
 @example([Row(*row) for row in IN_THE_TIME_QUEUE_ALONE], 3, Setting(1, 5, 0, 0))
+@example([Row(*row) for row in JUST_AS_OLD_AS_E], 2, Setting(1, 9, 0, 0))
 def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks, setting):
     window, expiry_us = setting.window, setting.expiry_us
     with written([File("csv", rows)]) as paths:
