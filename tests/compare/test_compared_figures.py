@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 from compared_logs import PLAIN, RGMID, SEQUENCE, by_id, judged, logs
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from receiver.compare import Cause, Dispute
-from receiver.compare.engine import compare_policies
+from receiver.compare.engine import bytes_per_id, compare_policies
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
 from receiver.policies.names import stated_policies, unasked
@@ -101,7 +101,20 @@ def test_counts_and_causes_are_those_of_the_verdicts(case, key):
         assert figures.peak_ids == sum(domain.peak_ids[index] for domain in comparison.domains)
 
 
+MANY_WAYS = [
+    *[Receipt(9), Receipt(9, "first")],
+    *(
+        Receipt(0, id_)
+        for number, between in enumerate([1] * 11 + list(range(2, 13)))
+        for id_ in (f"{number}", *(f"{number}.{other}" for other in range(between)), f"{number}")
+    ),
+]
+"""Rings of 1 to 13 slots disagree on it in twelve ways, the first of them eleven times. Its clock was set back, and not all has an
+id."""
+
+
 @given(CASES, SEVERAL)
+@example((MANY_WAYS, [f"artemis:id_cache_size={size}" for size in range(1, 14)]), "default")
 @cases(200)
 def test_disputes_are_the_receipts_on_which_policies_differ(case, key):
     log, texts = case
@@ -277,6 +290,13 @@ def test_one_rule_has_one_row_unless_both_of_its_names_are_asked_for():
 def test_bytes_that_cannot_be_meant_are_refused(sizes):
     with pytest.raises(SettingsError, match="memory_bytes_per_id"):
         CompareSettings(memory_bytes_per_id=sizes)
+
+
+def test_settings_overrule_the_bytes_that_a_policy_declares(monkeypatch):
+    perfect = policy("perfect")
+    monkeypatch.setattr(type(perfect), "declaration", replace(perfect.declaration, memory_bytes_per_id=7))
+    assert bytes_per_id(perfect, CompareSettings(memory_bytes_per_id={})) == 7
+    assert bytes_per_id(perfect, CompareSettings(memory_bytes_per_id={"perfect": 9})) == 9
 
 
 def test_a_settings_file_that_lacks_a_policy_is_refused():

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from receiver.message import ReceiptRow
 from receiver.policies import ArtemisIdCache
 from tests.policies.cases import KINDS
 from tests.policies.test_durability import Store
@@ -45,6 +46,15 @@ def test_a_smaller_ring_keeps_the_newest_places_and_their_ids():
     assert verdicts(smaller, "ab") == ["duplicate", "duplicate"]
     assert smaller.sizes == (2, 0)
     assert verdicts(smaller.restarted(0), "aa") == ["new", "new"]
+
+
+def test_what_others_have_accepted_ends_a_transaction_that_nobody_commits():
+    """It is of a batch that took nothing, so that nobody threw the ring away."""
+    cache = ArtemisIdCache(3)
+    cache.begin_transaction()
+    cache.replay([ReceiptRow(1, 0, None, None, "a", policy_state=1)], None)
+    cache.begin_transaction()
+    assert verdicts(cache, "a") == ["duplicate"]
 
 
 def test_an_id_that_never_comes_to_rest_does_not_keep_rows_for_ever():
