@@ -204,18 +204,22 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
     theirs.close()
     end: End | None = None
     refused: SettingsError | None = None
-    with ours, suppress(EOFError, ConnectionError):
-        while end is None and refused is None:
-            if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
-                world.note(Struck(_idle(), ""))
-                process.kill()
-            what, *arguments = ours.recv()
-            if what == "end":
-                end = End(*arguments)
-            elif what == "refused":
-                refused = arguments[0]
-            else:
-                ours.send(getattr(world, what)(*arguments))
+    try:
+        with ours, suppress(EOFError, ConnectionError):
+            while end is None and refused is None:
+                if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
+                    world.note(Struck(_idle(), ""))
+                    process.kill()
+                what, *arguments = ours.recv()
+                if what == "end":
+                    end = End(*arguments)
+                elif what == "refused":
+                    refused = arguments[0]
+                else:
+                    ours.send(getattr(world, what)(*arguments))
+    except BaseException:  # nobody would answer it, and Python waits for its processes as it ends
+        process.kill()
+        raise
     process.join()
     if refused is not None:
         raise refused

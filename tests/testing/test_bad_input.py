@@ -1,6 +1,7 @@
 """What is said of programs that the kit can't judge, and of arguments that it can't take."""
 
 import asyncio
+import multiprocessing
 import sys
 import warnings
 from contextlib import suppress
@@ -252,6 +253,17 @@ def test_arguments_that_it_cannot_take(arguments, options, error):
         warnings.simplefilter("ignore", NoDatabaseWarning)
         with pytest.raises(SettingsError, match=error):
             check_exactly_once(*arguments, **options)
+
+
+def test_no_process_is_left_where_a_body_cannot_be_made():
+    def fails(_):
+        raise KeyError("body")
+
+    with pytest.raises(KeyError):
+        check_exactly_once(lambda broker: broker.receive(1), list, kill=True, body=fails)
+    for child in multiprocessing.active_children():
+        child.join(5)
+        assert child.exitcode is not None
 
 
 def test_no_check_within_a_check_or_an_event_loop(checked):
