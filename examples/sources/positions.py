@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from receiver.bridge import Advance, Closing, Delivery, Message
+from receiver.bridge import Advance, Delivery, Message
 
 EVENTS = [Message(body=str(number).encode()) for number in range(10)]
 
 
-class EventSource(Closing):
+class EventSource:
     positions_of = "events"
 
     def start(self, positions) -> None:

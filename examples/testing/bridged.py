@@ -6,7 +6,7 @@ from typing import Any
 from consumer import PAY
 from sqlalchemy import Connection
 
-from receiver.bridge import Closing, Delivery, Message, Origin, Received, open_bridge
+from receiver.bridge import Delivery, Message, Origin, Received, open_bridge
 from receiver.testing import FlakyBroker
 
 
@@ -15,7 +15,7 @@ def pay(message: Received, connection: Connection) -> None:
     connection.execute(PAY, {"reference": message.unique_message_id})
 
 
-class FlakySource(Closing):
+class FlakySource:
     """What the bridge asks of a broker's client."""
 
     def __init__(self, broker: FlakyBroker) -> None:

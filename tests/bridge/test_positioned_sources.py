@@ -25,7 +25,7 @@ class Log:
         self.sources = []
 
 
-class LogSource(Closing):
+class LogSource:
     positions_of = "log"
 
     def __init__(self, log, on_taken=lambda: None):

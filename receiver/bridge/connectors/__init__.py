@@ -105,10 +105,6 @@ class Source(Protocol):
     def close(self) -> None:
         """Close the connection. The broker delivers again what isn't acknowledged. Never raises."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
-
 
 @runtime_checkable
 class PipelinedSource(Source, Protocol):
@@ -170,9 +166,21 @@ class Sink(Protocol):
     def close(self) -> None:
         """Close the connection. Never raises."""
 
+
+class _Closed(Protocol):
+    """Is closed as its `with` block is left. Who implements `Source` or `Sink` needn't offer that."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *_error: object) -> None: ...
+
+
+class OpenSource(Source, _Closed, Protocol):
+    """A `Source` for a `with` block."""
+
+
+class OpenSink(Sink, _Closed, Protocol):
+    """A `Sink` for a `with` block."""
 
 
 class TurnForgottenError(BrokerError):
@@ -234,10 +242,6 @@ class TurnSink(Protocol):
     def close(self) -> None:
         """Close the connection. Never raises."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
-
 
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
@@ -253,7 +257,7 @@ def source_of(
     max_body_bytes: int | None = None,
     durable: bool = True,
     most_ahead: int | None = None,
-) -> Source:
+) -> OpenSource:
     """A source that is connected to an address.
 
     Args:
@@ -279,7 +283,7 @@ def source_of(
     return way_from(address, max_body_bytes)(**more)
 
 
-def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[Source]:
+def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[OpenSource]:
     """What makes a source, connected, each time it is called; it may be given `most_ahead`."""
     if max_body_bytes is None:
         max_body_bytes = BridgeSettings().max_body_bytes
@@ -320,12 +324,12 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
             )
 
 
-def sink_of(address: BrokerAddress | str) -> Sink:
+def sink_of(address: BrokerAddress | str) -> OpenSink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
     return way_to(address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address))()
 
 
-def way_to(address: BrokerAddress) -> Way[Sink]:
+def way_to(address: BrokerAddress) -> Way[OpenSink]:
     """What makes a sink, connected, each time it is called."""
     return _way_to(address, lambda at: connectors_of(at).sink(at))
 
@@ -350,8 +354,8 @@ def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
 class Connectors(NamedTuple):
     """What there is for a protocol."""
 
-    source: Callable[..., Source]
-    sink: Callable[..., Sink]
+    source: Callable[..., OpenSource]
+    sink: Callable[..., OpenSink]
     identity_at: Callable[[BrokerAddress], str]
     """What all nodes of a cluster have in common: the product or, with Kafka, the cluster itself."""
 
