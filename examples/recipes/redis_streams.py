@@ -1,7 +1,7 @@
-"""Redis Streams. Each consumer has a name of its own, and the same one when it starts again.
+"""Redis Streams. Make the group first: `XGROUP CREATE orders receivers 0 MKSTREAM`.
 
-`XAUTOCLAIM` takes over the messages of one that doesn't. Without `appendonly yes` and `appendfsync always`, Redis may lose what it has
-confirmed.
+Each consumer has a name of its own, and the same one when it starts again. `XAUTOCLAIM` takes over the messages of one that
+doesn't. Without `appendonly yes` and `appendfsync always`, Redis may lose what it has confirmed.
 """
 
 import redis

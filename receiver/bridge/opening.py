@@ -205,7 +205,7 @@ def _name_of(function: Callable[..., object]) -> str:
     name: str | None = getattr(function, "__qualname__", None)
     if name is None or name.endswith("<lambda>"):
         raise SettingsError(
-            f"{function!r:.200} has no name by which the store could know it", hint="give PythonTarget(NAME, function)"
+            f"{function!r:.200} has no name by which the store could know it", hint="give a function made by def"
         )
     return f"python:{function.__module__}:{name}"
 
