@@ -128,9 +128,9 @@ def _effects(program: Program, name: str) -> Counter[str]:
     if inspect.isawaitable(given):
         given = asyncio.run(_awaited(given))
     if program.is_once and isinstance(given, AbstractSet | Mapping):
-        raise SettingsError(
-            f"effects() gives a {type(given).__name__}, which can't show that an effect stands twice",
-            hint="give a list with an id for each effect",
+        warnings.warn(
+            f"effects() gives a {type(given).__name__}, which can't show that an effect stands twice: give a list",
+            stacklevel=2,
         )
     ids = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
     if not isinstance(ids, list) or not all(isinstance(id_, str) for id_ in ids):

@@ -243,8 +243,6 @@ def test_a_consumer_whose_call_does_nothing(consume, error, kill):
         ((lambda broker: broker.receive("5"), list), {}, "1 or more, not '5'"),
         ((print, lambda: [17]), {}, r"effects\(\) must give the unique_message_id .* not \[17\]"),
         ((print, lambda: "17"), {}, "as text, not '17'"),
-        ((print, lambda: {"17"}), {}, "gives a set, which can't show that an effect stands twice"),
-        ((print, lambda: {"17": 2}), {}, "gives a dict, which can't show"),
         ((print, lambda: None), {}, "as text, not None"),
     ],
 )
@@ -253,6 +251,15 @@ def test_arguments_that_it_cannot_take(arguments, options, error):
         warnings.simplefilter("ignore", NoDatabaseWarning)
         with pytest.raises(SettingsError, match=error):
             check_exactly_once(*arguments, **options)
+
+
+@pytest.mark.parametrize("effects", [set, dict])
+def test_effects_that_cannot_stand_twice_are_warned_of(effects):
+    with (
+        pytest.warns(UserWarning, match=f"gives a {effects.__name__}, which can't show"),
+        pytest.raises(AssertionError),
+    ):
+        check_exactly_once(print, effects)
 
 
 def test_no_process_is_left_where_a_body_cannot_be_made():
