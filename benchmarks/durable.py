@@ -69,8 +69,8 @@ def durable(scale: float) -> Iterator[Comparison]:
             yield from _speed(database, scale)
         yield from _one_by_one(on_a_disk(server), scale)
         for database in (SQLITE, server):
-            yield _recorded(database, 1_000, scaled(50_000, scale), scale)
-            yield _recorded(database, 100, scaled(50_000, scale), scale)
+            for batch_size in (1_000, 100):
+                yield _recorded(database, batch_size, scale)
         for database in (SQLITE, server):
             yield from _many_ids(database, scale)
         for database in (SQLITE, server):
@@ -128,9 +128,9 @@ def _written(
     )
 
 
-def _recorded(database: Database, batch_size: int, count: int, scale: float) -> Comparison:
+def _recorded(database: Database, batch_size: int, scale: float) -> Comparison:
     """A receiver that records what it receives, against one that doesn't; about one file is finished in each turn."""
-    window, turns = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1)
+    window, turns, count = scaled(_USUAL, scale), scaled(_TURNS, scale, least=1), scaled(50_000, scale)
     more = turns * count
     with database.new_url() as url, database.new_url() as plain_url, TemporaryDirectory() as folder:
         record = Recording(folder, rotate_bytes=count * _RECORDED_BYTES)

@@ -26,16 +26,16 @@ from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget, SinkTarget, TurnTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named, imported
+from receiver.durable.opening import MEMORY, check_concurrent
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
 from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker
 from receiver.settings import IdReuse, checked_id_reuse
-from receiver.store.databases import database_of, store_url
+from receiver.store.databases import store_url
 from receiver.store.inbox import Inbox
 
-_MEMORY = "memory://"
 _RING = "is both source and target, so each message would come back"
 _MIXED = "is for messages and for duplicates, so nobody could tell them apart"
 _MOST_AT_ONCE = 50
@@ -84,7 +84,7 @@ def open_bridge(
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
     _check(from_, to, store, options)
-    address = store if store is not None and options.mode.keeps else _MEMORY
+    address = store if store is not None and options.mode.keeps else MEMORY
     with ExitStack() as opened:
         ids = _with_function(options.ids)
         targets = [_target(to, options, options.to_password)]
@@ -235,7 +235,7 @@ def _check(from_: object, to: object, store: str | None, options: BridgeOptions)
             raise SettingsError(f"the {part} id is empty", hint=f"leave it out, or give a name (--{part}-id)")
     if options.policy is not None:
         _check_policy(options.policy)
-    if mode.keeps and store in {None, _MEMORY}:
+    if mode.keeps and store in {None, MEMORY}:
         raise SettingsError(
             f"{mode} needs a store that outlives its process",
             hint="--store sqlite:///receiver.db, or --mode BEST_EFFORT",
@@ -252,7 +252,7 @@ def _check_policy(text: str) -> None:
 def _check_targets(targets: Sequence[Target], address: str, options: BridgeOptions) -> None:
     mode = options.mode
     for target in targets:
-        if isinstance(target, FileTarget) and address != _MEMORY and target.is_store(store_url(address)):
+        if isinstance(target, FileTarget) and address != MEMORY and target.is_store(store_url(address)):
             raise SettingsError(f"{target.name} is the store", hint="name another file for the messages")
         if isinstance(target, PythonTarget) and target.takes_part and not mode.keeps:
             raise SettingsError(
@@ -283,7 +283,7 @@ def _check_consumers(store: str | None, options: BridgeOptions) -> None:
             "bodies aren't compared before a message is handed on", "leave out --id-reuse deliver"
         )
     try:
-        database_of(store_url(store or _MEMORY)).check_concurrent()
+        check_concurrent(store or MEMORY)
     except SettingsError as error:
         raise _unfit_for_consumers(error.message, "--store postgresql://USER@HOST/DATABASE") from error
 
