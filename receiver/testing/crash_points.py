@@ -29,8 +29,8 @@ _LOST = "the connection is lost (a fault by receiver.testing)"
 _OVER = "this run of the program is over"
 _MOST_CALLS_AFTERWARDS = 100
 """How often a program that catches its own crash may call. Then the broker has no more messages for it."""
-_CURSORS = "receiver.testing"
-"""In `info` of a connection: its cursors. One that is half read would keep SQLite's lock as long as it lives."""
+_USE = "receiver.testing"
+"""In `info` of a connection: its `_Use`."""
 _SHOWN_STATEMENT = 40
 _NO_PROGRAM = ("<", str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 """How the names of files begin whose code isn't the program's."""
@@ -42,6 +42,17 @@ _EVENTS = {
 
 class ProgramCrash(BaseException):
     """The program under test crashes here. It is no `Exception`, for no program goes on after its own crash."""
+
+
+class _Use:
+    """What the program does with a connection."""
+
+    def __init__(self) -> None:
+        self.thread = threading.current_thread()
+        """The thread that used it last."""
+        self.is_executing = False
+        self.cursors: weakref.WeakSet[Any] = weakref.WeakSet()
+        """One that is half read would keep SQLite's lock as long as it lives."""
 
 
 class Run:
@@ -70,8 +81,8 @@ class Run:
         self._calls_afterwards = 0
         self._due: dict[int, Strike] = {}
         """What is to go wrong with calls once they are made."""
-        self._proxies: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._records: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._proxies: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
+        self._records: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         """Connections in use, and those that pools hold."""
         self._threads_before = set(threading.enumerate())
 
@@ -117,14 +128,23 @@ class Run:
         raise self.crash
 
     def cut_connections(self) -> None:
-        """Cut all connections that the program made, as the system does for a process that has died."""
-        for proxy in list(self._proxies):
-            if proxy.is_valid:
+        """Cut all connections that the program made, as the system does for a process that has died.
+
+        One in the hands of another thread is rolled back only, for Python may crash if it is closed in a call to SQLite.
+        That thread's next call ends it.
+        """
+        valid = [proxy for proxy in _living(self._proxies) if proxy.is_valid]
+        for proxy in sorted(valid, key=_is_elsewhere):  # ours first, for others may wait for them
+            if not _is_elsewhere(proxy):
                 _undo(proxy)
-            if proxy.is_valid:  # still: another thread may have given it up meanwhile
-                proxy.invalidate()
-        for record in list(self._records):
-            record.invalidate()
+                if proxy.is_valid:  # still: another thread may have given it up meanwhile
+                    proxy.invalidate()
+            elif not _use(proxy).is_executing:
+                with suppress(Exception):
+                    proxy.rollback()
+        for record in _living(self._records):
+            if not record.in_use:
+                record.invalidate()
 
     def end(self) -> None:
         """Threads of the program that go on may call nothing from now on."""
@@ -145,18 +165,22 @@ class Run:
             self.meet(strike)
 
     def checkout(self, _: Any, record: Any, proxy: Any) -> None:
-        self._records.add(record)
-        self._proxies.add(proxy)
+        self._records[record] = self._proxies[proxy] = None
+        _use(proxy).thread = threading.current_thread()
 
     def before_cursor_execute(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
+        use = _use(connection)
+        use.thread = threading.current_thread()
         if not connection.dialect.is_async:  # whose cursors read all at once
-            connection.info.setdefault(_CURSORS, weakref.WeakSet()).add(cursor)
+            use.cursors.add(cursor)
         strike = self.strike(_shortened(statement), is_database=True)
         if strike and strike.when == "before":
             self._meet_at_statement(connection, strike)
         self._set_due(cursor, strike)
+        use.is_executing = True
 
     def after_cursor_execute(self, connection: Connection, cursor: Any, *_: Any) -> None:
+        _use(connection).is_executing = False
         if strike := self._due.pop(id(cursor), None):
             self._meet_at_statement(connection, strike)
 
@@ -180,6 +204,8 @@ class Run:
             self._meet_at_end(connection, strike)
 
     def handle_error(self, context: ExceptionContext) -> None:
+        if context.connection and not context.connection.closed and not context.connection.invalidated:
+            _use(context.connection).is_executing = False
         if context.original_exception in self.losses:
             context.is_disconnect = True
 
@@ -248,9 +274,25 @@ def _undo(proxy: PoolProxiedConnection) -> None:
 
     Unlike a cut, a rollback is waited for. A server notices a moment later that a connection is gone.
     """
-    for end in (*[cursor.close for cursor in proxy.info.get(_CURSORS, ())], proxy.rollback):
+    for end in (*[cursor.close for cursor in _use(proxy).cursors], proxy.rollback):
         with suppress(Exception):  # it may be lost already
             end()
+
+
+def _use(connection: Connection | PoolProxiedConnection) -> _Use:
+    use: _Use = connection.info.setdefault(_USE, _Use())
+    return use
+
+
+def _is_elsewhere(proxy: PoolProxiedConnection) -> bool:
+    """Whether another thread uses it."""
+    thread = _use(proxy).thread
+    return thread.is_alive() and thread is not threading.current_thread()
+
+
+def _living(objects: weakref.WeakKeyDictionary[Any, None]) -> list[Any]:
+    """Those that exist still. No loop over the dictionary itself: another thread may add to it."""
+    return [each for reference in objects.keyrefs() if (each := reference()) is not None]
 
 
 def this_task() -> object:

@@ -1,5 +1,6 @@
 """What the crash of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -161,6 +162,31 @@ def test_a_crash_as_it_connects_is_no_exception(checked_on_sqlite):
             with_an_inbox(broker, shop)
 
     checked_on_sqlite(consume, max_examples=1)
+
+
+def test_a_crash_lets_other_threads_end_their_calls(checked_on_sqlite):
+    """SQLite, and Python with it, doesn't survive that a connection is closed while a thread reads from it."""
+    count = text("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000) SELECT i FROM n")
+
+    def consume(broker, shop):
+        engine = shop.opened(connect_args={"timeout": 10})
+
+        def read():
+            with engine.connect() as connection:
+                connection.execute(count).fetchmany(1000)
+                connection.execute(text(f"SELECT sum(i) FROM ({count})")).all()  # noqa: S608
+
+        with ThreadPoolExecutor(2) as threads:
+            while messages := broker.receive(2):
+                reading = [threads.submit(read) for _ in range(2)]
+                with engine.begin() as connection:
+                    for message in messages:
+                        take(connection, message)
+                broker.acknowledge(messages)
+                for each in reading:
+                    each.result()
+
+    checked_on_sqlite(consume, max_examples=3)
 
 
 @pytest.mark.slow
