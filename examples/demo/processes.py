@@ -38,6 +38,7 @@ _LEAST_JAVA = 17
 _JAVA_ANSWERS_SECS = 30
 _LAST_LINES = 5
 _MAVEN = ("mvn", "--batch-mode", "--quiet")
+_interrupted = threading.Event()
 _ENDINGS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 
 
@@ -315,12 +316,22 @@ def interruptible() -> Iterator[None]:
     """
 
     def interrupt(_number: int, _frame: Any) -> None:
+        _interrupted.set()
         for ending in _ENDINGS:
             signal.signal(ending, signal.SIG_IGN)
         raise KeyboardInterrupt
 
-    with _handled_by(interrupt):
-        yield
+    try:
+        with _handled_by(interrupt):
+            yield
+    finally:
+        _interrupted.clear()
+
+
+def check_interrupted() -> None:
+    """Raise `KeyboardInterrupt` again if it was lost: Python ignores one that is raised in a finalizer or a callback."""
+    if _interrupted.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from examples.demo.artemis import VERSION, Broker, new_broker
-from examples.demo.processes import HOST, ChildProcess, Say
+from examples.demo.processes import HOST, ChildProcess, Say, check_interrupted
 from examples.demo.sender import Sent, message_id, sent_by
 from receiver.bridge.options import Mode
 from receiver.durable.audit import look
@@ -218,6 +218,7 @@ class _Supervisor:
 
     def _look_around(self) -> None:
         """Notice which processes have crashed, and start those again that are due."""
+        check_interrupted()
         for name, child in self._children.items():
             status = None if name in self._restarts else child.ended()
             if status is None:

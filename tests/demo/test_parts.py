@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.demo import processes
-from examples.demo.processes import ChildProcess, free_ports, interruptible, uninterrupted
+from examples.demo.processes import ChildProcess, check_interrupted, free_ports, interruptible, uninterrupted
 from examples.demo.sender import Sent, note, sent_by
 from examples.demo.supervisor import DemoOutcome, DemoPlan, Effects, kills
 from receiver.bridge.options import Mode
@@ -109,6 +109,23 @@ def test_a_signal_waits_for_what_must_not_be_interrupted():
     with pytest.raises(KeyboardInterrupt):
         reach_the_end()
     assert reached == ["the end of it"]
+
+
+def test_an_interrupt_that_python_ignores_is_raised_again(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda raised: ignored.append(raised.exc_type))
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    with interruptible():
+        Finalized()
+        assert ignored == [KeyboardInterrupt]
+        with pytest.raises(KeyboardInterrupt):
+            check_interrupted()
+    with interruptible():
+        check_interrupted()
 
 
 def test_a_second_signal_does_not_interrupt_the_cleaning_up():
