@@ -42,7 +42,7 @@ _DURABLE = {
 
 
 def __getattr__(name: str) -> Any:
-    # The durable receiver needs SQLAlchemy, for which who only wants the detector shouldn't have to wait.
+    # The durable receiver needs SQLAlchemy, which takes long to import. Programs that only use the detector needn't wait.
     if name not in _DURABLE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"receiver.durable.{_DURABLE[name]}"), name)

@@ -1,4 +1,4 @@
-"""What is closed as its `with` block is left, a lock that an interrupt lets go of, and a folder whose names the disk is to keep."""
+"""Objects that a `with` block closes, a lock that no interrupt leaves locked, and the syncing of a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn, Self
 
 
 class Closing(ABC):
-    """The base of whatever is closed as its `with` block is left."""
+    """Base class of objects that the end of a `with` block closes."""
 
     @abstractmethod
     def close(self) -> None:

@@ -9,33 +9,33 @@ exact in `docs/semantics.md`:
 1. A receipt without id is `unchecked` and changes nothing.
 2. Time never runs backwards: a receipt from before the latest one counts as received with it.
 3. A receipt is a duplicate if its id is remembered: held by any source's queue, or by the time queue.
-4. Every receipt, duplicate or not, enters the queue of its source, where it replaces an older entry of its id; what is
-   then beyond the newest W ids of that source leaves the queue.
-5. With E > 0, whatever leaves a source's queue enters the domain's time queue.
-6. The time queue forgets what is more than E older than its newest entry, the clock. A clock on the wall plays no part,
-   so an outage forgets nothing.
+4. Every receipt, duplicate or not, enters the queue of its source, where it replaces an older entry of its id. While
+   the queue holds more than W entries, its oldest leaves.
+5. With E > 0, an entry that leaves a source's queue enters the domain's time queue.
+6. The time queue forgets entries more than E older than the newest entry that it ever held: the clock. A clock on the
+   wall plays no part, so an outage forgets nothing.
 
-A source can be retired: its queue goes, and its entries leave by rules 5 and 6 as if newer ids had pushed them out. When
-that is done is no rule of a verdict, so the caller decides it.
+A source can be retired: its entries leave its queue by rules 5 and 6, as if newer ids had pushed them out, and the queue
+is dropped. The caller decides when: that is no rule of a verdict.
 
-How it is kept. An entry is one integer, its *stamp*: time received, serial number, number of its source. So stamps
-order entries, tell their age and are unique. `_newest` maps each remembered id to the stamp of its newest receipt; an
-id with entries in the queues of several sources has the older ones in `_elsewhere`. Entries leave a source's queue in
-the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first one there. That also
-holds where a new source has the number of a retired one, for its entries are newer.
+Data structures. An entry is one integer, its *stamp*: time received, serial number, number of its source. So stamps
+order entries, tell their age and are unique. `_newest` maps each remembered id to the stamp of its newest receipt. If
+an id has entries in the queues of several sources, `_elsewhere` has the older ones. Entries leave a source's queue in
+the order of their stamps, so an entry is in its queue exactly if its stamp isn't below the first stamp there. That also
+holds where a new source has the number of a retired one, because its entries are newer.
 
-Spilled entries don't come in order of time (a quiet source spills old ones late), but receipts do. So the time queue
-itself need not exist: `_young` has the ids of the receipts that aren't too old for it, and an id whose newest receipt
-ages out of there is forgotten, now or, if a source's queue still holds it, when it spills. A spilled stamp hence seldom
-needs its id; `_names` has the id of each entry that does.
+Entries don't leave the sources' queues in order of time (a quiet source's old entry leaves late), but receipts come in
+that order. So the time queue itself need not exist. `_young` has the ids of the receipts that aren't too old for it. An
+id whose newest receipt ages out of `_young` is forgotten: at once or, if a source's queue still holds it, when it leaves
+that queue. So an entry that leaves a queue seldom needs its id; `_names` has the id of each entry that does.
 
-A detector can be made again from the entries that matter, in order of receipt, and the time queue's newest time
-(`replay`), if each entry says whether its source was retired since. An entry that can't matter any more is listed in
-`forgotten`, so that whoever keeps entries can delete it.
+`replay` makes a detector again from the entries that matter, in order of receipt, and the time queue's newest time, if
+each entry says whether its source was retired since. Entries that can't matter any more are listed in `forgotten`, so
+that a store can delete them.
 
-What a newer receipt of the same id replaces can't be taken out of the middle of a deque at once. A source's queue lists
-such stamps in `replaced`; for `_young`, `_renewed` counts the occurrences of an id before its last one. Both deques are
-swept when more than half is such chaff. So memory is bounded by what is remembered.
+An entry that a newer receipt of its id replaces can't be taken out of the middle of a deque at once. A source's queue
+lists such stamps in `replaced`; for `_young`, `_renewed` counts the occurrences of an id before its last one. Each deque
+is swept when more than half of it is replaced. So memory is bounded by what is remembered.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ from receiver.message import (
 )
 
 RETIRED = 1
-"""Policy state of an entry for `replay`: its source was retired after it, so it is in the time queue, if anywhere."""
+"""Policy state of an entry for `replay`: its source was retired later, so the entry is in the time queue, if anywhere."""
 GONE = 2
 """Policy state of an entry that is forgotten: it is kept only for the latest receipt's number and time."""
 
 
 class ForgottenId(str):
-    """What an entry has for an id that was forgotten by hand. No id is equal to it, nor is another such."""
+    """Stands for the id of an entry that was forgotten by hand. It equals nothing but itself."""
 
     __slots__ = ()
 
@@ -97,7 +97,7 @@ def serial_of(stamp: int) -> int:
 
 
 def _names_of(source: str | None) -> tuple[str | None, ...]:
-    """What a source is known by: a missing source and an empty one are the same."""
+    """The keys of a source in `_queues`: a missing source and an empty one are the same."""
     return (source,) if source else ("", None)
 
 
@@ -123,7 +123,7 @@ class _SourceQueue:
         return later - (len(self.replaced) - bisect_right(self.replaced, stamp))
 
     def replace(self, stamp: int) -> None:
-        """Let an entry leave from the middle."""
+        """Remove an entry from the middle."""
         insort(self.replaced, stamp)
         if len(self.replaced) > len(self.stamps) // 2 + 8:
             gone = set(self.replaced)
@@ -179,24 +179,24 @@ class TwoTierDetector:
             raise detects_nothing()
         self._newest: dict[str, int] = {}
         self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
-        self._names: dict[int, str] = {}  # of entries in sources' queues that are not, or not the newest, in `_young`
+        self._names: dict[int, str] = {}  # stamp -> id, of queued entries that aren't the newest of their id in `_young`
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
-        self._free_queues: list[_SourceQueue] = []  # of retired sources, empty: a new source takes one with its number
+        self._free_queues: list[_SourceQueue] = []  # of retired sources: a new source takes one, and its number
         self._young: deque[str] = deque()
         self._renewed: dict[str, int] = {}
         self._serial = 0
-        # The time queue's newest entry, and the stamp below which an entry is too old by it. As serial numbers grow with
-        # time, an entry is more than E older than another exactly if its stamp is lower by more than E + 1 us.
+        # The newest stamp that the time queue ever held, and the stamp below which entries are too old by it. Serial numbers
+        # grow with time. So an entry is more than E older than another exactly if its stamp is lower by more than E + 1 us.
         self._clock = -1
         self._reach = (self._expiry_us + 1) << _TIME_SHIFT
         self._too_old = self._clock - self._reach
         if self._expiry_us == 0:  # whatever leaves its source's queue is too old
             self._clock = self._too_old = _END_OF_TIME
         self.forgotten: deque[int] = deque(maxlen=0)
-        """The stamps of entries that can't matter any more. To have them, put a deque without bound here."""
+        """The stamps of entries that can't matter any more. To collect them, put a deque without bound here."""
         self.forgotten_ids: deque[str] = deque(maxlen=0)
-        """The ids that aren't remembered any more, in the order they went; one may come again. To have them, put a deque
+        """The ids that were forgotten, in that order, whether they have come again or not. To collect them, put a deque
         without bound here."""
         self.latest_us = 0
         """The latest receipt's time."""
@@ -212,13 +212,13 @@ class TwoTierDetector:
 
     @property
     def sources(self) -> int:
-        """Sources that have a queue: heard of and not retired since; 0 without a window, for then no source has one."""
+        """Sources that have a queue: those with a receipt since they were last retired; 0 without a window."""
         anonymous_twice = None in self._queues
         return len(self._queues) - anonymous_twice if self._window else 0
 
     @property
     def serial(self) -> int:
-        """The serial number of the latest entry, 0 before there was any."""
+        """The serial number of the latest entry; 0 before the first."""
         return self._serial >> _SOURCE_BITS
 
     @property
@@ -231,7 +231,7 @@ class TwoTierDetector:
         return unique_message_id in self._newest
 
     def remembered(self) -> Collection[str]:
-        """The ids that are remembered now, but for those forgotten by hand."""
+        """The ids that are remembered now, without those forgotten by hand."""
         return [id_ for id_ in self._newest if not isinstance(id_, ForgottenId)]
 
     def entries(self) -> list[int]:
@@ -242,13 +242,16 @@ class TwoTierDetector:
         return sorted(map(serial_of, stamps))
 
     def replay(self, entries: Iterable[ReceiptValues], time_queue_newest_us: int | None) -> None:
-        """Follow a detector of the same domain and settings: record its entries from after the latest one here.
+        """Follow another detector of the same domain and settings: record its entries from after the latest one here.
 
-        The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. Entries that the other has forgotten since may
-        be missing or not; `time_queue_newest_us` is the other's. An entry without id was forgotten by hand: it is entered all
-        the same, so that each other one leaves when it would have left. Then both remember the same, and give the same verdicts
-        from there on. If the other has since retired a source that has entries here, make a new detector instead: no later
-        entry need say so.
+        Afterwards both remember the same, and give the same verdicts from then on. Entries that the other has forgotten
+        since may be missing. If the other has since retired a source that has entries here, make a new detector instead: its
+        later entries needn't show that.
+
+        Args:
+            entries: The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. An entry with an empty id was
+                forgotten by hand: it is entered all the same, so that the other entries leave when they would have left.
+            time_queue_newest_us: The other detector's.
         """
         receive = self.receive
         next_seq = self.serial + 1
@@ -265,13 +268,13 @@ class TwoTierDetector:
             if policy_state == RETIRED:  # with all earlier ones of its source
                 self.retire(source)
         if time_queue_newest_us is not None:
-            # The last stamp of that time: who set the clock may be forgotten, and its serial number changes nothing.
+            # The last stamp of that time: the entry that set the clock may be gone, and its serial number changes nothing.
             clock = (time_queue_newest_us + 1 << _TIME_SHIFT) - 1
             if clock > self._clock:
                 self._move_clock(clock)
 
     def tier_of(self, unique_message_id: str) -> Tier | None:
-        """The tier that still holds an id; None for one that isn't remembered."""
+        """The tier that still holds an id; None if the id isn't remembered."""
         newest = self._newest.get(unique_message_id)
         if newest is None:
             return None
@@ -279,7 +282,7 @@ class TwoTierDetector:
         return Tier.SOURCE if is_queued else Tier.TIME
 
     def sources_by_silence(self) -> list[tuple[int, str | None]]:
-        """The time of the latest receipt of each source with a queue, and the source; the longest silent first."""
+        """Each source with a queue, behind the time of its latest receipt in microseconds; the longest silent first."""
         if not self._window:
             return []
         latest = [(queue.stamps[-1], source) for source, queue in self._queues.items() if source != ""]
@@ -287,10 +290,10 @@ class TwoTierDetector:
         return [(stamp >> _TIME_SHIFT, source) for stamp, source in latest]
 
     def retire(self, message_source_id: str | None = None) -> None:
-        """Drop a source's queue. Its entries leave it, oldest first, as if newer ids had pushed them out.
+        """Drop a source's queue. Its entries leave the queue, oldest first, as if newer ids had pushed them out.
 
-        This is no receipt, so the latest time stays. A later receipt of the source begins a new queue. Nothing changes
-        for a source without a queue.
+        The domain's latest time stays. A later receipt of the source begins a new queue. For a source without a queue,
+        nothing changes.
 
         Raises:
             SettingsError: The source is neither text nor None.
@@ -328,7 +331,7 @@ class TwoTierDetector:
                 counts as that receipt's time (rule 2).
 
         Raises:
-            SettingsError: An argument is no such text or number, or the first time is below 0. Nothing has changed.
+            SettingsError: An argument has the wrong type, or the first time is below 0. Nothing has changed.
         """
         id_ = unique_message_id
         if not id_ and (id_ is None or isinstance(id_, str)):
@@ -366,7 +369,7 @@ class TwoTierDetector:
 
     def _queue_of_new_source(self, source: str | None) -> _SourceQueue:
         if self._window == 0 and self._queues_by_number:
-            return self._queues_by_number[0]  # queues of no ids can be one, so that sources cost nothing
+            return self._queues_by_number[0]  # with W = 0 all sources share one queue, so that sources cost nothing
         if self._free_queues:
             queue = self._free_queues.pop()
             queue.most = self._window
@@ -378,7 +381,7 @@ class TwoTierDetector:
         return queue
 
     def _repeat(self, id_: str, previous: int, queue: _SourceQueue) -> Decision:
-        """Rules 3 and 4 for an id that is remembered, `previous` being its newest entry."""
+        """Rules 3 and 4 for an id that is remembered; `previous` is its newest entry's stamp."""
         owner = self._queues_by_number[previous & _SOURCE_MASK]
         owner_holds = owner.holds(previous)
         elsewhere = self._elsewhere.get(id_, {})
@@ -399,7 +402,7 @@ class TwoTierDetector:
         return decision
 
     def _is_renewed(self, id_: str) -> bool:
-        """Whether the id comes again later in `_young`; if so, its foremost occurrence is counted off."""
+        """Whether the id comes again later in `_young`; if so, one occurrence less is counted."""
         later = self._renewed.pop(id_, 0)
         if later > 1:
             self._renewed[id_] = later - 1
@@ -425,7 +428,7 @@ class TwoTierDetector:
         return stamp
 
     def _replace(self, queue: _SourceQueue, stamp: int) -> None:
-        """Rule 4: let an older entry of an id leave."""
+        """Rule 4: remove an older entry of an id."""
         queue.replace(stamp)
         self._names.pop(stamp, None)
         self.forgotten.append(stamp)
@@ -433,7 +436,7 @@ class TwoTierDetector:
             self._move_clock(stamp)
 
     def _spill(self, queue: _SourceQueue) -> None:
-        """Rule 4: let what is beyond the newest W ids leave."""
+        """Rule 4: remove the oldest entries beyond the newest W."""
         stamps = queue.stamps
         while len(stamps) > queue.most:
             stamp = stamps.popleft()
@@ -456,7 +459,7 @@ class TwoTierDetector:
                 self.forgotten_ids.append(id_)
 
     def _move_clock(self, stamp: int) -> None:
-        """Rule 6: an entry enters the time queue as the newest there; forget what is too old by it."""
+        """Rule 6: an entry enters the time queue as the newest so far; forget entries that are too old by it."""
         self._clock = stamp
         self._too_old = too_old = stamp - self._reach
         young, newest = self._young, self._newest

@@ -12,7 +12,7 @@ from receiver.errors import SettingsError
 T = TypeVar("T")
 ASCII = "ASCII"
 Ascii = Annotated[str, ASCII]
-"""ASCII text, which a store keeps as text. It keeps any other text as bytes, which are exact."""
+"""ASCII text, which a store keeps as text. A store keeps other text as bytes, which are exact."""
 
 LATEST_US = 253_402_300_799_999_999
 """The last microsecond of the year 9999. A later time can't be meant: it may be in nanoseconds."""
@@ -51,7 +51,7 @@ class Receipt(NamedTuple):
 
 
 _FEWEST_FIELDS = 3
-"""An id, a source and a time: what a tuple must have that stands for a `Receipt`."""
+"""A tuple that stands for a `Receipt` must have an id, a source and a time."""
 
 
 class ReceiptRow(NamedTuple):
@@ -72,13 +72,13 @@ class ReceiptRow(NamedTuple):
     body_digests: Ascii | None = None
     """A JSON list of the different digests that came with the id; None if none did."""
     policy_state: int | None = None
-    """What else the policy keeps of the receipt: when it was sent, its slot in a ring, or that its source was retired
-    later; None for most."""
+    """What the policy keeps of the receipt besides: its send time, its slot in a ring, or that its source was retired
+    later; None for most receipts."""
 
 
 ReceiptValues = tuple[int, int, int | None, str | None, str, str | None, int | None]
-"""The fields of a `ReceiptRow` in their order. A batch keeps its rows as such plain tuples: one is made in a third of the
-time, and the garbage collector needn't look at it again. `ReceiptRow._make` names its values.
+"""The fields of a `ReceiptRow` in their order. A batch keeps its rows as plain tuples: these are made in a third of the
+time, and the garbage collector stops tracking them. `ReceiptRow._make` makes a `ReceiptRow` of one.
 """
 
 ReceiptColumns = tuple[
@@ -90,14 +90,14 @@ ReceiptColumns = tuple[
     Sequence[str | None],
     Sequence[int | None],
 ]
-"""Several rows, at least one, as a column for each field of `ReceiptRow`. That is how a log is read back: a million rows
-are never made one by one. `zip(*columns)` gives the rows.
+"""One or more rows, as a column for each field of `ReceiptRow`. A log is read in this form, because making a million rows
+one by one is slow. `zip(*columns)` gives the rows.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The verdict on one receipt. For a duplicate it also says what caught it, and how close it was.
+    """The verdict on one receipt. For a duplicate it also says what caught it, and how nearly it was missed.
 
     `window_left` and `expiry_left_us` are the headroom. The duplicate would still have been caught after that many more
     distinct ids of the source, or if the time queue's newest entry had been that much younger. Raise an alarm when both
@@ -105,7 +105,7 @@ class Decision:
     """
 
     verdict: Verdict
-    """New, duplicate, or unchecked for want of an id."""
+    """New, duplicate, or, without an id, unchecked."""
     tier: Tier | None = None
     """Which tier still held the id of a duplicate; None for a policy without tiers."""
     age_us: int | None = None
@@ -115,19 +115,19 @@ class Decision:
     expiry_left_us: int | None = None
     """E - (age of the id against the time queue's newest entry), not below 0; 0 when E is 0."""
     distance: int | None = None
-    """Receipts that the domain recorded since the newest earlier one of the id, this one counted: 1 for the next."""
+    """Receipts that the domain recorded since the id's newest earlier one, including this one: 1 if it came right after."""
     body_differs: bool | None = None
-    """Whether the body's digest differs from each one that came with the id before; None if that isn't known."""
+    """Whether the body's digest differs from all digests that came with the id before; None if that isn't known."""
     delivered_anyway: bool = False
     """Whether a durable receiver delivers this duplicate: it only observes, or the id came with another body."""
 
     @property
     def deliver(self) -> bool:
-        """Whether the message goes on to the application: if it is no duplicate, or is delivered anyway."""
+        """Whether to hand the message on: it is no duplicate, or is delivered anyway."""
         return self.verdict is not Verdict.DUPLICATE or self.delivered_anyway
 
     def __bool__(self) -> NoReturn:
-        # Else a duplicate would be true, and be handled again by whoever forgets `deliver`.
+        # Otherwise `if decision:` would be true for a duplicate too, and the message would be handled again.
         raise TypeError("a decision is neither true nor false; ask for decision.deliver")
 
 
@@ -136,7 +136,7 @@ UNCHECKED = Decision(Verdict.UNCHECKED)
 
 
 def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
-    """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: the domain had no receipt before."""
+    """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: it is the domain's first receipt."""
     if not isinstance(unique_message_id, str):
         raise not_text("unique_message_id", unique_message_id)
     if not isinstance(message_source_id, str | None):
@@ -158,14 +158,14 @@ def not_text(name: str, value: object) -> SettingsError:
 
 
 def time_hint(value: object, *, in_ms: bool = False) -> str:
-    """What to do about an argument that must be a time, and is none or of another unit."""
+    """The hint for an argument that should be a time, but is none or has another unit."""
     if hasattr(value, "timestamp"):
         return f"of a datetime: round(TIME.timestamp() * {'1_000' if in_ms else '1_000_000'})"
     return f"is it of another unit? Now is time.time_ns() // {'1_000_000' if in_ms else '1_000'}"
 
 
 def for_each(receipts: object, do: Callable[[Any], T]) -> list[T]:
-    """What `do` returns for each of the receipts that `receive_many` was given; `SettingsError` where one is none."""
+    """The results of `do` for each receipt given to `receive_many`; `SettingsError` if one is no receipt."""
     done = []
     for receipt in receipts_in(receipts):
         try:
@@ -177,7 +177,7 @@ def for_each(receipts: object, do: Callable[[Any], T]) -> list[T]:
 
 
 def receipts_in(given: object) -> Iterator[Any]:
-    """An iterator over what `receive_many` was given; `SettingsError` where that can't be iterated over."""
+    """An iterator over the argument of `receive_many`; `SettingsError` if it isn't iterable."""
     try:
         return iter(given)  # type: ignore[call-overload, no-any-return]
     except TypeError:
@@ -185,7 +185,7 @@ def receipts_in(given: object) -> Iterator[Any]:
 
 
 def check_shape(given: object) -> None:
-    """`SettingsError` unless this has the fields of a receipt, whatever they hold. Text has none, though it can be unpacked."""
+    """`SettingsError` unless this has as many values as a receipt may have. Text is refused, though it can be unpacked."""
     is_row = isinstance(given, Sequence) and not isinstance(given, str | bytes)
     if not (is_row and _FEWEST_FIELDS <= len(given) <= len(Receipt._fields)):  # type: ignore[arg-type]
         raise _not_a_receipt(given)
