@@ -6,7 +6,7 @@
 | `async_receiver.py`, `async_batch.py` | `AsyncReceiver`, `AsyncBatch`: a `Receiver` for an event loop, and how tasks share it |
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
-| `session.py` | what the batches of one receiver share; the transaction of each: lock, catch up, record, commit; what became of earlier ones |
+| `session.py` | what the batches of one receiver share; each batch's transaction: lock, catch up, record, commit; looking up unknown outcomes |
 | `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
 | `cache.py` | the detector in step with the log |
 | `retirement.py` | when sources are retired |
@@ -16,6 +16,6 @@
 | `metrics.py` | Prometheus |
 | `audit.py` | `receiver status` and `receiver check`: a whole store from outside |
 
-A batch goes forwards: `batch.py` asks for the domain, decides and ends; `session.py` locks, records and commits;
-`cache.py` catches up before and advances after; the statements are in `receiver/store`.
+The path of a batch: `batch.py` asks for the domain, decides and ends; `session.py` locks, records and commits;
+`cache.py` catches up before the batch and advances after it; the statements are in `receiver/store`.
 """

@@ -1,4 +1,4 @@
-"""`AsyncBatch`: a `Batch` with coroutines, and the two ways in which it is worked on in an event loop."""
+"""`AsyncBatch`: a `Batch` with coroutines, in two kinds: for exclusive and for concurrent receivers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _DECIDED_AT_ONCE = 250
-"""Receipts after which the event loop gets its turn: about a millisecond."""
+"""Receipts after which the event loop gets its turn: about a millisecond of work."""
 
 
 def _awaited(
@@ -66,10 +66,10 @@ class AsyncBatch(ABC):
 
     @abstractmethod
     async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        """Call a function that may ask the database, and await all that it asks."""
+        """Call a function that may run statements, and await those."""
 
     receive = _awaited(Batch.receive)
-    """What was decided is recorded when the batch ends."""
+    """As `Batch.receive`. The receipt is recorded when the batch ends."""
     advance = _awaited(Batch.advance)
 
     async def receive_many(
@@ -81,18 +81,18 @@ class AsyncBatch(ABC):
     async def run_sync(
         self, function: Callable[Concatenate[Connection, _P], _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T:
-        """What `function(connection, ...)` returns, called with a connection in the batch's transaction.
+        """Call `function(connection, ...)` with a connection in the batch's transaction, and return its result.
 
-        What it writes is committed with the ids or not at all. In a transaction of the batch's own it is called in a
-        thread, unless the receiver is concurrent: then, and in a transaction of yours, it is called in the loop, where
-        SQLAlchemy awaits what it asks the database. Leave committing and rolling back to the batch.
+        Rows that it writes are committed with the ids or not at all. The function runs in a thread. If the receiver is
+        concurrent, or the batch joins a transaction of yours, it runs in the loop instead, where SQLAlchemy awaits its
+        statements. Leave committing and rolling back to the batch.
         """
         _check_plain(function)
         return await self._asked(function, self._batch.connection, *arguments, **named)
 
 
 def _check_plain(function: object) -> None:
-    """`SettingsError` unless it is a function without `async`, whose coroutine nobody would await."""
+    """`SettingsError` for a function with `async`: nobody would await its coroutine."""
     if not callable(function) or inspect.iscoroutinefunction(function):
         raise SettingsError(
             f"run_sync takes a function without async, not {function!r:.80}",
@@ -101,7 +101,7 @@ def _check_plain(function: object) -> None:
 
 
 async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncConnection | None:
-    """The open connection of what was given to `batch`."""
+    """The open connection behind the argument of `batch`."""
     if given is None:
         return None
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -122,7 +122,7 @@ async def _connection_of(given: AsyncConnection | AsyncSession | None) -> AsyncC
 
 
 class SerialBatch(AsyncBatch):
-    """Worked on in one thread or, where it joins a transaction, in the loop: there the caller's driver is awaited."""
+    """A batch of an exclusive receiver: it runs in one thread or, if it joins a transaction, in the loop by the caller's driver."""
 
     def __init__(self, tasks: SerialTasks, given: AsyncConnection | AsyncSession | None) -> None:
         self._tasks = tasks
@@ -147,7 +147,7 @@ class SerialBatch(AsyncBatch):
         return self
 
     def _read_ahead(self) -> None:
-        """Read what the batch would read first: on a connection of our own, so nobody waits meanwhile."""
+        """Read ahead what the batch will need, on a connection of our own, so that nobody waits meanwhile."""
         session = self._tasks.session
         session.look_up()
         if session.cache.is_dropped:
@@ -163,7 +163,7 @@ class SerialBatch(AsyncBatch):
             if self._joined is None:
                 await self._tasks.in_thread(lambda: self._batch.__exit__(kind, error, traceback))
             elif error is not None:
-                self._batch.__exit__(kind, error, traceback)  # asks the database nothing
+                self._batch.__exit__(kind, error, traceback)  # runs no statement
             else:
                 await self._end_joined(self._joined)
         finally:
@@ -173,7 +173,7 @@ class SerialBatch(AsyncBatch):
         try:
             await joined.run_sync(lambda _: self._batch.__exit__(None, None, None))
         except BaseException as error:
-            if self._batch.is_open:  # such as when the caller has closed the connection
+            if self._batch.is_open:  # for example because the caller has closed the connection
                 self._batch.__exit__(type(error), error, None)
             raise
         session = self._tasks.session
@@ -181,7 +181,7 @@ class SerialBatch(AsyncBatch):
             await self._tasks.in_thread(session.notify)
 
     async def _asked(self, function: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs) -> _T:
-        return function(*arguments, **named)  # to decide asks the database nothing
+        return function(*arguments, **named)  # deciding runs no statement
 
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
@@ -203,9 +203,10 @@ class SerialBatch(AsyncBatch):
 
 
 class ConcurrentTaskBatch(AsyncBatch):
-    """Its statements are awaited in the loop: by the caller's driver where it joins a transaction, else by psycopg.
+    """A batch of a concurrent receiver. The loop awaits its statements: by the caller's driver if it joins a transaction,
+    else by psycopg.
 
-    No thread would do there: tasks that wait for an id would keep all threads, and the task that has the id couldn't end.
+    Threads could deadlock: tasks that wait for an id would occupy them all, and the task that has the id couldn't end.
     """
 
     def __init__(self, tasks: ConcurrentTasks, given: AsyncConnection | AsyncSession | None) -> None:
@@ -241,7 +242,7 @@ class ConcurrentTaskBatch(AsyncBatch):
 
 
 async def to_the_end(awaited: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _T:
-    """Its result. A task that is cancelled meanwhile waits for the end all the same, and is cancelled then."""
+    """Await something to its end and return its result. A task that is cancelled meanwhile is cancelled only then."""
     ending = asyncio.ensure_future(awaited)
     cancelled = None
     while not ending.done():
@@ -251,6 +252,6 @@ async def to_the_end(awaited: Coroutine[Any, Any, _T] | asyncio.Future[_T]) -> _
             cancelled = error
     if cancelled is not None:
         if not ending.cancelled():
-            ending.exception()  # or asyncio says that nobody asked for it
+            ending.exception()  # or asyncio logs that it was never retrieved
         raise cancelled
     return ending.result()

@@ -1,10 +1,10 @@
-"""`AsyncReceiver`: a `Receiver` for an event loop, which none of its waiting blocks.
+"""`AsyncReceiver`: a `Receiver` that never blocks its event loop by waiting.
 
-All rules, statements and caches are the `Receiver`'s. A transaction of our own is worked on in one thread. A batch that
-joins the caller's transaction is worked on in the loop, by SQLAlchemy's `run_sync`: there the caller's driver awaits all
-that the database is asked. Tasks wait for each other before they come to the `Receiver`, so that none of its locks is
-ever waited for in the loop. Batches of a concurrent receiver wait for nothing but ids. So all of them are worked on in the
-loop, and no task waits for another's; folding goes on in the thread that it has in any receiver.
+All rules, statements and caches are the `Receiver`'s. A batch with a transaction of its own runs in one thread. A batch
+that joins the caller's transaction runs in the loop, by SQLAlchemy's `run_sync`, which awaits its statements by the
+caller's driver. Tasks wait for each other before they use the `Receiver`, so the loop never waits for one of its locks.
+Batches of a concurrent receiver wait for nothing but ids. So they all run in the loop, and no task waits for another
+task's batch; folding has its own thread, as in any concurrent receiver.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AsyncReceiver:
             tasks = await asyncio.wrap_future(opening)
             return cls(tasks)
         except BaseException:
-            opening.add_done_callback(_close_what_was_opened)  # where the task was cancelled
+            opening.add_done_callback(_close_what_was_opened)  # for a task that was cancelled meanwhile
             raise
 
     async def __aenter__(self) -> Self:
@@ -96,12 +96,12 @@ class AsyncReceiver:
             connection: An `AsyncConnection` or `AsyncSession` of yours to the same database. The batch joins its
                 transaction, and is recorded when you commit. None: the batch has a transaction of its own.
 
-        Errors are those of `Receiver.batch`. In another event loop than the receiver's, it is a `ClosedError`.
+        Errors are those of `Receiver.batch`, and `ClosedError` in another event loop than the receiver's.
         """
         return self._tasks.batch(connection)
 
     async def status(self) -> Status:
-        """As `Receiver.status`. While a batch is under way it doesn't ask the database about earlier ones."""
+        """As `Receiver.status`. While a batch is under way, it doesn't look up the outcome of earlier batches."""
         return await self._tasks.status()
 
     def figures(self) -> Status:
@@ -139,12 +139,12 @@ class _Tasks:
 
 
 class SerialTasks(_Tasks):
-    """They have one batch at a time, and a thread for what would block the loop."""
+    """The tasks that share an exclusive receiver: one batch at a time, and a thread for what would block the loop."""
 
     def __init__(self, receiver: Receiver, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(receiver, loop)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="receiver")
-        """One thread, so what it is given is done in order."""
+        """One thread, so that its jobs are done in order."""
         self._lock = asyncio.Lock()
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
@@ -153,7 +153,7 @@ class SerialTasks(_Tasks):
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Have the receiver for a batch. Wait for other callers' transactions with batches: each has the domain locked."""
+        """Acquire the receiver for a batch. Other callers' transactions with batches are awaited: they lock the domain."""
 
         def is_free() -> bool:
             own = None if joined is None else joined.get_transaction()
@@ -166,7 +166,7 @@ class SerialTasks(_Tasks):
             raise
 
     async def _acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
-        """Have the receiver to ourselves, as soon as no other task has it and the domain is free."""
+        """Acquire the receiver, as soon as no other task has it and the domain is free."""
         self.check_loop()
         task = asyncio.current_task()
         if self._held_by is task:
@@ -192,7 +192,7 @@ class SerialTasks(_Tasks):
             await self._lock.acquire()
             if is_free():
                 return
-            # Not while we have the lock: who is in that transaction may have another batch to join to it.
+            # Without the lock: the task of that transaction may have another batch that joins it.
             self._lock.release()
             await asyncio.sleep(pause_secs)
 
@@ -211,7 +211,7 @@ class SerialTasks(_Tasks):
             self.release()
 
     async def close(self) -> None:
-        """Close the receiver, also from another event loop than ours, which may be closed. Batches end before."""
+        """Close the receiver once its batches have ended. Another event loop may call this, even if ours is closed."""
         if asyncio.get_running_loop() is self._loop:
             try:
                 await self._acquire()
@@ -226,7 +226,7 @@ class SerialTasks(_Tasks):
             self.release()
 
     async def in_thread(self, function: Callable[[], _T]) -> _T:
-        """The result of the function, run in the thread. A task that is cancelled waits for its end all the same."""
+        """Run the function in the thread and return its result. A task that is cancelled still waits for the end."""
         return await to_the_end(asyncio.wrap_future(self._submit(function)))
 
     def _submit(self, function: Callable[[], _T]) -> Future[_T]:
@@ -240,12 +240,12 @@ class SerialTasks(_Tasks):
         except BaseException as error:
             if beginning.done() and not beginning.cancelled() and beginning.exception() is not None:
                 self.release()
-            else:  # it has begun, or still will, and no `__aexit__` ends it
+            else:  # it has begun, or will, and no `__aexit__` ends it
                 self.abandon_later(batch, error)
             raise
 
     def abandon_later(self, batch: Batch, error: BaseException) -> None:
-        """End a batch in the thread, if it has begun by then; other batches wait until that is done, also of its own task."""
+        """End a batch in the thread, if it has begun by then. All other batches, its own task's too, wait for that."""
         self._held_by = None
 
         def abandon() -> None:
@@ -260,7 +260,7 @@ class SerialTasks(_Tasks):
 
 
 class ConcurrentTasks(_Tasks):
-    """They have a batch each, whose statements are awaited."""
+    """The tasks that share a concurrent receiver: each has a batch of its own, whose statements are awaited."""
 
     def __init__(self, receiver: Receiver, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(receiver, loop)
@@ -275,6 +275,6 @@ class ConcurrentTasks(_Tasks):
         return await asyncio.to_thread(self.receiver.status)
 
     async def close(self) -> None:
-        """Close the receiver, also from another event loop than ours. Batches under way may go on to their end."""
+        """Close the receiver, from any event loop. Batches under way may go on to their end."""
         await to_the_end(asyncio.to_thread(self.receiver.close))
         await to_the_end(greenlet_spawn(self.awaited_engine.dispose))

@@ -1,4 +1,4 @@
-"""A look at a whole store from outside: its figures, and whether every invariant holds, rebuilding each domain's state."""
+"""Figures of a whole store, and a check of every invariant, for which each domain's state is rebuilt."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
 def _quietly(_rows: int) -> None:
-    """Report to nobody how far it is."""
+    """Report no progress."""
 
 
 @dataclass(slots=True)
 class StoredDomain:
-    """A domain as it is stored. A figure is None if it wasn't asked for, or if what it is read from is broken."""
+    """A domain as it is stored. A figure is None if it wasn't asked for, or if its rows are broken."""
 
     state: DomainState
     rows: int = 0
     remembered_ids: int | None = None
     waiting_rows: int | None = None
-    """Rows that are forgotten and still to be deleted."""
+    """Rows of forgotten entries that are still to be deleted."""
     inbox: int | None = None
     """Messages that wait for their targets."""
     parked: int | None = None
@@ -59,19 +59,19 @@ class StoredDomain:
     silent_sources: int | None = None
     """Sources without a receipt in the domain's last 24 hours."""
     secs_to_memory_limit: float | None = None
-    """How long it takes, at the rate of its last hour, until its ids fill `memory_limit_ids`; None too where they won't."""
+    """How long until its ids fill `memory_limit_ids` at the rate of its last hour; None too if they never will."""
     unfolded_receipts: int | None = None
-    """Receipts that wait to be folded in; 0 where it isn't a domain of concurrent receivers."""
+    """Receipts that wait to be folded in; 0 unless the domain's receivers are concurrent."""
     unfolded_secs: float | None = None
-    """The age of the oldest of them."""
+    """The age of the oldest of these receipts."""
     positions: tuple[PositionRow, ...] = ()
-    """How far the sources have come whose brokers forget nothing; none where the table can't be read."""
+    """How far bridges have read from brokers that keep every message; empty if the table can't be read."""
     nodes: tuple[NodeRow, ...] = ()
-    """Which nodes of clusters its bridges have connected to last; none where the table can't be read."""
+    """The cluster nodes to which its bridges connected last; empty if the table can't be read."""
 
     @property
     def policy(self) -> str:
-        """Its canonical text, or its kind alone where its sizes are broken."""
+        """The policy's canonical text, or its kind alone if its sizes are broken."""
         try:
             return str(policy_of(self.state))
         except SettingsError:
@@ -79,14 +79,14 @@ class StoredDomain:
 
     @property
     def need(self) -> Need | None:
-        """The largest needs of its duplicates over the last day; None without any, and where they make no sense."""
+        """The largest needs of its duplicates over the last day; None without any, or if they are broken."""
         try:
             return over_last_day(needs_read(self.state.needs_by_hour), self.state.latest_us)
         except NONSENSE:
             return None
 
     def line(self) -> str:
-        """The status line of the whole domain, counted since it was made; without a rate."""
+        """The status line of the whole domain since it was made, without a rate."""
         return status_line(self.state, self.remembered_ids)
 
 
@@ -100,9 +100,9 @@ class StoreFigures:
 
 
 def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
-    """Check every invariant of a store, in one state of it, while receivers may go on; nothing is changed.
+    """Check every invariant of a store in one snapshot, while receivers may go on. Changes nothing.
 
-    StoreError where there is no store or it can't be opened. `advance` is called with the number of rows read since its
+    `StoreError` if there is no store or it can't be opened. `advance` is called with the number of rows read since its
     last call; most rows are read twice. Memory use grows with the ids that the largest domain remembers.
     """
     with snapshot(store_url(address), advance) as store:
@@ -116,7 +116,7 @@ def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
 
 
 def _receipts_unpacked() -> Callable[[bytes], int] | None:
-    """What unpacks a recorded batch and counts its receipts; None without the extra 'simulate'."""
+    """A function that unpacks a recorded batch and counts its receipts; None without the extra 'simulate'."""
     try:
         from receiver.logs.packing import unpacked
     except ImportError:
@@ -125,9 +125,9 @@ def _receipts_unpacked() -> Callable[[bytes], int] | None:
 
 
 def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> StoreFigures:
-    """The figures of a store. `with_ids`: also how many ids are remembered now, for which all rows are read.
+    """The figures of a store. `with_ids`: also count the ids remembered now, which reads all rows.
 
-    StoreError as with `audit`. A domain whose own row can't be read has no figures, only a finding.
+    `StoreError` as with `audit`. A domain whose own row can't be read has no figures, only a finding.
     """
     with snapshot(store_url(address), advance) as store:
         domains = _domains(store, with_ids=with_ids)
@@ -152,7 +152,7 @@ def _check_clock(store: Snapshot, state: DomainState) -> None:
     clock = _CLOCKS.get(state.rule)
     contradicting = {
         "policy": clock is None,
-        # The other clock is set from outside, before any receipt if need be.
+        # A clock of the other kind is set from outside, perhaps before any receipt.
         "latest_us": clock is Clock.RECEIPTS and (state.clock_us or 0) > state.latest_us,
         "expiry_us": clock is Clock.RECEIPTS and state.expiry_us <= 0,
         "last_seq": clock is Clock.RECEIPTS and state.last_seq <= 0,
@@ -227,7 +227,7 @@ def _nodes(store: Snapshot, state: DomainState) -> tuple[NodeRow, ...]:
 
 
 def _read_rows(store: Snapshot, figures: StoredDomain) -> None:
-    """Check a domain's rows; if all is well, rebuild what they remember, and note the figures of that."""
+    """Check a domain's rows. If all is well, rebuild the domain from them, and note its figures."""
     state, name = figures.state, DomainName.of(figures.state)
     figures.rows = invariants.audited_rows(store, state)
     if store.is_broken(name):
@@ -249,7 +249,7 @@ def _read_rows(store: Snapshot, figures: StoredDomain) -> None:
 
 
 def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
-    """Check that what the rule remembers, and what waits to be folded in, is claimed. More may be claimed, until released."""
+    """Check that every id that is remembered, or waits to be folded in, is claimed. Others may be claimed until released."""
     ids = select(func.coalesce(tables.claims.c.long_id, tables.claims.c.unique_message_id))
     of_domain = store.connection.scalars(ids.where(tables.claims.c.domain_id == state.domain_id))
     claimed, name = set(map(bytes, of_domain)), DomainName.of(state)
@@ -274,15 +274,15 @@ class _Rebuilt(NamedTuple):
     policy: Policy
     """The policy as a receiver rebuilds it on opening."""
     forgotten: int
-    """Rows that have lost their id."""
+    """Rows whose id is forgotten."""
     new_in_last_hour: int
-    """Rows of ids that were new then."""
+    """Rows of ids that were new in the domain's last hour."""
     oldest_us: int
     """When the oldest row was received."""
 
 
 def _rebuilt(store: Snapshot, state: DomainState) -> _Rebuilt:
-    """Rebuild what a domain remembers from its rows, which are known to be sound."""
+    """Rebuild a domain's memory from its rows, which are known to be sound."""
     policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
     hour_ago_us = state.latest_us - HOUR_US
     raws = store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
@@ -309,14 +309,14 @@ def _secs_to_memory_limit(state: DomainState, policy: TwoTierDetector, rebuilt: 
     if not (span_us and rebuilt.new_in_last_hour):
         return None
     per_us, limit = rebuilt.new_in_last_hour / span_us, memory_limit_ids()
-    # What both tiers hold once as many ids leave as come.
+    # The ids that both tiers hold once as many leave as come.
     if policy.sources * state.window_size + per_us * state.expiry_us <= limit:
         return None
     return max(0, limit - policy.remembered_ids) / per_us / SECOND_US
 
 
 def _check_retired(store: Snapshot, state: DomainState, rows: Sequence[ReceiptRow], before: TwoTierDetector) -> None:
-    """Check what these rows say of retired sources; `before` has replayed all earlier rows."""
+    """Check what these rows say about retired sources; `before` has replayed all earlier rows."""
     active = {source for _, source in before.sources_by_silence()}
     for row in rows:
         policy_state = row.policy_state

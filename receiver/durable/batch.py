@@ -1,4 +1,4 @@
-"""One batch of receipts: decided in memory as they come, recorded together in one transaction at its end."""
+"""One batch of receipts: each is decided in memory as it comes; all are recorded in one transaction at the end."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _LATEST_MS = LATEST_US // 1_000
 class Batch:
     """A batch under way: `with orders.batch() as batch:`.
 
-    It locks the domain until it ends, so keep it short. When the block ends normally, the batch is committed. If it
-    joined a transaction of yours, your commit does that. When an exception leaves the block, nothing is recorded. Threads
+    A batch locks the domain until it ends, so keep it short. When the block ends normally, the batch is committed. If it
+    joined a transaction of yours, your commit commits it. When an exception leaves the block, nothing is recorded. Threads
     may use a batch one after another, but not at the same time.
     """
 
     transaction: Transaction
 
     def __init__(self, session: DomainSession, connection: Connection | None = None, task: Hashable = None) -> None:
-        """`connection` and `task` are those of a `Transaction`."""
+        """`connection` and `task` are as for `Transaction`."""
         self._session = session
         self._options = session.options
         self._counters = session.counters
@@ -73,12 +73,12 @@ class Batch:
         if self._transactional is not None:
             self._transactional.begin_transaction()
         self._must_commit = False
-        """Even without receipts: the connection was lent, or the policy's clock moved."""
+        """Whether to commit even without receipts: the connection was lent, or the policy's clock moved."""
         self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
-        # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over
-        # isn't simple, so `decide` tests for both at once.
+        # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over isn't
+        # simple, so that `decide` needs one test for both.
         self._is_simple = not policy.goes_by_send_time
 
     def __exit__(
@@ -91,7 +91,7 @@ class Batch:
             # Does nothing but after an interrupt, which may come between any two steps.
             self.transaction.abandon(failure)
             raise
-        if self._task is None or self._joined is None:  # else this is the event loop, which callbacks would block
+        if self._task is None or self._joined is None:  # otherwise this is the event loop, and callbacks would block it
             self._session.notify()
 
     def _end(self, error: BaseException | None) -> None:
@@ -145,15 +145,15 @@ class Batch:
         return self._tally.events
 
     def advance(self, *, min_msg_time_us: int) -> None:
-        """Move the clock of the policy `cmq:retry=...,network=...`. It forgets ids of messages sent long enough before.
+        """Move the clock of the policy `cmq:retry=...,network=...`, which then forgets ids of messages sent long enough before.
 
-        This is recorded with the batch.
+        The move is recorded with the batch.
 
         Args:
             min_msg_time_us: The earliest send time of all messages that aren't consumed yet, in microseconds since 1970.
 
         Raises:
-            SettingsError: The time is no such time, or the domain has another policy.
+            SettingsError: The argument is no time, or the domain has another policy.
             ClosedError: The batch is over.
         """
         if not self._is_open:
@@ -181,15 +181,15 @@ class Batch:
             unique_message_id: The message's id. None or empty: it isn't checked, and is delivered.
             message_source_id: Who sent it. None or empty: the anonymous source.
             received_at_us: When it came, in microseconds since 1970. None: now.
-            redelivered: What the broker says (JMSRedelivered), for the figures.
+            redelivered: The broker's flag (JMSRedelivered), for the figures.
             jms_timestamp_ms: When it was sent (JMSTimestamp), in milliseconds since 1970; None or 0 if not set. For the
                 figures, and for the policy `cmq:retry=...,network=...`.
-            body_digest: Any text that distinguishes bodies, such as a hash. With it, a reused id is noticed, if the id had a
+            body_digest: Any text that distinguishes bodies, such as a hash. It shows that an id was reused, if the id had a
                 digest when it first came.
 
         Raises:
             SettingsError: An argument is invalid. Nothing has changed, and the batch may go on.
-            IdFormatError: The policy can't judge such an id. Nothing has changed, and the batch may go on.
+            IdFormatError: The policy can't judge this id. Nothing has changed, and the batch may go on.
             ClosedError: The batch is over.
         """
         return self.decide(
@@ -214,12 +214,12 @@ class Batch:
         jms_timestamp_ms: int | None = None,
         body_digest: str | None = None,
     ) -> Decision:
-        """Decide on one receipt as `receive` does. The package calls it for many, where keywords would cost too much."""
+        """Decide on one receipt as `receive` does, with positional arguments: keywords would cost too much for many."""
         if received_at_us is None:
             received_at_us = time.time_ns() // 1000
-        # Here it is only tested, at the least cost, whether anything may be wrong. `_check` says what.
+        # A cheap test of whether anything may be wrong. `_check` says what.
         says_more = redelivered is not False or not self._is_simple
-        is_sent_at = jms_timestamp_ms is not None  # as most messages of a broker say
+        is_sent_at = jms_timestamp_ms is not None  # true of most messages of a broker
         if (
             says_more
             or (body_digest is not None and body_digest.__class__ is not str)
@@ -235,7 +235,7 @@ class Batch:
         now_us = self._policy.latest_us
         if redelivered:
             self._tally.note_redelivered(received_at_us, jms_timestamp_ms)
-        # Receipts that are all in their row needn't be kept for the recording. A row's time is the domain's clock.
+        # A receipt needn't be kept for the recording if its row has all of it. A row's time is the domain's clock.
         if self._records and (says_more or is_sent_at or body_digest or not id_ or received_at_us != now_us):
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
             self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
@@ -253,13 +253,13 @@ class Batch:
     def _known(
         self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None
     ) -> Decision:
-        """Record a duplicate, whose row says more: when its id first came, and with which bodies."""
+        """Record a duplicate. Its row also says when the id first came, and with which bodies."""
         assert decision.age_us is not None  # noqa: S101
         now_us = self._policy.latest_us
         known = self._cache.history_of(id_)
         last_us = now_us - decision.age_us
         first_us = last_us if known.first_received_at_us is None else known.first_received_at_us
-        # The digests of an id that first came without one would lack its own: it would be delivered again.
+        # If the id first came without a digest, its first body is unknown, and a repeat of it would be delivered again.
         if not known.body_digests:
             body_digest = None
         history = known.extended(first_us, body_digest)
@@ -271,7 +271,7 @@ class Batch:
         if self._transactional is not None and not decision.deliver:
             self._rejected.append(id_)
         headroom = headroom_of(decision, *self._sizes)
-        # When the receipt just before came: the second value of its row.
+        # The time of the receipt just before is the second value of its row.
         before_us = self._rows[-1][1] if self._rows else self.transaction.state.latest_us
         need = need_of(decision, self._sizes[0], before_us - last_us)
         self._tally.note_duplicate(
@@ -287,7 +287,7 @@ class Batch:
     ) -> None:
         if not self._is_open:
             raise not_open()
-        # Nanoseconds would put the domain's clock ahead for good.
+        # A time in nanoseconds would put the domain's clock ahead for good.
         if not isinstance(received_at_us, int) or received_at_us > LATEST_US:
             raise _bad_time("received_at_us", "microseconds", received_at_us)
         if redelivered != bool(redelivered):  # whatever it is, hashable or not

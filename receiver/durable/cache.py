@@ -1,11 +1,11 @@
-"""A domain in memory: a cache of its log. It is ahead of the log only inside a batch.
+"""A domain in memory: a cache of its log. The cache is ahead of the log only inside a batch.
 
-The policy here has recorded exactly the rows of the log up to its serial number. Whatever may break that drops the cache:
-a batch that fails, a commit that nobody confirmed, a transaction that its caller may have rolled back. The next batch then
-reads the log again: the log is the truth.
+The policy here has recorded exactly the rows of the log up to its serial number. Whenever that may no longer hold, the
+cache is dropped: a batch failed, a commit wasn't confirmed, a caller may have rolled back its transaction. The next batch
+then reads the log again, which alone is the truth.
 
-A log may also lose its last commits, and then go on with others under the same numbers, if a standby that never got them
-takes over or an older copy is restored. So memory is kept only if the log is shown to go on from it.
+A log may also lose its last commits, and then go on with other rows under the same numbers: after a failover to a standby
+that lacked them, or after the restore of an older copy. So the cache is kept only if the log proves that it goes on from it.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
 
 _MOST_DIGESTS = 16
-"""How many digests an id keeps: one that comes with ever new bodies must not grow its row for ever."""
+"""How many digests an id keeps: the row of an id that comes with ever new bodies must not grow for ever."""
 _FEW_HISTORIES = 1_000
-"""Histories of forgotten ids that are not worth looking for."""
+"""So few histories of forgotten ids aren't worth a search."""
 _MOST_DELETABLE = 10_000
-"""How many rows wait to be deleted at most, however many ids are remembered."""
+"""The most rows that may wait to be deleted, however many ids are remembered."""
 _SILENT_LAG_US = 15 * 60 * 1_000_000
-"""How old the count of silent sources may get, by the domain's time: counting takes a look at all sources."""
+"""How old the count of silent sources may get, by the domain's time: counting looks at all sources."""
 
 
 class History(NamedTuple):
-    """When an id first came, and with which bodies, where its newest receipt alone doesn't say so."""
+    """When an id first came, and with which bodies, if its newest receipt alone doesn't show that."""
 
     first_received_at_us: int | None
-    """None: when its newest receipt came."""
+    """None: the time of its newest receipt."""
     body_digests: tuple[str, ...]
     """Each digest once, oldest first."""
 
@@ -66,8 +66,8 @@ def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history:
 
 def _stored(body_digests: Sequence[str]) -> str:
     if len(body_digests) == 1 and body_digests[0].isalnum() and body_digests[0].isascii():
-        return f'["{body_digests[0]}"]'  # what JSON would be, in a seventh of the time; nearly every digest is such
-    # Escaped first: JSON itself spells a character and the two surrogates of its UTF-16 form alike.
+        return f'["{body_digests[0]}"]'  # as json.dumps gives, in a seventh of the time; fits nearly every digest
+    # Escaped first: JSON spells a character like the two surrogates of its UTF-16 form.
     return json.dumps([digest.encode("unicode_escape").decode() for digest in body_digests])
 
 
@@ -78,22 +78,22 @@ def _digests_of(stored: str) -> tuple[str, ...]:
 
 
 def policy_of(state: DomainState) -> Policy:
-    """The domain's policy, which remembers nothing yet; `SettingsError` if there is none of this name and sizes."""
+    """The domain's policy, still empty; `SettingsError` if no policy has this name and these sizes."""
     return policy_of_kind(state.rule, state.window_size, state.expiry_us)
 
 
 _unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")
-"""Resizing, and retiring a source, change or delete rows that may be recorded here already."""
+"""Appending changes none of these. Resizing, and retiring a source, do: both change or delete rows that may be recorded here."""
 
 
 def _may_continue(known: DomainState, state: DomainState) -> bool:
-    """Whether a log may have come from one state to another by appending, as far as no row shows it."""
+    """Whether a log may have come from one state to another by appending alone, judged by the domain's own row."""
     same = _unchanged_by_appending(known) == _unchanged_by_appending(state)
     return same and (known.clock_us or 0) <= (state.clock_us or 0)
 
 
 def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
-    """The receipt that a row holds: another log may have another one under this number."""
+    """The receipt that a row holds: another log may have another receipt under the same number."""
     named = ReceiptRow._make(row)
     return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
@@ -116,30 +116,30 @@ class DomainCache:
     def __init__(self, settings: ReceiverSettings) -> None:
         self._state: DomainState | None = None
         self._server_run: Hashable = None
-        """The run of the server that the log was last read or written in."""
+        """The run of the server in which the log was last read or written."""
         self._newest: tuple[Any, ...] | None = None
         """The newest row that is recorded here; None before the first."""
         self._retirement = Retirement(settings)
         self.sizes = 0, 0
-        """The window in ids and the expiry in microseconds, as of the last batch; 0 where the policy has none."""
+        """The window in ids and the expiry in microseconds, as of the last batch; 0 if the policy has none."""
         self.remembered_ids = 0
         """How many ids the policy remembers, as of the last batch."""
         self.sources = self.silent_sources = self.retired_sources = 0
-        """As of the last batch: the domain's sources, those of them silent for a day (this count may be a quarter of an
-        hour old), and those retired since the domain was made."""
+        """As of the last batch: the domain's sources, how many of them were silent for a day (a count up to a quarter of an
+        hour old), and how many were retired since the domain was made."""
         self._silent_as_of_us = 0
         self.latest_us = 0
         """The time of the domain's latest receipt, as of the last batch."""
         self.needs: NeedsByHour = {}
         """The needs of the domain's duplicates, as of the last batch."""
         self._needs_stored: str | None = None
-        """The needs as the domain's row has them."""
+        """The needs as they stand in the domain's row."""
         self.policy: Policy
         self._histories: dict[str, History | str] = {}
-        """By id. A text has the digests of an id that came once, as its row has them: most ids have no more."""
+        """By id. A text stands for the history of an id that came once, as most do: the digests as its row has them."""
         self._history_rows: dict[str, int] = {}
-        """By id, the number of the duplicate's row that says with which bodies the id came. Noted only where duplicates
-        refresh nothing: there such a row serves for bodies alone, and goes when a newer one says the same."""
+        """By id, the number of the duplicate's row that says with which bodies the id came. Only for policies that duplicates
+        don't refresh: there such a row is needed for bodies alone, until a newer row says the same."""
         self._outdated: list[int] = []
         """The numbers of rows that aren't needed any more."""
         self._deletable: list[int] = []
@@ -156,13 +156,13 @@ class DomainCache:
         return bool(self._deletable)
 
     def follow(self, log: DomainLog, state: DomainState) -> bool:
-        """Catch up with the log, whose state this is: read what is new in it, or all of it.
+        """Catch up with the log, which is in this state: read its new rows, or all of it.
 
-        Returns whether the log had changed since.
+        Returns whether the log had changed since the last batch.
         """
         known, known_run = self._state, self._server_run
         self._server_run = log.rows.server_run
-        if known == state:  # also in another run of the server: the last writer's random number shows that it goes on
+        if known == state:  # even in another run of the server: the last writer's random number proves that nothing changed
             return False
         self._state = None  # dropped, until all has gone well
         with corrupt_if_nonsense(state):
@@ -170,7 +170,7 @@ class DomainCache:
             if not (may_continue and self._read_on(log, state)):
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
-                    # Others have just retired sources, so every process reads the log again. Don't cause it again soon.
+                    # Others have just retired sources, so every process reads the log again. Don't cause that again soon.
                     self._retirement.look_later(state.latest_us)
                 else:
                     self._retirement.look_soon()
@@ -178,17 +178,17 @@ class DomainCache:
         return True
 
     def _read_on(self, log: DomainLog, state: DomainState) -> bool:
-        """Read what is new in the log, behind the newest row that is recorded here; False, and nothing read, if that
-        row isn't there any more, or is another."""
+        """Read the rows behind the newest one that is recorded here. False, with nothing read, if that row is gone or
+        differs."""
         newest = self.policy.serial
-        # By a page of its own. A stream of rows that is left before its end takes the transaction with it.
+        # By a page of its own: a stream of rows that isn't read to its end would end the transaction.
         page = next(log.rows.rows_after(newest - 1, newest), None)
-        # That row shows that the log goes on from here. If others have deleted it, nothing does, and all is read again.
+        # That row proves that the log goes on from here. If others have deleted it, nothing proves it: all is read again.
         if page is None or _receipt_of([column[0] for column in page]) != self._newest:
             return False
         rest = log.rows.rows_after(page[0][-1], state.last_seq)
         self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], rest), state)
-        # Who appended those rows, or moved the clock, deletes what that made others forget.
+        # The process that appended those rows, or moved the clock, deletes the rows that this made forgotten.
         self.policy.keep_forgotten()
         self._outdated.clear()
         return True
@@ -198,7 +198,7 @@ class DomainCache:
         self.policy.keep_forgotten()
         self._histories, self._history_rows = {}, {}
         self._outdated, self._deletable = [], []
-        self._newest = None  # there may be no row, and then the one noted is of a transaction that was rolled back
+        self._newest = None  # if there is no row, the one noted is of a transaction that was rolled back
         self._replay(log.rows.rows_after(0, state.last_seq), state)
         self._note_forgotten()  # rows that nobody has deleted yet
         self._silent_as_of_us = -_SILENT_LAG_US  # so that `advance` counts them
@@ -210,7 +210,7 @@ class DomainCache:
             replay(zip(*columns, strict=True), None)
             if columns[0]:
                 self._newest = _receipt_of([column[-1] for column in columns])
-        replay((), state.clock_us)  # by itself, for the rows that set the policy's clock may be gone
+        replay((), state.clock_us)  # the rows that set the policy's clock may be gone
         if (self.policy.serial, self.policy.latest_us) != (state.last_seq, state.latest_us):
             raise ValueError(f"receipt {state.last_seq}, the newest, isn't there")
 
@@ -223,7 +223,7 @@ class DomainCache:
                 self.note(seq, id_, History(first_us, known))
             elif digests is not None:
                 self._note_new(id_, digests)
-            elif id_ in histories:  # it was forgotten, and came as a new one
+            elif id_ in histories:  # it was forgotten, and came again as new
                 self._forget_history(id_)
 
     @property
@@ -235,7 +235,7 @@ class DomainCache:
         return History(None, _digests_of(known)) if isinstance(known, str) else known
 
     def note_new(self, id_: str, body_digest: str | None) -> str | None:
-        """Note the first body of a new id; its digest as the row has it, None where nothing would be held against it."""
+        """Note the first body of a new id. Returns its digest as the row has it; None if later bodies aren't compared."""
         digests = _stored((body_digest,)) if body_digest and self.policy.keeps_ids else None
         self._note_new(id_, digests)
         return digests
@@ -251,7 +251,7 @@ class DomainCache:
         policy = self.policy
         if policy.keeps_ids:
             self._histories[id_] = history
-        # Where duplicates refresh nothing, a duplicate's row is needed for nothing but the bodies of its id.
+        # If duplicates refresh nothing, a duplicate's row is needed only for the bodies of its id.
         if not policy.records_duplicates:
             if policy.keeps_ids and history.body_digests:
                 self._history_rows[id_] = seq
@@ -264,7 +264,7 @@ class DomainCache:
             self._outdated.append(self._history_rows.pop(id_))
 
     def _note_forgotten(self) -> None:
-        # A policy says which rows it has forgotten, not which ids. So histories are looked through, but seldom.
+        # A policy says which rows it has forgotten, not which ids. So the histories must be searched; do it seldom.
         if len(self._histories) > 2 * self.policy.remembered_ids + _FEW_HISTORIES:
             for id_ in [id_ for id_ in self._histories if id_ not in self.policy]:
                 self._forget_history(id_)
@@ -277,7 +277,7 @@ class DomainCache:
     ) -> tuple[dict[str, Any], Changes]:
         """Retire the sources that are due, and return what the batch changes in the domain's state and in the log.
 
-        `state` is the one before the batch. The caller adds the counters.
+        `state` is the state before the batch. The caller adds the counters.
         """
         policy, retired = self.policy, []
         if isinstance(policy, TwoTierDetector):
@@ -301,15 +301,15 @@ class DomainCache:
         *,
         deletes_all: bool = False,
     ) -> Changes:
-        """What a batch of these rows, in which these sources were retired, changes in the log.
+        """The changes to the log by a batch of these rows, in which these sources were retired.
 
-        `deletes_all`: nothing that is to be deleted waits any longer.
+        `deletes_all`: delete all forgotten rows now.
         """
         rows, gone = self._take_deletable(rows, all_of_them=deletes_all)
         if not retired:
             return Changes(gone, rows=rows)
-        # All rows of a retired source say so, those of the batch as well. Once it sends again, rows alone wouldn't show
-        # which queue each stood in.
+        # Mark all rows of a retired source, also those of the batch. Otherwise, once the source sends again, its rows
+        # wouldn't show which belong to its new queue.
         sources = set(retired)
         named = map(ReceiptRow._make, rows)
         rows = [row._replace(policy_state=RETIRED) if row.message_source_id in sources else row for row in named]
@@ -320,16 +320,16 @@ class DomainCache:
     ) -> tuple[Sequence[ReceiptValues], list[int]]:
         """The rows of a batch that are worth appending, and the numbers of earlier rows to delete now.
 
-        Deleting waits, though for no more than a quarter of what is remembered: rows are forgotten roughly in order, so
-        all but the newest of many stand side by side, and a stretch of rows is deleted as fast as one. The newest row of
-        all always stays, for it has the number and the time of the latest receipt.
+        Deleting waits until enough rows are forgotten, at most a quarter of the remembered ids: rows are forgotten roughly
+        in order, so most of many are adjacent, and a range of rows is deleted as fast as one. The domain's newest row always
+        stays, because it has the number and the time of the latest receipt.
         """
         self._note_forgotten()
         enough = 0 if all_of_them else min(_MOST_DELETABLE, self.policy.remembered_ids // 4)
         if len(self._deletable) <= enough:
             return rows, []
         seqs = sorted(self._deletable)
-        staying = enough // 2  # the newest ones, whose neighbours aren't forgotten yet
+        staying = enough // 2  # the newest rows, whose neighbours aren't forgotten yet
         if seqs[-1] == self.policy.serial:
             staying = max(1, staying)
         due = len(seqs) - staying
@@ -340,9 +340,9 @@ class DomainCache:
         return rows, seqs
 
     def advance(self, state: DomainState, appended: Sequence[ReceiptValues] = ()) -> None:
-        """Note that the log is in this state now, and that the policy has recorded exactly its rows.
+        """Note that the log is in this state now, and that the policy has recorded exactly the log's rows.
 
-        `appended`: the rows of a batch of our own.
+        `appended`: the rows of our own batch.
         """
         if appended:
             self._newest = _receipt_of(appended[-1])

@@ -1,12 +1,12 @@
 """Concurrent receivers: many transactions of one domain at once. Ids are claimed; receipts are folded in afterwards.
 
-A consumer's transaction claims the ids of its receipts (`receiver.store.databases.claims`), and knows nothing of
-the domain: neither its memory nor its lock. One process at a time folds in what was committed. It does so as an ordinary
-receiver, in batches of an ordinary domain: so figures, events, recordings, retiring and resizing are those of any receiver,
-with each receipt's place in the order of folding.
+A consumer's transaction claims the ids of its receipts (`receiver.store.databases.claims`). It uses neither the domain's
+memory nor its lock. One process at a time folds the committed receipts in: it takes them through the rule as an exclusive
+receiver does, in batches. So figures, events, recordings, retiring and resizing work as in any receiver, and receipts are
+judged in the order of folding.
 
-What the rule remembers is always claimed: an id is claimed before its receipt can be folded in, and released after the rule
-has forgotten it, in the transaction in which that is recorded.
+Every id that the rule remembers is claimed: an id is claimed before its receipt can be folded in. It is released once the
+rule has forgotten it, in the transaction that records this.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _AT_ONCE = 2_000
 _LOOK_SECS = 0.1
 """How often the folding process looks for receipts."""
 _COUNT_SECS = 1
-"""How often it counts what waits, while it folds."""
+"""How often it counts the waiting receipts while it folds."""
 _TAKE_OVER_SECS = 0.5
 """How often other processes try to become the folding one."""
 _LEFT_AT_MOST = 10_000
-"""Forgotten ids whose claims may be left until what waits is folded in."""
+"""The most forgotten ids whose claims may stay until all waiting receipts are folded in."""
 _BATCHES = "receiver_batches"
-"""In a connection's `info`: the domains that have a batch under way there."""
+"""Key in a connection's `info`: the domains that have a batch under way on the connection."""
 _DUPLICATE = Decision(Verdict.DUPLICATE)
 _DUPLICATE_DELIVERED = Decision(Verdict.DUPLICATE, delivered_anyway=True)
 
@@ -56,11 +56,12 @@ _DUPLICATE_DELIVERED = Decision(Verdict.DUPLICATE, delivered_anyway=True)
 class ConcurrentBatch(Batch):
     """A batch of a concurrent receiver: one transaction, or part of the caller's. Each thread has its own.
 
-    A receipt is decided by the database as it is received: whoever meets an id that an open transaction has waits for it.
+    The database decides on a receipt as it is received: if another open transaction has claimed the id, the batch waits
+    until that one ends.
     """
 
     def __init__(self, session: DomainSession, engine: Engine, connection: Connection | None) -> None:
-        """`engine` has the connections of transactions of our own."""
+        """`engine` has the connections for batches with transactions of their own."""
         super().__init__(session, connection)
         self._engine = engine
         self._duplicate = _DUPLICATE_DELIVERED if session.options.observe_only else _DUPLICATE
@@ -92,13 +93,13 @@ class ConcurrentBatch(Batch):
 
     def _give_back(self) -> None:
         if self._pool is not self._engine.pool or self._session.is_closed or self._dbapi.closed:
-            # The pool was disposed of, and would keep what comes back; or it would log that the connection is lost.
+            # A pool that was disposed of would keep the connection. A lost connection would make the pool log an error.
             discard(self._connection)
         else:
             self._connection.close()
 
     def _use(self, connection: Connection) -> None:
-        # Two batches at once: one could drop a message as the duplicate of a receipt that the other then takes back.
+        # Two batches at once are refused: one could drop a message as the duplicate of a receipt that the other takes back.
         self._batches: set[int] = connection.info.setdefault(_BATCHES, set())
         if self._session.store_id in self._batches:
             raise StoreBusyError("the connection has a batch of the domain under way", hint="end that one first")
@@ -110,7 +111,7 @@ class ConcurrentBatch(Batch):
 
     @property
     def _goes_on(self) -> bool:
-        """Whether nobody has ended the transaction, or tried to: after a COMMIT that has failed, the connection keeps it."""
+        """Whether the transaction goes on, and nobody has tried to end it: a failed COMMIT leaves it on the connection."""
         transaction, _ = self._transactions
         return transaction is not None and transaction.is_active
 
@@ -134,21 +135,21 @@ class ConcurrentBatch(Batch):
         except BaseException as failure:
             if error is None:
                 self._counters.fail()
-            if not isinstance(failure, Exception):  # it may have come between any two steps
+            if not isinstance(failure, Exception):  # an interrupt may come between any two steps
                 self._roll_back(failure)
             raise
 
     def _roll_back(self, error: BaseException) -> None:
         if self._joined is not None:
-            # Once its caller has ended it, what was claimed is committed or gone.
+            # Once the caller has ended the transaction, its claims are committed or gone.
             if not self._goes_on:
                 return
-            # An error means that the transaction has failed, or is lost with its connection, and all claims with it.
+            # An error here means that the transaction has failed or its connection is lost, and all claims with it.
             with suppress(Exception), self._lost_if_interrupted():
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
             return
-        # Where the server takes no writes any more, the next connection may lead to another server.
+        # If the server takes no writes any more, the next connection may lead to another server.
         if is_interrupt(error) or error.__class__ is StoreError:
             discard(self._connection)
             return
@@ -161,7 +162,7 @@ class ConcurrentBatch(Batch):
                 raise
 
     def _roll_back_savepoints(self) -> None:
-        """Roll back those begun inside the block: later, that would bring back what is taken back now."""
+        """Roll back savepoints begun inside the block: rolling back to one later would undo what `take_back` does now."""
         outer = self._transactions[1]
         while outer is None or outer.is_active:
             inner = self._connection.get_nested_transaction()
@@ -171,7 +172,7 @@ class ConcurrentBatch(Batch):
 
     @contextmanager
     def _lost_if_interrupted(self) -> Iterator[None]:
-        """Whether a statement that was interrupted has changed anything isn't known. So its transaction must not commit."""
+        """Within it, an interrupt ends the connection: a statement may be half done, so its transaction must not commit."""
         try:
             yield
         except Exception:
@@ -182,7 +183,7 @@ class ConcurrentBatch(Batch):
             raise
 
     def _check_whole(self) -> None:
-        """Raise where the COMMIT to come would undo what was received, or some of it, without a word."""
+        """Raise if the coming COMMIT would silently undo receipts of the batch."""
         connection, (_, savepoint) = self._connection, self._transactions
         if connection.invalidated or not self._goes_on or connection.get_nested_transaction() is not savepoint:
             raise ended(connection, self._dbapi)
@@ -219,7 +220,7 @@ class ConcurrentBatch(Batch):
 
     @property
     def arrivals(self) -> Sequence[int]:
-        """The numbers of the receipts so far, in order; no other receipt of any domain of the database has one of them."""
+        """The numbers of the receipts so far, in order. Each is unique in the database, over all domains."""
         return self._arrivals
 
     @property
@@ -240,7 +241,7 @@ class ConcurrentBatch(Batch):
         self._session.check_process()
         if not checked:
             return []
-        if not self._goes_on:  # the driver would begin one that nobody ends
+        if not self._goes_on:  # the driver would begin a transaction that nobody ends
             raise ended(self._connection, self._dbapi)
         with translated(self._session.address), self._lost_if_interrupted():
             claimed = self._claimed(checked)
@@ -265,7 +266,7 @@ class ConcurrentBatch(Batch):
                 has_nothing = self._joined is None and not self._arrivals and not self._must_commit
                 if not (has_nothing and (self._connection.invalidated or driver_of(self._connection).closed)):
                     raise
-                discard(self._connection)  # it was lost while it lay idle in the pool, and nothing with it
+                discard(self._connection)  # it was lost while idle in the pool, so nothing else is lost
                 self._begin_own()
         return self._claims.claim(receipts, session.store_id, session.patience_secs)
 
@@ -283,10 +284,10 @@ class FoldedUpTo(NamedTuple):
     """How far the last folding came."""
 
     policy: TwoTierDetector
-    """The policy in memory whose forgotten ids were released. If the next batch has another, the log was read anew."""
+    """The policy in memory whose forgotten ids were released. If the next batch has another policy, the log was read anew."""
     last_writer: int
-    """Who last wrote the domain's row. If the next batch reads another number there, other processes may have released those
-    ids, and receivers claimed them again."""
+    """The last writer of the domain's row. If the next batch reads another number there, other processes may have released
+    those ids, and receivers may have claimed them again."""
     again: set[str]
     """Forgotten ids that are still claimed: an open transaction had the claim, or other receipts may have the id."""
 
@@ -294,7 +295,7 @@ class FoldedUpTo(NamedTuple):
 def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = _AT_ONCE) -> tuple[int, FoldedUpTo]:
     """Fold waiting receipts in, in a batch of the domain, and release the claims of ids that the rule has forgotten.
 
-    Returns how many receipts that were, and how far it came.
+    Returns the number of receipts folded in, and how far the folding came.
     """
     folded = _take_in(batch, claims, at_most)
     transaction = batch.transaction
@@ -302,28 +303,28 @@ def fold(batch: Batch, claims: Claims, known: FoldedUpTo | None, at_most: int = 
     assert isinstance(policy, TwoTierDetector)  # noqa: S101 - no other domain is concurrent
     if known is not None and known.policy is policy and known.last_writer == transaction.state.last_writer:
         forgotten: Iterable[str] = {*known.again, *policy.forgotten_ids}
-    else:  # which ids were forgotten, and are still claimed since, isn't known
+    else:  # the forgotten ids that are still claimed aren't known, so all folded ids are tried
         forgotten = claims.folded_in()
     policy.forgotten_ids = deque()
-    # What was forgotten by hand has no id any more.
+    # Entries that were forgotten by hand have no id any more.
     left = claims.release_single(id_ for id_ in forgotten if id_ not in policy and not isinstance(id_, ForgottenId))
-    # Few ids come more than once. Releasing these reads all that waits, so a few of them wait until little does.
+    # Few ids come more than once. Releasing those reads all waiting receipts, so it is put off until few wait.
     if folded < at_most or len(left) > _LEFT_AT_MOST:
         left = claims.release(left)
     return folded, FoldedUpTo(policy, transaction.last_writer, left)
 
 
 def _take_in(batch: Batch, claims: Claims, at_most: int = _AT_ONCE) -> int:
-    """Take waiting receipts through the rule, in a batch of the domain; how many that were."""
+    """Take waiting receipts through the rule, in a batch of the domain, and return their number."""
     receipts = claims.take(at_most)
     batch.receive_many(receipts)
     return len(receipts)
 
 
 def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
-    """Make a domain the other kind, in a batch of it. Consumers' transactions end first; later ones find another kind.
+    """Convert a domain to concurrent or to exclusive, in a batch of it, once consumers' open transactions have ended.
 
-    What is remembered is claimed; or what waits is folded in, and no claim is left.
+    To concurrent: every remembered id is claimed. To exclusive: waiting receipts are folded in, and all claims dropped.
     """
     transaction = batch.transaction
     if transaction.state.is_concurrent == to_concurrent:
@@ -343,10 +344,10 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
 
 
 class FoldingThread:
-    """Folds the receipts of a domain in, in a thread of its own, while no other process does."""
+    """Folds in the receipts of a domain, in a thread of its own, while no other process does."""
 
     def __init__(self, session: DomainSession, engine: Engine) -> None:
-        """`engine` is for a connection of its own, whose session's lock says who folds."""
+        """`engine` makes the thread's own connection. The process whose session has the lock is the one that folds."""
         self._session = session
         self._engine = engine
         self._known: FoldedUpTo | None = None
@@ -354,16 +355,16 @@ class FoldingThread:
         self.is_folding = False
         """Whether this process is the one that folds."""
         self.waiting: Waiting | None = None
-        """What waits to be folded in, as it was last seen; None before that."""
+        """The receipts that wait to be folded in, as last counted; None before that."""
         self._ends = threading.Event()
         self._failing: str | None = None
         self._thread = threading.Thread(target=self._run, name="receiver-folder", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Fold in what is there, if it is this process that folds; let another take over."""
+        """Fold in what waits, if this process is the one that folds; then let another take over."""
         self._ends.set()
-        if threading.current_thread() is not self._thread:  # which reports duplicates, and may be told there to close
+        if threading.current_thread() is not self._thread:  # `on_duplicate` runs in that thread, and may call `close`
             self._thread.join()
 
     def _run(self) -> None:
@@ -402,9 +403,9 @@ class FoldingThread:
             discard(kept)
 
     def _fold_all(self) -> None:
-        """Fold in what is there; nothing is written where nothing is to be done."""
+        """Fold in what waits. Writes nothing if there is nothing to do."""
         while self._is_due():
-            # What waits isn't counted before each batch: that takes long where there is much of it.
+            # Waiting receipts aren't counted before each batch: counting many takes long.
             ends_secs = time.monotonic() + _COUNT_SECS
             while (is_more := self._fold_some()) and time.monotonic() < ends_secs:
                 pass
@@ -412,7 +413,7 @@ class FoldingThread:
                 break
 
     def _fold_some(self) -> bool:
-        """Whether more is there."""
+        """Fold in one batch; whether more waits."""
         with Batch(self._session) as batch:
             folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
         self._known = known
@@ -427,4 +428,4 @@ class FoldingThread:
         known = self._known
         if self.waiting.receipts or known is None or last_writer != known.last_writer:
             return True
-        return bool(known.again or known.policy.forgotten_ids)  # ids that an open transaction has are tried again
+        return bool(known.again or known.policy.forgotten_ids)  # ids that an open transaction had claimed are tried again

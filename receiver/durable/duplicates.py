@@ -1,18 +1,16 @@
-"""What is known of a duplicate that was caught: it is reported, and says how near the windows came to missing it.
+"""Reports caught duplicates, and measures how nearly W and E missed them.
 
-Each duplicate shows how much was left of the window and of the expiry. The share of the tier that would have kept its id
-longer is its *headroom*: 1 means that nearly nothing was used, 0 that the next id could have pushed it out.
+Each duplicate shows which share of W and which share of E was left. The larger share is its *headroom*: 1 means that nearly
+nothing was used, 0 that the next id could have pushed the id out.
 
-It also shows what it needed. Its *window need* is the least W that catches it with E = 0, its *expiry need* the least E that
-catches it with W = 0, as `receiver simulate` has them. A duplicate that some source's queue still held shows both exactly.
-Where only the time queue held the id, the source's newer ids had pushed it out, so the window need is known to be more than
-W and nothing else; the expiry need is exact there too. A duplicate that is missed shows nothing, for nobody knows that it
-is one.
+A duplicate also shows what it needed. Its *window need* is the least W that catches it with E = 0; its *expiry need* is the
+least E that catches it with W = 0. `receiver simulate` has the same needs. If some source's queue still held the id, both
+are exact. If only the time queue held it, newer ids of the source had pushed it out: then the window need is known only to
+be more than W, and the expiry need is exact. A missed duplicate shows nothing, because nobody knows that it is a duplicate.
 
-A domain keeps the largest needs of its last day. The day goes by the times of receipts, as everything in a domain does:
-while nothing comes, nothing gets old. Of each hour the largest needs are kept, of the hour of the latest receipt and of the
-24 before it. They stand in the domain's row, so they are the domain's over all receivers and survive a restart, and a batch
-without duplicates has nothing to do with them.
+A domain keeps the largest needs of its last day, by the times of its receipts: while no receipt comes, nothing gets old.
+The largest needs are kept for each hour: that of the latest receipt and the 24 before it. They are stored in the domain's
+row, so all receivers share them and they survive a restart. A batch without duplicates doesn't change them.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ class Need(NamedTuple):
     window: int
     """The window need in ids."""
     is_lower_bound: bool
-    """Whether the window need may be larger: the time queue alone knew an id, so that need is more than W."""
+    """Whether the window need may be larger: only the time queue knew an id, so its window need is more than W."""
     expiry_us: int
     """The expiry need, at least 1."""
 
@@ -54,11 +52,11 @@ class Duplicate:
     message_source_id: str | None
     received_at_us: int
     first_received_at_us: int
-    """When the id first came, as far as it has been remembered without a break."""
+    """When the id first came since it has been remembered without a break."""
     last_received_at_us: int
-    """When the id came last, before this."""
+    """When the id last came before this receipt."""
     redelivered: bool
-    """Whether the broker said so itself (JMSRedelivered)."""
+    """Whether the broker flagged the message (JMSRedelivered)."""
     decision: Decision
     """The verdict. Its `window_left` and `expiry_left_us` say how close it was."""
     headroom: float | None
@@ -68,12 +66,12 @@ class Duplicate:
 
     @property
     def age_us(self) -> int:
-        """Time since the id came last."""
+        """Time since the id last came."""
         return self.received_at_us - self.last_received_at_us
 
     @property
     def distance(self) -> int | None:
-        """Receipts of the domain since the id came last, this one counted."""
+        """Receipts of the domain since the id last came, including this one."""
         return self.decision.distance
 
     @property
@@ -83,7 +81,7 @@ class Duplicate:
 
     @property
     def body_differs(self) -> bool | None:
-        """Whether the body is another than each that came with the id before: an id used again, not a duplicate."""
+        """Whether the body differs from all bodies that came with the id before: then a sender reused the id."""
         return self.decision.body_differs
 
     @property
@@ -96,7 +94,7 @@ OnDuplicate = Callable[[Duplicate], object]
 
 
 def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
-    """Log an event and call back. What the callback raises is logged, as the batch is committed whatever it says."""
+    """Log an event and call back. An exception of the callback is only logged, because the batch is committed."""
     level = logging.WARNING if event.body_differs else logging.INFO
     if _LOGGER.isEnabledFor(level):
         _LOGGER.log(
@@ -120,9 +118,9 @@ def report(event: Duplicate, on_duplicate: OnDuplicate | None) -> None:
 
 
 def headroom_of(decision: Decision, window: int, expiry_us: int) -> float | None:
-    """The larger of the shares, from 0 to 1, that a duplicate had left of its window and of its expiry.
+    """The share that a duplicate had left of W or of E, whichever is larger: from 0 to 1.
 
-    None for any other verdict.
+    None for other verdicts.
     """
     if decision.window_left is None or decision.expiry_left_us is None:
         return None
@@ -136,15 +134,15 @@ NeedsByHour = Mapping[int, Need]
 
 
 def need_of(decision: Decision, window: int, since_us: int) -> Need | None:
-    """The need of a duplicate under a window W; None where the policy has no two tiers.
+    """The need of a duplicate under a window W; None if the policy hasn't two tiers.
 
-    `since_us`: how long the id's newest receipt was before the receipt just before the duplicate. With W = 0 that receipt
-    sets the time queue's clock.
+    `since_us`: the time from the id's newest receipt to the receipt just before the duplicate. With W = 0 the latter sets the
+    time queue's clock.
     """
     if decision.tier is None or decision.window_left is None:
         return None
     is_lower_bound = decision.tier is Tier.TIME
-    # A duplicate in the same microsecond needs an E all the same: with 0 there is no time queue.
+    # A duplicate in the same microsecond still needs an E above 0: with 0 there is no time queue.
     return Need(window + 1 if is_lower_bound else window - decision.window_left, is_lower_bound, since_us or 1)
 
 
@@ -164,7 +162,7 @@ def over_last_day(by_hour: NeedsByHour, latest_us: int) -> Need | None:
 
 
 def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us: int) -> NeedsByHour:
-    """The needs by hour with those of more duplicates; the very same mapping where none is larger."""
+    """The needs by hour, raised by those of more duplicates; the same object if none is larger."""
     raised: dict[int, Need] = {}
     for duplicate in duplicates:
         need = duplicate.need
@@ -181,12 +179,12 @@ def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us:
 
 
 def needs_stored(by_hour: NeedsByHour) -> str | None:
-    """The needs by hour as the domain's row has them: in JSON; None without any."""
+    """The needs by hour as JSON, for the domain's row; None without any."""
     return json.dumps([[hour, *need] for hour, need in by_hour.items()], separators=(",", ":")) if by_hour else None
 
 
 def needs_read(stored: str | None) -> NeedsByHour:
-    """The needs by hour that were stored; ValueError for what no receiver has written."""
+    """The needs by hour of a domain's row; `ValueError` for a text that no receiver writes."""
     if stored is None:
         return {}
     rows = json.loads(stored)

@@ -1,4 +1,4 @@
-"""Forgetting by hand: sources that have ended, and single ids. Looking up what a store knows of an id."""
+"""Forgetting by hand: ended sources, and single ids. Looking up what a store knows about an id."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ class RetiredSources(NamedTuple):
 
 
 class KnownId(NamedTuple):
-    """What a domain knows of an id. Times are microseconds since 1970, None where they aren't known."""
+    """What a domain knows about an id. Times are microseconds since 1970; None if not known."""
 
     domain: str
     is_remembered: bool = False
     tier: Tier | None = None
-    """Which still holds it; None where the policy has no two tiers."""
+    """The tier that still holds the id; None if the policy hasn't two tiers."""
     first_received_at_us: int | None = None
-    """The time of the id's first receipt since which it has been remembered without a break."""
+    """When the id first came since it has been remembered without a break."""
     latest_received_at_us: int | None = None
-    """Where duplicates refresh nothing, the latest that is still on record."""
+    """When the id last came; if the policy isn't refreshed by duplicates, the latest receipt still on record."""
     message_source_id: str | None = None
 
 
 def retire_sources(
     address: str, *, domain: str | None = None, sources: Collection[str] = (), idle_days: float | None = None
 ) -> list[RetiredSources]:
-    """Retire sources in the domains of a store that go by Apama's rule, or in those of one name.
+    """Retire sources in the domains of a store that follow Apama's rule, or in those named `domain`.
 
-    `sources` are names, the empty text being the anonymous source; `idle_days` adds those that haven't sent for longer, by
-    the domain's own time. Each domain is done in a transaction of its own, for which its receivers wait. `SettingsError`
-    if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
+    `sources` are names; the empty text is the anonymous source. `idle_days` adds the sources that haven't sent for longer, by
+    the domain's own time. Each domain has a transaction of its own, and its receivers wait for that. `SettingsError` if
+    there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
 
     def retire(log: DomainLog, cache: DomainCache, state: DomainState) -> RetiredSources | None:
@@ -85,7 +85,7 @@ def retire_sources(
 
 
 def look_up(address: str, unique_message_id: str, *, domain: str | None = None) -> list[KnownId]:
-    """What each domain of a store knows of an id, or each of one name. Nothing is changed, and nobody waits.
+    """What the domains of a store, or those named `domain`, know about an id. Changes nothing, and nobody waits.
 
     `SettingsError` if there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
     """
@@ -94,12 +94,12 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
 
 
 def forget(address: str, unique_message_id: str, *, domain: str | None = None) -> list[str]:
-    """Forget an id in the domains of a store, or in those of one name; the names of those that remembered it.
+    """Forget an id in the domains of a store, or in those named `domain`. Returns the names of the domains that knew it.
 
-    Each domain is done in a transaction of its own, for which its receivers wait.
+    Each domain has a transaction of its own, and its receivers wait for that.
 
     Raises:
-        SettingsError: There is no such domain, or one goes by a policy that can't forget a single id. Nothing has changed.
+        SettingsError: There is no such domain, or a domain's policy can't forget a single id. Nothing has changed.
         StoreError: As with `receiver.durable.audit.look`.
     """
 
@@ -107,7 +107,7 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
         forgotten = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
             _release(log, state, unique_message_id)
-            if not forgotten:  # who folds in must learn that the claim is gone: another receipt may claim the id now
+            if not forgotten:  # the folding process must learn that the claim is gone: another receipt may claim the id now
                 log.record(state._replace(last_writer=new_number()), Changes(), before=state)
         return state.domain_name if forgotten else None
 
@@ -116,10 +116,10 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
 
 
 def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> bool:
-    """Forget an id in one domain, whose log is locked and followed; whether it was remembered. The caller commits.
+    """Forget an id in one domain, whose log is locked and read; whether it was remembered. The caller commits.
 
-    Its receipts stay, under no id: so each other id is forgotten when it would have been. Every process then reads the log
-    anew, for its rows have changed.
+    The id's receipts stay, without their id, so that other ids are forgotten when they would have been. As rows have changed,
+    every process then reads the log anew.
     """
     policy = cache.policy
     if not _remembers(policy, unique_message_id):
@@ -138,7 +138,7 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
 
 
 def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
-    """Release the claim of an id that was forgotten; `StoreBusyError` while it can't be, and then nothing is forgotten."""
+    """Release the claim of a forgotten id. `StoreBusyError` if that can't be done now: then nothing is forgotten."""
     if _claims_in(log, state).release([unique_message_id]):
         raise StoreBusyError(
             f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
@@ -147,8 +147,8 @@ def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None
 
 
 def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState], _T]) -> _T:
-    """Change a domain in a transaction of its own, and return what the change does."""
-    cache = _cache_of(log, log.begin_reading())  # all that takes long, while nobody waits
+    """Change a domain in a transaction of its own, and return the result of `change`."""
+    cache = _cache_of(log, log.begin_reading())  # the long part, while nobody waits
     log.rollback()
     state = log.begin()
     cache.follow(log, state)
@@ -165,7 +165,7 @@ def _checked(address: str, unique_message_id: str) -> URL:
 
 
 def _in_each_domain(url: URL, domain: str | None, do: Callable[[KeptLog], _T | None], *, writes: bool) -> list[_T]:
-    """Call `do` for each domain, or for those of one name, one after the other; its results, without None.
+    """Call `do` for each domain, or for those named `domain`, one after the other. Returns its results, without None.
 
     `SettingsError` if no domain has the name.
     """
@@ -199,14 +199,14 @@ def _claims_in(log: DomainLog, state: DomainState) -> Claims:
 
 
 def _waiting(claims: Claims, unique_message_id: str) -> list[Receipt]:
-    """The receipts of an id that wait to be folded in, as far as they are committed. All that wait are read."""
+    """The committed receipts of an id that wait to be folded in. Reads all that wait."""
     return [receipt for receipt in claims.that_wait() if receipt.unique_message_id == unique_message_id]
 
 
 def _remembers(policy: Policy, unique_message_id: str) -> bool:
     try:
         return unique_message_id in policy
-    except IdFormatError:  # no id that it could have judged
+    except IdFormatError:  # the policy can't have judged such an id
         return False
 
 
@@ -230,13 +230,13 @@ def _known(log: KeptLog, unique_message_id: str) -> KnownId:
 
 
 def _of_rows(state: DomainState, policy: Policy, log: KeptLog, unique_message_id: str) -> KnownId:
-    """What the domain's own log knows of an id, without receipts that aren't folded in yet."""
+    """What the domain's own log knows about an id, without receipts that aren't folded in yet."""
     if not _remembers(policy, unique_message_id):
         return KnownId(state.domain_name)
     tier = policy.tier_of(unique_message_id) if isinstance(policy, TwoTierDetector) else None
     rows = _rows_of(log, state, unique_message_id)
     known = KnownId(state.domain_name, is_remembered=True, tier=tier)
-    if not rows:  # one number stands for all of a sender's ids
+    if not rows:  # the policy keeps one number for all ids of a sender
         return known
     newest = rows[-1]
     first_us = newest.received_at_us if newest.first_received_at_us is None else newest.first_received_at_us

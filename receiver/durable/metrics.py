@@ -1,7 +1,7 @@
 """The figures of a process's receivers for Prometheus; needs the extra 'metrics'.
 
-They are read when they are scraped, and cost nothing until then. Receivers of one domain are added up. What a receiver
-has counted stays when it is closed, so that counters never fall; its gauges go.
+Figures are read when Prometheus scrapes them, and cost nothing until then. Receivers of one domain are added up. When a
+receiver is closed, its counters stay, so that they never fall; its gauges go.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class _Metric(NamedTuple):
     kind: str
     meaning: str
     read: Callable[[Status], float | Buckets | Mapping[str, int] | None]
-    """Its value, or one for each value of its label."""
+    """The metric's value, or one for each value of its label."""
     label: str = ""
     """The name of its own label, beside `domain`; empty if it has none."""
     join: Callable[[float, float], float] = operator.add
-    """Makes one value of those of two receivers of a domain."""
+    """Joins the values of two receivers of a domain."""
 
 
 def meanings_of(counts: type) -> dict[str, str]:
@@ -106,7 +106,7 @@ _METRICS = {
 }
 
 _Values = dict[tuple[str, str, str, str], float]
-"""By metric, domain, what ends the name of the sample, and the value of the metric's own label."""
+"""Keyed by metric, domain, suffix of the sample's name, and value of the metric's own label."""
 
 _collectors: WeakKeyDictionary[CollectorRegistry, dict[Callable[[], Any], Any]] = WeakKeyDictionary()
 _lock = Mutex()
@@ -118,9 +118,9 @@ def export(receiver: Receiver | AsyncReceiver, registry: CollectorRegistry = REG
     Each metric has the label `domain`.
 
     Raises:
-        SettingsError: It is no receiver, or no registry.
+        SettingsError: The first argument is no receiver, or the second no registry.
     """
-    if not callable(getattr(receiver, "figures", None)):  # else each scrape would fail, of whatever is in the registry
+    if not callable(getattr(receiver, "figures", None)):  # otherwise every scrape of the whole registry would fail
         raise SettingsError(f"export takes a receiver, not {receiver!r:.80}", hint="give what Receiver.open returned")
     if not isinstance(registry, CollectorRegistry):
         raise SettingsError(f"export takes a registry of prometheus_client, not {registry!r:.80}")
@@ -133,14 +133,14 @@ def collector_in(registry: CollectorRegistry, kind: Callable[[], _C]) -> _C:
         known = _collectors.setdefault(registry, {})
         if kind not in known:
             made = kind()
-            registry.register(made)  # which refuses names that the application has used
+            registry.register(made)  # refuses names that the application uses already
             known[kind] = made
         collector: _C = known[kind]
         return collector
 
 
 def label(domain: str) -> str:
-    """A domain's name without the lone surrogates that it may have."""
+    """A domain's name for a label: lone surrogates are escaped."""
     return domain.encode(errors="backslashreplace").decode()
 
 
@@ -163,11 +163,11 @@ class _ReceiverCollector(Collector):
         return iter(families.values())
 
     def _read(self) -> _Values:
-        """The figures of the receivers that are open, and what those that are closed have counted."""
+        """The figures of open receivers, and the counters of closed ones."""
         values: _Values = {}
         with self._lock:
             for receiver in self._receivers.copy():
-                is_closed = receiver.is_closed  # asked first, for then its figures are the last
+                is_closed = receiver.is_closed  # asked first: if it is closed, its figures don't change any more
                 _join(self._closed if is_closed else values, receiver.figures(), with_gauges=not is_closed)
                 if is_closed:
                     self._receivers.remove(receiver)
@@ -186,7 +186,7 @@ def _join(values: _Values, status: Status, *, with_gauges: bool) -> None:
 
 
 def _samples(metric: _Metric, status: Status) -> Iterator[tuple[str, str, float]]:
-    """The samples of a metric: the end of each one's name, the value of its own label, and its value."""
+    """The samples of a metric: the suffix of each name, the value of the metric's own label, and the sample's value."""
     value = metric.read(status)
     end = "_total" if metric.kind == "counter" else ""
     if isinstance(value, Buckets):

@@ -1,4 +1,4 @@
-"""Opens the log of a domain by address and channel; makes a new domain, and resizes one if other sizes are asked for."""
+"""Opens the log of a domain by address and channel. Makes the domain if it is new, and resizes it if asked to."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Wanted(NamedTuple):
     """The policy that the caller asks for when it opens a domain."""
 
     kind: str | None
-    """Its name in stores; None for the policy that the domain has."""
+    """The policy's name in stores; None for the policy that the domain has."""
     sizes: tuple[int, int] | None
-    """None for those that the domain has."""
+    """None for the sizes that the domain has."""
     if_new: Callable[[], Policy]
-    """Makes the policy of a new domain; `SettingsError` where its sizes aren't given."""
+    """Makes the policy of a new domain; `SettingsError` if its sizes aren't given."""
 
 
 def policy_wanted(settings: ReceiverSettings | None, policy_text: str | None, *, reject_batches: bool) -> Wanted:
-    """From the arguments of `Receiver.open`; a policy's bare name leaves its sizes to the domain."""
+    """The policy that the arguments of `Receiver.open` ask for; a bare name takes the domain's sizes."""
     if policy_text is None:
         stated = _by_settings(settings)
     elif settings is not None:
@@ -91,14 +91,14 @@ def _refuse_rejecting() -> NoReturn:
 
 
 def check_concurrent(address: str) -> None:
-    """Raise `SettingsError` where no receivers can be concurrent."""
+    """Raise `SettingsError` if a store at this address can't have concurrent receivers."""
     if address == MEMORY:
         raise not_concurrent()
     database_of(store_url(address)).check_concurrent()
 
 
 def new_number() -> int:
-    """A number that no other of its kind has, in any process and at any time."""
+    """A random number, unique among all processes and for all time."""
     return secrets.randbits(62)  # a database's integers have 63
 
 
@@ -152,9 +152,9 @@ def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wante
 
 
 def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:
-    """Warn of other domains whose queue has the same name: perhaps it is one queue, and its broker has got another name."""
+    """Warn of other domains whose queue has the same name: it may be the same queue, of a broker that was renamed."""
     destination = destination_name(channel.destination)
-    if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic has all messages
+    if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic gets all messages
         return
     names = connection.scalars(select(domains.c.domain_name).where(domains.c.domain_key == key.text))
     namesakes = [printable(name) for name in names if name.endswith(to_bytes(f":{destination}"))]
@@ -168,7 +168,7 @@ def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel)
 
 
 def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> DomainState:
-    """The domain's state. It is resized if other sizes are wanted; `SettingsError` if it has another policy."""
+    """The domain's state, after resizing it if other sizes are wanted; `SettingsError` if it has another policy."""
     try:
         state = log.begin_reading()
         log.rollback()
@@ -198,7 +198,7 @@ def _check_domain(state: DomainState, wanted: Wanted, key_and_name: tuple[str, s
 
 
 def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
-    """Change a domain's sizes. What it remembers is received again, oldest first, by an empty domain with the new sizes.
+    """Change a domain's sizes. An empty domain with the new sizes receives all remembered entries again, oldest first.
 
     The caller commits the transaction under way.
     """
@@ -212,25 +212,25 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())
     is_two_tier = isinstance(before, TwoTierDetector)
-    if is_two_tier:  # what is remembered of a retired source enters a queue of that source again
+    if is_two_tier:  # entries of a retired source enter a queue of that source again
         rows = [row._replace(policy_state=None) for row in rows]
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
     after.replay((row for row in rows if row.seq in remembered), None)
     kept = set(after.entries())
-    # Rows of duplicates that refresh nothing are kept for bodies: whoever loads the domain sees which still matter.
+    # If duplicates refresh nothing, their rows are kept for the bodies: loading the domain shows which still matter.
     keeps_bodies = not after.records_duplicates
     gone = [
         row.seq for row in rows if row.seq not in kept and not (keeps_bodies and row.first_received_at_us is not None)
     ]
     newest: list[ReceiptRow] = []
     if gone and gone[-1] == state.last_seq:
-        # It stays, for it has the latest number and time, but as one that no policy enters.
+        # The newest row stays, because it has the latest number and time, but marked so that no policy enters it.
         row = rows[-1]
         first_us, policy_state = (None, GONE) if is_two_tier else (row.received_at_us, None)
         newest = [row._replace(first_received_at_us=first_us, body_digests=None, policy_state=policy_state)]
     policy_states = PolicyStates(None, None) if is_two_tier and state.retired_sources else None
-    # By another writer, so that who folds a concurrent domain releases what is forgotten.
+    # With a new writer, so that the process that folds a concurrent domain releases the forgotten ids.
     state_after = changed._replace(last_writer=new_number(), clock_us=after.clock_us)
     log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)

@@ -1,4 +1,4 @@
-"""`Receiver`: duplicate detection of one domain that outlives its process, and that any number of processes share."""
+"""`Receiver`: durable duplicate detection in one domain, which any number of processes may share."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Receiver(Closing):
         record: Recording | StrPath | None = None,
         concurrent: bool = False,
     ) -> Receiver:
-        """Open the domain of a channel in a store. Makes the tables and the domain if they are new.
+        """Open the domain of a channel in a store. Makes the tables and the domain if need be.
 
         Args:
             url: The store: `sqlite:///file`, `postgresql+psycopg://…`, or `memory://`, which keeps nothing.
@@ -81,15 +81,15 @@ class Receiver(Closing):
             observe_only: Deliver every message, and only report duplicates.
             reject_batches: Reject a batch as a whole if one of its ids came in an earlier batch. Only for the policy
                 `artemis`.
-            id_reuse: What becomes of a known id that comes with another body: `duplicate` drops it, `deliver`
+            id_reuse: What to do with a message whose known id comes with another body: `duplicate` drops it, `deliver`
                 delivers it. It is reported either way. None takes the default.
-            on_duplicate: Called with a `Duplicate` for each duplicate of a committed batch. An exception of it is logged.
+            on_duplicate: Called with a `Duplicate` for each duplicate of a committed batch. Its exceptions are logged, but
                 SystemExit and KeyboardInterrupt leave the `with` block, though its batch is committed.
             store_settings: How this process uses the store, such as how long it waits for a lock.
             record: A folder, or a `Recording`. The receipts of committed batches are written there as a log, which
                 `receiver simulate` reads.
             concurrent: Let transactions with different ids go on at once, on PostgreSQL. A domain of the other kind is
-                made one of this kind; its receivers that are open must be opened again.
+                converted; its open receivers must be opened again.
 
         Raises:
             SettingsError: An argument is invalid, or contradicts what the domain has.
@@ -126,7 +126,7 @@ class Receiver(Closing):
             if record is not None:
                 session.record_to(record, channel)
             if concurrent and session.url is not None:
-                # Who folds receipts in is known by what a session has locked.
+                # A lock of a database session says which process folds receipts in.
                 with translated(session.url):
                     database_of(session.url).check_sessions(session.url, store_settings)
             if state.is_concurrent != concurrent:
@@ -144,7 +144,7 @@ class Receiver(Closing):
             raise
 
     def close(self) -> None:
-        """Close the connection to the store, and finish the log that is recorded. Closing again does nothing."""
+        """Close the connection to the store, and finish the log of `record`. Closing again does nothing."""
         self.session.close()
         self.is_closed = True
 
@@ -165,12 +165,12 @@ class Receiver(Closing):
 
     @property
     def store_id(self) -> int:
-        """The domain's random number. No other domain has it, in any store."""
+        """The domain's random number, unique among the domains of all stores."""
         return self.session.store_id
 
     @property
     def window(self) -> int:
-        """The policy's window in ids, as of the last batch; 0 where it has none and the time alone counts."""
+        """The policy's window in ids, as of the last batch; 0 if it has none."""
         return self.session.cache.sizes[0]
 
     def batch(self, connection: Connection | None = None) -> Batch:
@@ -181,18 +181,18 @@ class Receiver(Closing):
                 recorded when you commit. None: the batch has a transaction of its own.
 
         Raises:
-            StoreBusyError: As the block begins: others held the domain for longer than `lock_timeout_secs`, or this
+            StoreBusyError: When the block begins: others held the domain for longer than `lock_timeout_secs`, or this
                 thread has a batch open already.
-            StoreError: As the block begins or ends: the batch isn't known to be committed.
+            StoreError: When the block begins or ends: the batch isn't known to be committed.
             ClosedError: The receiver is closed, or was opened by another process.
-            BatchRejectedError: As the block ends, with `reject_batches`: one of the ids came before.
+            BatchRejectedError: When the block ends, with `reject_batches`: one of the ids came in an earlier batch.
         """
         return Batch(self.session, connection)
 
     def status(self) -> Status:
-        """The receiver's figures, of the batches that are known to be committed.
+        """The receiver's figures, over the batches that are known to be committed.
 
-        Asks the database what became of a batch whose outcome isn't known yet.
+        Asks the database for the outcome of batches if it isn't known yet.
         """
         session = self.session
         session.look_up()
@@ -207,9 +207,9 @@ class Receiver(Closing):
 
 
 class ConcurrentReceiver(Receiver):
-    """A receiver whose batches don't wait for each other. Any number of threads may each have one.
+    """A receiver whose batches don't wait for each other. Any number of threads may each have a batch.
 
-    The figures, duplicates and recordings of a domain are those of the process that folds its receipts in.
+    The process that folds a domain's receipts in has its figures, reports its duplicates and writes its recordings.
     """
 
     def __init__(self, session: DomainSession) -> None:
@@ -222,7 +222,7 @@ class ConcurrentReceiver(Receiver):
         return ConcurrentBatch(self.session, self._engine, connection)
 
     def figures(self, rate: float = 0.0) -> Status:
-        """As `Receiver.figures`; what waits to be folded in is as this process saw it last."""
+        """As `Receiver.figures`; receipts that wait to be folded in are as this process last counted them."""
         figures = super().figures(rate)
         waiting = self._folding.waiting
         if waiting is not None and waiting.oldest_us is not None:

@@ -1,10 +1,9 @@
 """When sources are retired.
 
 A messageSourceId often holds a process id or a start time, so each restart of a sender is a new source, and the newest W
-ids of every source that ever was would be kept for ever. What retiring does to verdicts is in `receiver.detector`. All
-rows that are left of a retired source say so from the transaction of a batch on: once that source sends again, the rows
-alone wouldn't show which queue each stood in. The domain's row counts retired sources, so that other processes notice
-and read the log anew.
+ids of every source would be kept for ever. `receiver.detector` says how retiring changes verdicts. The batch that retires a
+source marks all of the source's rows: otherwise, once the source sends again, its rows wouldn't show which belong to its new
+queue. The domain's row counts retired sources, so that other processes notice and read the log anew.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from receiver.quantities import DAY_US
 from receiver.settings import ReceiverSettings
 
 _LOOKS_PER_TIME_ALLOWED = 30
-"""After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, for each retirement makes
+"""After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, because each retirement makes
 every other process read the whole log again."""
 _SHARE_RETIRED = 10
-"""If there are more than max_sources, those too many and a tenth of max_sources are retired."""
+"""If there are more than max_sources, the surplus and a tenth of max_sources are retired."""
 
 
 class Retirement:
-    """Says which sources to retire at the end of a batch, at next to no cost as long as none can be due."""
+    """Chooses the sources to retire at the end of a batch. Costs next to nothing while none can be due."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self._max_sources = settings.max_sources
@@ -34,11 +33,11 @@ class Retirement:
         self._next_look_us = 0
 
     def look_later(self, latest_us: int) -> None:
-        """After sources were retired, here or elsewhere: don't look for silent sources for a while."""
+        """Don't look for silent sources for a while: call it after sources were retired, here or elsewhere."""
         self._next_look_us = latest_us + self._after_us // _LOOKS_PER_TIME_ALLOWED
 
     def look_soon(self) -> None:
-        """After the log was read for another reason: look at the end of the next batch."""
+        """Look at the end of the next batch: call it after the log was read for another reason."""
         self._next_look_us = 0
 
     def due(self, detector: TwoTierDetector) -> list[str | None]:
@@ -49,7 +48,7 @@ class Retirement:
             return []
         by_silence = detector.sources_by_silence()
         silent = _silent_since(latest_us - self._after_us, by_silence) if self._after_us else 0
-        # A tenth more than must go, so that the next new source doesn't begin this again.
+        # A tenth more than needed, so that the next new source doesn't start this again.
         surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
         number = max(silent, surplus)
         if silent:
@@ -60,7 +59,7 @@ class Retirement:
 
 
 def longer_silent_than(detector: TwoTierDetector, days: float) -> list[str | None]:
-    """The sources that haven't sent for more than so many days, by the domain's own time."""
+    """The sources that haven't sent for more than `days`, by the domain's own time."""
     by_silence = detector.sources_by_silence()
     silent = _silent_since(detector.latest_us - round(min(days * DAY_US, LATEST_US)), by_silence)
     return [source for _, source in by_silence[:silent]]

@@ -1,13 +1,13 @@
-"""What the batches of one receiver share, and the transaction of each, from asking for the domain to its outcome.
+"""A receiver's state that its batches share, and the transaction of each batch, from asking for the domain to its outcome.
 
     asked     `begin` waits for the domain: for this process's other threads, then for the database's lock
-    held      it has the domain, and has caught up with what others recorded; receipts are decided in memory
-    recorded  `record` has put into the transaction what was decided, and commits a transaction of our own
+    held      the batch has the domain, and has caught up with other processes; receipts are decided in memory
+    recorded  `record` has written the decisions into the transaction, and commits a transaction of our own
     ended     committed, given up by `abandon` or, in a caller's transaction, left to the caller, who commits
 
-Memory advances with the commit only. The outcome of a transaction of our own is known at once, or read from the log where
-the connection was lost during the commit. In a transaction of its caller's, a batch leaves its number. So whether it was
-committed is looked up when the domain is next used, and only then it is counted: `DomainSession.settle`.
+Memory advances only with the commit. The outcome of a transaction of our own is known at once; if the connection was lost
+during the commit, it is read from the log. In a caller's transaction, a batch leaves its number. When the domain is next
+used, this number shows whether the batch was committed, and only then is it counted: `DomainSession.settle`.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ _BACKOFF = Backoff(0.05, 1.0)
 
 
 class BatchOptions(NamedTuple):
-    """How the batches of a receiver judge, as the arguments of `Receiver.open` say."""
+    """The arguments of `Receiver.open` that say how batches judge."""
 
     domain: str
     """The domain's name."""
     observe_only: bool
     reject_batches: bool
     delivers_reused_ids: bool
-    """Whether a known id that comes with another body is delivered."""
+    """Whether a message is delivered if its known id comes with another body."""
 
 
 class Unsettled(NamedTuple):
-    """A batch in a transaction of its caller's, whose outcome isn't known yet."""
+    """A batch in a caller's transaction, whose outcome isn't known yet."""
 
     number: int
     tally: Tally
-    """To be counted if it was committed."""
+    """Counted if the batch was committed."""
     transaction: Any
 
 
 class DomainSession(Guarded):
-    """A receiver's domain: its log, what is known of it in memory, and the batches whose outcome isn't known yet."""
+    """A receiver's domain: its log, its cache, and the batches whose outcome isn't known yet."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class DomainSession(Guarded):
         super().__init__("receiver", "batches", store_settings.lock_timeout_secs, self.log.in_use)
         self.address = MEMORY if self.url is None else self.url.render_as_string()
         self.lock: Hashable = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
-        """The name of what a transaction locks: a file, or one domain of a server."""
+        """Identifies what a transaction locks: a file, or one domain of a server."""
         self.store_id = state.store_id
         self.domain_id = state.domain_id
         self.options = options
@@ -93,13 +93,13 @@ class DomainSession(Guarded):
         self.counters = Counters()
         self.recorder: Recorder | None = None
         self.is_concurrent: bool | None = None
-        """Which kind of domain it was opened as; None for either kind."""
+        """The kind of domain that it was opened as; None for either kind."""
         self.writer = new_number()
-        """By which the store knows the numbers that batches of this receiver have left there."""
+        """Identifies this receiver in the store, beside the numbers that its batches leave."""
         self.numbered = 0
         """How many batches have left their number."""
         self.unsettled: deque[Unsettled] = deque()
-        """The batches in transactions of their callers' whose outcome isn't known yet, oldest first."""
+        """The batches in callers' transactions whose outcome isn't known yet, oldest first."""
         self.unreported: deque[Duplicate] = deque()
         """The duplicates of committed batches that aren't reported yet."""
         self._on_duplicate = on_duplicate
@@ -109,7 +109,7 @@ class DomainSession(Guarded):
         return database_of(connection).claims(connection, self.domain_id)
 
     def load(self) -> DomainState:
-        """Read the log ahead of the next batch, keeping nobody waiting."""
+        """Read the log before the next batch needs it, without a lock."""
         with self._thread_lock, self._between_batches() as log:
             state = log.begin_reading()
             self.cache.follow(log, state)
@@ -117,7 +117,7 @@ class DomainSession(Guarded):
 
     @contextmanager
     def _between_batches(self) -> Iterator[KeptLog]:
-        """The log, for a transaction that is rolled back unless it is committed."""
+        """The log, for a transaction that is rolled back unless the block commits it."""
         try:
             with translated(self.address):
                 yield self.log
@@ -127,7 +127,7 @@ class DomainSession(Guarded):
             raise
 
     def record_to(self, record: Recording | StrPath, channel: Channel) -> None:
-        """Record what is received from now on."""
+        """Record receipts from now on."""
         store = None if self.url is None else (self.url, self.store_settings)
         self.recorder = Recorder(record, channel, store=store)
         try:
@@ -138,10 +138,10 @@ class DomainSession(Guarded):
             raise
 
     def _finish_earlier_journals(self, recorder: Recorder) -> None:
-        """Finish what killed processes of earlier versions recorded, by the numbers that their batches left in the store.
+        """Finish the journals of killed processes of earlier versions, by the numbers that their batches left in the store.
 
-        Of journals of stores only those of our own domain are finished, and none that somebody writes. A failure is a
-        warning only: whoever records to the same path next tries again. It goes with `receiver.logs.journal`.
+        A journal of a store is finished only if it is of our own domain; none is that a process still writes. A failure is
+        only a warning: the next receiver that records to the same path tries again. Remove this with `receiver.logs.journal`.
         """
         from receiver.logs.journal import finish_journals, journals_of
 
@@ -150,7 +150,7 @@ class DomainSession(Guarded):
             return
         try:
             with self._between_batches() as log, folder.locked(recorder.patience_secs):
-                state = self.check_own(log.begin())  # which waits for a transaction that a dead process has left open
+                state = self.check_own(log.begin())  # waits for a transaction that a dead process has left open
                 store_id = state.store_id if state.domain_id else None
                 for writer in finish_journals(folder, store_id, log.rows.last_batch):
                     log.forget_batches(state, writer)
@@ -159,9 +159,9 @@ class DomainSession(Guarded):
             _LOGGER.warning("can't finish what killed processes have recorded: %s: %s", self.address, error)
 
     def check_own(self, state: DomainState, given: URL | None = None) -> DomainState:
-        """Return a state that is our domain's, else raise `StoreError`: SQLite may give its number anew once it is dropped.
+        """Return the state if it is our domain's, else raise `StoreError`: SQLite may reuse the number of a dropped domain.
 
-        `given` is where the connection leads whose transaction a batch joins.
+        `given` is the address of the connection whose transaction a batch joins.
         """
         if state.store_id != self.store_id:
             which = "this" if given is None else f"{shown(given)}, where the connection given to batch() leads,"
@@ -180,16 +180,16 @@ class DomainSession(Guarded):
         return state
 
     def settle(self, log: DomainLog, *, has_domain: bool = True) -> None:
-        """Look up what became of earlier batches; drop the cache if one wasn't committed.
+        """Look up the outcome of earlier batches; drop the cache if one wasn't committed.
 
-        Where the log doesn't have the domain for itself, a batch that wasn't committed yet stays unsettled: the server may
-        still have its COMMIT to do.
+        Unless the log has the domain locked, a batch that isn't committed yet stays unsettled: the server may still be about
+        to do its COMMIT.
         """
         unsettled = self.unsettled
         if not unsettled:
             return
         last = log.rows.last_batch(self.writer)
-        # A batch's number is committed with all that the batch saw, so the batches before it were committed too.
+        # A batch's number is committed after all that the batch saw, so the batches before it were committed too.
         while has_domain and unsettled and unsettled[-1].number > last:
             unsettled.pop()
             self.counters.roll_back()
@@ -207,12 +207,12 @@ class DomainSession(Guarded):
         self.unreported += tally.events
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:
-        """Whether a caller's transaction is still under way, other than this one."""
-        unsettled = self.unsettled.copy()  # which another thread may change
+        """Whether a caller's transaction other than this one is still under way."""
+        unsettled = self.unsettled.copy()  # another thread may change it
         return any(batch.transaction is not but_for and batch.transaction.is_active for batch in unsettled)
 
     def look_up(self) -> None:
-        """Settle what can be settled between batches; a batch under way has done so."""
+        """Settle earlier batches if no batch is under way; a batch does this when it begins."""
         if not self.unsettled or self.callers_go_on():
             return
         with self._acquired_if_free() as is_ours:
@@ -223,7 +223,7 @@ class DomainSession(Guarded):
                     self.settle(log, has_domain=state is not None)
 
     def notify(self) -> None:
-        """Report the duplicates of committed batches; not before the domain is free, for callbacks may take their time."""
+        """Report the duplicates of committed batches. Call it once the domain is free: callbacks may take their time."""
         while self.unreported and not self.is_forked_off:
             try:
                 event = self.unreported.popleft()
@@ -238,9 +238,9 @@ class DomainSession(Guarded):
                 self.cache.count_silent_sources()
 
     def close(self) -> None:
-        """Delete what is left to be deleted, and end the connection; then report, and finish the recording.
+        """Delete forgotten rows that are left, and end the connection; then report, and finish the recording.
 
-        A process forked off leaves all of that to its parent.
+        A forked process leaves the store to its parent.
         """
         if self.held_by == threading.get_ident() and not self.is_forked_off:
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
@@ -249,7 +249,7 @@ class DomainSession(Guarded):
                 with translated(self.address):
                     self._tidy_up()
             except StoreError as error:
-                # Nothing is lost by it: who opens the domain next deletes the same.
+                # Nothing is lost: the next receiver that opens the domain deletes the same rows.
                 _LOGGER.warning("can't tidy up while closing: %s", error)
             finally:
                 self.log.close()
@@ -281,7 +281,7 @@ class Transaction:
     """A batch's transaction: `begin`, then `record` or `abandon`."""
 
     def __init__(self, session: DomainSession, connection: Connection | None, task: Hashable = None) -> None:
-        """`connection` is the caller's whose transaction is joined, `task` that of an event loop if there is one."""
+        """`connection`: the caller's, whose transaction is joined. `task`: the event loop's task, if there is one."""
         self.cache = session.cache
         self._session = session
         self._began_ns = perf_counter_ns()
@@ -294,7 +294,7 @@ class Transaction:
         """The domain's state as the transaction found it."""
         self._has_read_on = False
         self.converts = False
-        """Whether it makes the domain one of the other kind."""
+        """Whether it converts the domain to the other kind."""
         self.last_writer = new_number()
 
     @property
@@ -303,7 +303,7 @@ class Transaction:
         return self.state.receipts
 
     def begin(self) -> None:
-        """Have the domain to ourselves, and catch up with it."""
+        """Lock the domain, and catch up with it."""
         session, log, held, joined = self._session, self.log, self._held, self._joined
         given = None if joined is None else joined.connection.engine.url
         try:
@@ -326,7 +326,7 @@ class Transaction:
             raise
 
     def abandon(self, error: BaseException | None = None) -> None:
-        """Record nothing, and forget what was decided; in a transaction that has ended, nothing."""
+        """Record nothing, and forget what was decided. Does nothing once the transaction has ended."""
         session = self._session
         if session.is_forked_off:
             return
@@ -336,7 +336,7 @@ class Transaction:
         policy = self.cache.policy
         has_decided = (policy.serial, policy.clock_us) != (self.state.last_seq, self.state.clock_us)
         may_be_half_done = error is not None and not isinstance(error, Exception)
-        # What was read on in a transaction of the caller's may be rolled back with it.
+        # Rows that were read in the caller's transaction may be rolled back with it.
         may_vanish = self._has_read_on and self._joined is not None
         if has_decided or may_be_half_done or may_vanish:
             self.cache.drop()
@@ -346,7 +346,7 @@ class Transaction:
             self._end()
 
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
-        """Record the batch and commit; `StoreError` if it isn't committed, or not proven to be."""
+        """Record the batch and commit; `StoreError` unless it is known to be committed."""
         session, log, cache = self._session, self.log, self.cache
         number = None
         if self._joined is not None:
@@ -380,7 +380,7 @@ class Transaction:
     def _changes(
         self, rows: Sequence[ReceiptValues], tally: Tally, number: BatchNumber | None
     ) -> tuple[DomainState, Changes]:
-        """The domain's new state, and all else that is to be recorded."""
+        """The domain's new state, and all other changes to record."""
         cache = self.cache
         if self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
@@ -388,7 +388,7 @@ class Transaction:
             tally.recorded = recorder.packed(rows, tally.full_receipts)
         with corrupt_if_nonsense(self.state):
             changed, changes = cache.end_batch(self.state, rows, tally.events)
-            # Even a batch that only lent its connection leaves another state, by which its commit can be recognised.
+            # Even a batch that only lent its connection changes the state, so that its commit can be recognised.
             state = tally.added_to(self.state, last_writer=self.last_writer, **changed)
         changes = changes._replace(batch_number=number, recorded=tally.recorded)
         return (state.converted() if self.converts else state), changes
@@ -409,9 +409,9 @@ class Transaction:
         tally.commit_secs = (committed_ns - committing_ns) / 1e9
 
     def _was_committed(self, state: DomainState, failure: StoreError) -> bool:
-        """Whether the log is in this state, read from it as soon as the database can be reached and lets go of the lock.
+        """Whether the log is in this state. It is read as soon as the database can be reached and the domain locked.
 
-        Raises StoreError if that stays unknown.
+        `StoreError` if the outcome stays unknown.
         """
         try:
             state_now = until_done(
@@ -429,7 +429,7 @@ class Transaction:
             self.log.discard()
             raise unknown_outcome(failure) from error
         self.log.rollback()
-        if state_now not in {state, self.state}:  # others have been here since
+        if state_now not in {state, self.state}:  # other batches have changed it since
             raise unknown_outcome(failure) from None
         return state_now == state
 
@@ -451,8 +451,8 @@ class Transaction:
 def is_interrupt(error: BaseException | None) -> bool:
     """Whether an exception may have come between any two steps of a driver, as KeyboardInterrupt does.
 
-    The driver's own lock may be taken still, and rolling back would wait for it for good: so the connection must end. A task
-    is cancelled where it awaits, which leaves nothing locked.
+    Then the driver's own lock may still be taken, and rolling back would wait for it for ever: so the connection must end. A
+    task is cancelled only where it awaits, which leaves nothing locked.
     """
     return not isinstance(error, Exception | asyncio.CancelledError | None)
 
@@ -465,7 +465,7 @@ def _give_up(log: DomainLog, error: BaseException | None) -> None:
 
 
 def unknown_outcome(failure: StoreError) -> StoreError:
-    """The error for a commit that has failed in this way, and may have been done all the same."""
+    """The error for a commit that failed in this way, but may have taken effect."""
     return StoreError(
         f"{failure.message}; it isn't known whether the batch was committed",
         hint="send it again: what was recorded after all is judged a duplicate",

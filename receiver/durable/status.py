@@ -1,4 +1,4 @@
-"""A receiver's figures: what a batch adds, what the receiver has counted, and its status by the names of Apama's JMS line."""
+"""A receiver's figures: the counters of a batch and of a receiver, and its status, with the names of Apama's status line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from receiver.recording import Recorder
 from receiver.store.tables import DomainState, RecordedRow
 
 BOUNDS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
-"""The upper ends of the histogram's buckets, near together where it matters."""
+"""The upper bounds of the histogram's buckets, close together near 0, where it matters."""
 _SECS_BOUNDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 )  # fmt: skip
-"""The upper ends of the buckets of times: from a disk that syncs at once to a domain that is waited for."""
+"""The upper bounds of the buckets of times in seconds: from a fast disk's sync to a long wait for a domain."""
 _RECENT = 1_000
 LOG_FORMAT = "%(asctime)s %(levelname)-5s [%(process)d:%(threadName)s] - %(message)s"
-"""For `logging.basicConfig`: lines as in a correlator's log, so that whatever reads those finds the status lines."""
+"""For `logging.basicConfig`: lines as in a correlator's log, so that tools for such logs find the status lines."""
 
 
 class Buckets(NamedTuple):
@@ -34,7 +34,7 @@ class Buckets(NamedTuple):
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
-    """How many values were at most `bounds[i]` and more than the bound before; the last: more than all bounds."""
+    """`counts[i]`: values above `bounds[i - 1]` and at most `bounds[i]`. The last: values above all bounds."""
     total: float
     """The sum of the values."""
 
@@ -63,25 +63,25 @@ class Headroom(NamedTuple):
     recent_least: float | None
     """The least of the last 1,000 duplicates; None before the first."""
     shares: Buckets
-    """All of them, by bucket."""
+    """The headroom of all duplicates, by bucket."""
 
 
 def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], int] = operator.add) -> Any:
-    """A field that counts from 0. Its metadata has these arguments.
+    """A dataclass field that counts from 0. Its metadata has these arguments.
 
     Args:
-        meaning: The help text of the metric of its name, such as `receiver_receipts_total`. Empty: it has none of its own.
-        title: What `receiver status` calls it in its table, if a domain keeps it. Empty: it isn't there.
-        join: Makes one value of those of two batches. 0 must change nothing.
+        meaning: The help text of its metric, such as `receiver_receipts_total`. Empty: it has no metric of its own.
+        title: Its name in the table of `receiver status`, if a domain keeps it. Empty: it isn't in the table.
+        join: Joins the values of two batches. 0 must change nothing.
     """
     return field(default=0, metadata={"meaning": meaning, "title": title, "join": join})
 
 
 @dataclass(slots=True)
 class Counts:
-    """The counters of receipts. Each is declared once, for all that adds it up or shows it.
+    """The counters of receipts. Each is declared here alone, with its names in metrics and tables.
 
-    A domain keeps those that `receiver.store.tables.DomainState` has a field of the same name for.
+    A domain keeps the counters that are also fields of `receiver.store.tables.DomainState`.
     """
 
     receipts: int = counter("Receipts.", title="receipts")
@@ -97,7 +97,7 @@ class Counts:
     redelivered: int = counter("Receipts flagged JMSRedelivered.", title="redelivered")
     """Receipts flagged JMSRedelivered."""
     max_delivery_us: int = counter(join=max)
-    """The longest time from JMSTimestamp to receipt of the redelivered ones, in microseconds; 0 if there is none."""
+    """The longest time from JMSTimestamp to a receipt flagged JMSRedelivered, in microseconds; 0 without such receipts."""
     time_tier_dups: int = counter()
     """Duplicates that only the time tier still knew."""
 
@@ -108,52 +108,52 @@ _KEPT = _JOINS.keys() & DomainState._fields
 
 @dataclass(slots=True, kw_only=True)
 class Status(Counts):
-    """A receiver's figures. If nothing else is said, they are of the batches known to be committed since it was opened.
+    """A receiver's figures, over the batches known to be committed since it was opened, unless a field says otherwise.
 
-    The figures of Apama's status line have Apama's names too, such as `rx`.
+    The figures of Apama's status line also have Apama's names, such as `rx`.
     """
 
     domain: str
     policy: str
-    """Its canonical text, such as `apama:window=2000,expiry=120`."""
+    """The policy's canonical text, such as `apama:window=2000,expiry=120`."""
     window: int
-    """The policy's size in ids, such as W of `apama`; 0 where it has none."""
+    """The policy's size in ids, such as W of `apama`; 0 if it has none."""
     expiry_secs: float
-    """The policy's size in seconds, such as E of `apama`; 0 where it has none."""
+    """The policy's size in seconds, such as E of `apama`; 0 if it has none."""
     rRate: float  # noqa: N815 - Apama's names, here and below
-    """Receipts per second since `status()` was last asked for, or since the receiver was opened."""
+    """Receipts per second since `status()` was last called, or since the receiver was opened."""
     rDupIds: int  # noqa: N815
     """Distinct ids remembered, as of this receiver's last batch."""
     sources: int
-    """Sources whose newest ids are kept, as of this receiver's last batch; 0 where the policy keeps none by source."""
+    """Sources whose newest ids are kept, as of this receiver's last batch; 0 if the policy keeps no ids by source."""
     silent_sources: int
     """Sources without a receipt in the domain's last 24 hours."""
     retired_sources: int
     """Sources retired since the domain was made, as of this receiver's last batch."""
     headroom: Headroom
-    """How near duplicates came to being missed."""
+    """How nearly duplicates were missed."""
     need: Need | None
-    """The largest needs of duplicates of the domain, over all its receivers and over the last day by the times of
-    receipts, as of this receiver's last batch; None without any, and where the policy has no two tiers."""
+    """The largest needs of the domain's duplicates, over all its receivers and the last day (by the times of receipts), as
+    of this receiver's last batch; None without any, or if the policy hasn't two tiers."""
     batches_committed: int
     """Batches that were committed."""
     batches_rolled_back: int
-    """Left by an exception, or rolled back by the caller whose transaction they had joined."""
+    """Batches left by an exception, or rolled back by the caller whose transaction they had joined."""
     batches_failed: int
-    """Not begun or not committed: the domain was busy, or the store failed."""
+    """Batches not begun or not committed: the domain was busy, or the store failed."""
     recorded: int = counter("Receipts written to the log that is recorded.")
-    """Receipts that are in the log that `record` names, or wait in the store to be written there."""
+    """Receipts in the log of `record`, or in the store, waiting to be written there."""
     record_dropped: int = counter("Receipts that could not be written there.")
-    """Receipts that couldn't be recorded there."""
+    """Receipts that couldn't be recorded."""
     batch_secs: Buckets
     """How long batches took, from asking for the domain to the end of the commit."""
     commit_secs: Buckets
-    """How long the database took to commit them; batches in transactions of their callers' aren't in it."""
+    """How long the database took to commit batches, without those in callers' transactions."""
 
     unfolded_receipts: int = 0
-    """Receipts of a concurrent domain that aren't folded in yet, as this process saw it last."""
+    """Receipts of a concurrent domain that aren't folded in yet, as this process last counted them."""
     unfolded_secs: float = 0.0
-    """The age of the oldest of them."""
+    """The age of the oldest of these receipts."""
 
     @property
     def rx(self) -> int:
@@ -217,7 +217,7 @@ class Status(Counts):
 
 
 def status_line(counts: Counts | DomainState, remembered_ids: int | None, rate: float | None = None) -> str:
-    """Apama's status line of one receiver; what is None isn't known and is left out."""
+    """Apama's status line of one receiver. Arguments that are None are left out of it."""
     rates = "" if rate is None else f" rRate={rate:,.0f}"
     ids = "" if remembered_ids is None else f" rDupIds={remembered_ids:,}"
     return (
@@ -228,17 +228,17 @@ def status_line(counts: Counts | DomainState, remembered_ids: int | None, rate: 
 
 @dataclass(slots=True)
 class Tally(Counts):
-    """The counters of one batch, and what else is known of it at its end; also the sum of a receiver's batches."""
+    """The counters, times and duplicates of one batch; also the sum over a receiver's batches."""
 
     batch_secs: float = 0.0
-    """From asking for the domain to the end of the commit or, in a transaction of the caller's, of recording."""
+    """Time from asking for the domain to the end of the commit or, in a caller's transaction, of recording."""
     commit_secs: float | None = None
-    """How long the database took to commit; None where the caller commits."""
+    """How long the database took to commit; None if the caller commits."""
     events: list[Duplicate] = field(default_factory=list)
     full_receipts: list[tuple[int, Receipt]] = field(default_factory=list)
-    """The receipts that have more than their row, or have no row, by their index in the batch: for a recorder."""
+    """For a recorder: receipts that say more than their row or have no row, each behind its index in the batch."""
     recorded: RecordedRow | None = None
-    """What the batch leaves in the store for a recording."""
+    """The row that the batch leaves in the store for a recording."""
 
     def note_redelivered(self, received_at_us: int, jms_timestamp_ms: int | None) -> None:
         """Count a receipt flagged JMSRedelivered."""
@@ -273,14 +273,14 @@ class Rate:
 
     def __init__(self) -> None:
         self._asked = time.monotonic(), 0
-        """When it was last asked for, and the count by then."""
+        """When the rate was last asked for, and the count then."""
         self._lock = Mutex()
 
     def of(self, count: int) -> float:
-        """Per second since this was last asked for."""
+        """Growth per second since the rate was last asked for."""
         with self._lock:
             now_secs, (then_secs, before) = time.monotonic(), self._asked
-            count = max(count, before)  # another thread may have asked since this one counted
+            count = max(count, before)  # another thread may have asked with a newer count
             self._asked = now_secs, count
         return (count - before) / (now_secs - then_secs) if now_secs > then_secs else 0.0
 
@@ -299,7 +299,7 @@ class Counters:
         self._rate = Rate()
 
     def commit(self, tally: Tally) -> None:
-        """A batch is known to be committed; called by one thread at a time."""
+        """Add a batch that is known to be committed. Only one thread at a time may call this."""
         self._committed += 1
         self._total.add(tally)
         for duplicate in tally.events:
@@ -320,12 +320,12 @@ class Counters:
             self._failed += 1
 
     def rate(self) -> float:
-        """Receipts per second since this was last asked for."""
+        """Receipts per second since the rate was last asked for."""
         return self._rate.of(self._total.receipts)
 
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
         window, expiry_us = cache.sizes
-        recent = self._recent_headroom.copy()  # which another thread may change
+        recent = self._recent_headroom.copy()  # another thread may change it
         least = self._least_headroom if recent else None
         return Status(
             **{name: getattr(self._total, name) for name in _JOINS},

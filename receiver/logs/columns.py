@@ -142,12 +142,12 @@ class LogBatch:
     jms_redelivered: Annotated[
         npt.NDArray[np.bool_] | None,
         Column(
-            ValueKind.FLAG, "whether the broker says that it has sent it before", "JMSRedelivered", has_few_values=True
+            ValueKind.FLAG, "whether the broker says that it sent the message before", "JMSRedelivered", has_few_values=True
         ),
     ] = None
     jms_timestamp_ms: Annotated[
         npt.NDArray[np.int64] | None,
-        Column(ValueKind.MILLISECONDS, "when it was sent, epoch milliseconds", "JMSTimestamp"),
+        Column(ValueKind.MILLISECONDS, "when the message was sent, epoch milliseconds", "JMSTimestamp"),
     ] = None
     """0 where missing."""
     body_digest: Annotated[
