@@ -179,7 +179,7 @@ class TwoTierDetector:
             raise detects_nothing()
         self._newest: dict[str, int] = {}
         self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
-        self._names: dict[int, str] = {}  # stamp -> id, of queued entries that aren't the newest of their id in `_young`
+        self._names: dict[int, str] = {}  # stamp -> id, of queued entries that `_young` doesn't stand for
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
         self._free_queues: list[_SourceQueue] = []  # of retired sources: a new source takes one, and its number

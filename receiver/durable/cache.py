@@ -162,7 +162,7 @@ class DomainCache:
         """
         known, known_run = self._state, self._server_run
         self._server_run = log.rows.server_run
-        if known == state:  # even in another run of the server: the last writer's random number proves that nothing changed
+        if known == state:  # in another run of the server too: the last writer's random number proves it
             return False
         self._state = None  # dropped, until all has gone well
         with corrupt_if_nonsense(state):

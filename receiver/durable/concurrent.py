@@ -428,4 +428,4 @@ class FoldingThread:
         known = self._known
         if self.waiting.receipts or known is None or last_writer != known.last_writer:
             return True
-        return bool(known.again or known.policy.forgotten_ids)  # ids that an open transaction had claimed are tried again
+        return bool(known.again or known.policy.forgotten_ids)  # ids that an open transaction had are tried again

@@ -107,7 +107,7 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
         forgotten = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
             _release(log, state, unique_message_id)
-            if not forgotten:  # the folding process must learn that the claim is gone: another receipt may claim the id now
+            if not forgotten:  # the folding process must learn that the claim is gone: it may be made again
                 log.record(state._replace(last_writer=new_number()), Changes(), before=state)
         return state.domain_name if forgotten else None
 

@@ -154,7 +154,7 @@ def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wante
 def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:
     """Warn of other domains whose queue has the same name: it may be the same queue, of a broker that was renamed."""
     destination = destination_name(channel.destination)
-    if key.text != "default" or not destination.startswith("queue://"):  # each subscription of a topic gets all messages
+    if key.text != "default" or not destination.startswith("queue://"):  # each subscriber of a topic has all messages
         return
     names = connection.scalars(select(domains.c.domain_name).where(domains.c.domain_key == key.text))
     namesakes = [printable(name) for name in names if name.endswith(to_bytes(f":{destination}"))]

@@ -142,7 +142,7 @@ class LogBatch:
     jms_redelivered: Annotated[
         npt.NDArray[np.bool_] | None,
         Column(
-            ValueKind.FLAG, "whether the broker says that it sent the message before", "JMSRedelivered", has_few_values=True
+            ValueKind.FLAG, "whether the broker says it sent the message before", "JMSRedelivered", has_few_values=True
         ),
     ] = None
     jms_timestamp_ms: Annotated[
