@@ -36,7 +36,7 @@ class Listening(NamedTuple):
         if parts is None or int(parts[2]) > _LARGEST_PORT:
             raise SettingsError(
                 f"{option} must be [ADDRESS:]PORT with a port up to {_LARGEST_PORT}, not {text!r:.80}",
-                hint="write 9100, 0.0.0.0:9100 or [::1]:9100",
+                hint="write 8080, 0.0.0.0:8080 or [::1]:8080",
             )
         return cls((parts[1] or default_address).strip("[]"), int(parts[2]))
 

@@ -347,7 +347,7 @@ def test_metrics_are_for_this_machine_unless_an_address_is_given(tmp_path, mute_
         socket.create_server((where, 0), family=family).close()
     except OSError:
         pytest.skip(f"this machine has no {where}")
-    (port,) = free_ports(9100)
+    (port,) = free_ports(8080)
     running = Running(tmp_path, mute_broker[0], "file:x", *STORE, "--metrics-port", given.format(port))
     running.until(lambda: is_listening(where, port))
     assert elsewhere is None or not is_listening(elsewhere, port)

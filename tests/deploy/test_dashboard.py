@@ -103,7 +103,7 @@ def order(number):
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="no prometheus (Debian, Ubuntu: apt install prometheus)")
 def test_a_real_prometheus_has_data_for_each_query_of_a_real_bridge(tmp_path, running_artemis):
-    metrics_port, port = free_ports(9100, 9090)
+    metrics_port, port = free_ports(8080, 9090)
     queue = f"amqp://{HOST}:{running_artemis.amqp_port}/queue/dashboard"
     (tmp_path / "prometheus.yml").write_text(
         f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{RULES}]\n"

@@ -237,5 +237,5 @@ def test_what_is_no_receiver_breaks_no_scrape(registry):
 
 
 def test_a_port_is_no_registry():
-    with opened("memory://") as orders, pytest.raises(SettingsError, match=r"export takes a registry .*, not 9100"):
-        export(orders, 9100)
+    with opened("memory://") as orders, pytest.raises(SettingsError, match=r"export takes a registry .*, not 8080"):
+        export(orders, 8080)
