@@ -31,7 +31,6 @@ import re
 import shlex
 import sys
 from errno import EACCES, EISDIR, ENOENT, ENOSPC, EROFS
-from itertools import chain
 from typing import Any
 
 __all__ = [
@@ -164,7 +163,7 @@ def unwritable(path: str, error: OSError, *, what: str = "can't write") -> Outpu
 
 
 class MissingExtraError(ReceiverError):
-    """A command needs an optional part of the package that isn't installed."""
+    """A command needs an optional part of the package, or several with commas between, that isn't installed."""
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
@@ -174,8 +173,8 @@ class MissingExtraError(ReceiverError):
         self.extra = extra
 
 
-def _needed_by(extra: str) -> list[str]:
-    """What pip is to install for an extra: its libraries by name, for no index has this package itself.
+def _needed_by(extras: str) -> list[str]:
+    """What pip is to install for extras: their libraries by name, for no index has this package itself.
 
     A checkout that isn't installed, but only on the path of modules, has no list of libraries. It is named by its folder.
     """
@@ -189,11 +188,11 @@ def _needed_by(extra: str) -> list[str]:
     needed: list[str] = []
     for line in declared:
         library, _, marker = line.partition(";")
-        if extra in _EXTRA.findall(marker):
+        if {*extras.split(",")} & {*_EXTRA.findall(marker)}:
             others = _OTHER_EXTRAS.fullmatch(library.strip())
-            needed += chain(*map(_needed_by, others[1].split(","))) if others else [library.strip()]
+            needed += _needed_by(others[1]) if others else [library.strip()]
     checkout = str(files("receiver")).removesuffix("receiver").rstrip("/\\")
-    return list(dict.fromkeys(needed)) or ["--editable", f"{checkout}[{extra}]"]
+    return list(dict.fromkeys(needed)) or ["--editable", f"{checkout}[{extras}]"]
 
 
 class MissingProgramError(ReceiverError):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli import options
-from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs
+from receiver.cli.output import check_extras, print_json, print_report, progress, report_file, spare_logs
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -79,6 +79,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     The command shows what each rule would have missed, what it would have dropped wrongly, how many ids it keeps, and
     where the rules disagree.
     """
+    check_extras(report)
     domain_key(domain)  # refused before the log is read, as policies are
     texts = tuple(policy or ())
     stated_policies(texts)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, TextIO
@@ -103,23 +104,32 @@ def _provenance() -> str:
     return f"{shlex.join(['receiver', *arguments])} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 
+def check_extras(report: str | None, *, on_spark: bool = False) -> None:
+    """`MissingExtraError` for all extras that lack something, at once. Each of them has what other commands on logs need."""
+    missing: dict[str, str] = {}
+    for is_wanted, extra, option, module in (
+        (on_spark, "spark", "--engine spark", "pyspark"),
+        (report is not None, "report", "--report", "receiver.report.html"),
+    ):
+        try:
+            if is_wanted:
+                import_module(module)
+        except ImportError:
+            missing[extra] = option
+    if missing:
+        raise MissingExtraError(",".join(missing), " with ".join(missing.values()))
+
+
 @contextmanager
 def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]], object]]:
-    """Create the file at once, if a path is given; the function that it yields makes a report and writes its page there.
-
-    `MissingExtraError` if the libraries that make pages aren't installed.
-    """
+    """Create the file at once, if a path is given; the function that it yields makes a report and writes its page there."""
     if path is None:
         yield lambda _document: None
         return
     if path in {"", "-"}:
         raise SettingsError(f"--report {path!r} names no file", hint="such as --report report.html")
-    try:
-        from receiver.report.html import page_text
-    except ImportError as error:
-        raise MissingExtraError("report", "--report") from error
-
     from receiver.logs.writer import replacing
+    from receiver.report.html import page_text
 
     with replacing(path) as file:
         yield lambda document: file.write(page_text(document(), _provenance()).encode())

@@ -18,7 +18,7 @@ import typer
 
 from receiver.cli import options
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import print_json, print_report, progress, report_file, spare_logs, stages
+from receiver.cli.output import check_extras, print_json, print_report, progress, report_file, spare_logs, stages
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
@@ -147,6 +147,7 @@ def simulate(
     is set today, and why.
     """
     local = engine == "local"
+    check_extras(report, on_spark=not local)
     if not local and query is not None:
         raise SettingsError(
             "--query is for the local engine", hint="let Spark read the database, and give the frame to size_windows"

@@ -134,6 +134,30 @@ def test_without_its_extra_a_report_is_refused_before_anything_is_read(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("how", "extras"),
+    [
+        (("simulate",), "--report needs the extra 'report',"),
+        (("simulate", "--engine", "spark"), "--engine spark with --report needs the extra 'spark,report',"),
+        (("compare",), "--report needs the extra 'report',"),
+    ],
+)
+def test_all_extras_that_are_missing_are_named_at_once(tmp_path, how, extras):
+    names = {*REPORTS, "numba", "numpy", "pyarrow", "pyspark"}
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT.format(names=names), *how, "a.csv", "--report", "r.html"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    said = complaint(Ran(ran.returncode, ran.stdout, ran.stderr))
+    assert extras in said
+    assert " 'numpy>=" in said
+    assert " 'jinja2>=" in said
+    assert ("pyspark>=" in said) == ("spark" in how)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulate", "compare"])
 def test_only_reports_need_that_extra(log, name):

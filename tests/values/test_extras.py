@@ -55,7 +55,8 @@ def test_an_installed_package_has_its_libraries_named(tmp_path):
     lines = ["Metadata-Version: 2.4", "Name: reliable-receiver", *(f"Requires-Dist: {each}" for each in requires)]
     (wheel / "METADATA").write_text("\n".join(lines) + "\n")
     assert hint_of(tmp_path, extra="simulate") == [*PIP, "numpy>=2.1", "tzdata"]
-    assert hint_of(tmp_path, extra="other") == [*PIP, "psycopg[binary]>=3.2.3", "numpy>=2.1", "tzdata"]
+    assert hint_of(tmp_path, extra="other") == [*PIP, "numpy>=2.1", "tzdata", "psycopg[binary]>=3.2.3"]
+    assert hint_of(tmp_path, extra="simulate,report") == hint_of(tmp_path, extra="other")
 
 
 @pytest.mark.parametrize("extra", ["simulate", "demo"])
