@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import altair as alt
 
 from receiver.compare import Cause, PolicyFigures
+from receiver.message import LATEST_US
 from receiver.quantities import DAY_US, count, duration, seconds
 from receiver.report.comparing import with_number
 from receiver.report.sizing import Grid
@@ -237,7 +238,8 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
     rows = [
         {
             "begin": (timeline.start_us + index * timeline.slice_us) / 1_000,
-            "end": (timeline.start_us + (index + 1) * timeline.slice_us) / 1_000,
+            # No later, as a tick in the year 10000 would be that of a year 0000.
+            "end": min((timeline.start_us + (index + 1) * timeline.slice_us) / 1_000, LATEST_US // 1_000),
             "from": second(timeline.start_us + index * timeline.slice_us),
             "number": number,
         }

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import pages
 import pytest
+import vl_convert
 from analyses import HOSTILE_TEXTS, advised, empty, hostile, large, of_kind, realistic, setting_at
 from pages import Page, analysis_page
 
-from receiver.quantities import count, seconds
+from receiver.message import LATEST_US
+from receiver.quantities import DAY_US, count, seconds
 from receiver.report.charts import curve_chart, marks_of, timeline_chart
 from receiver.report.html import page_text
 from receiver.report.sizing import analysis_document
@@ -207,6 +209,13 @@ def test_a_curve_holds_the_marks_far_below_its_end(need, present):
 def test_the_axis_of_a_long_log_tells_the_year(days, format_):
     spec = timeline_chart(Timeline(0, days * 86_400_000_000, (1,), (0,)), (1,), "receipts")
     assert spec["encoding"]["x"]["axis"]["format"] == format_
+
+
+def test_an_axis_ends_with_the_year_9999():
+    century = Timeline(LATEST_US - 36_524 * DAY_US, 36_525 * DAY_US, (1,), (0,))
+    drawn = vl_convert.vegalite_to_svg(timeline_chart(century, (1,), "receipts"))
+    assert "9980-01-01" in drawn
+    assert "0000-01-01" not in drawn
 
 
 def test_a_curve_of_one_duplicate():
