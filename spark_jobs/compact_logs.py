@@ -25,10 +25,12 @@ __all__ = ["main"]
 _app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@_app.command()
+@_app.command(cls=options.CommandWithSettings)
 def compact_logs(
     logs: options.Logs,
-    out: Annotated[str, typer.Argument(help="The folder to make, at a path that every executor sees, or at a URL.")],
+    out: Annotated[
+        str, typer.Argument(metavar="OUT", help="The folder to make, at a path that every executor sees, or at a URL.")
+    ],
     *,
     domain: options.Domain = "default",
     column_map: options.ColumnMap = None,

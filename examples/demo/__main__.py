@@ -56,13 +56,13 @@ class _Protocol(StrEnum):
 
 
 def demo(
-    secs: Annotated[int, typer.Option(min=5, max=86_400, help="Send messages for so many seconds.")] = 30,
+    secs: Annotated[int, typer.Option(metavar="SECS", min=5, max=86_400, help="How long messages are sent.")] = 30,
     protocol: Annotated[_Protocol, typer.Option(help="The protocol of senders and bridges.")] = _Protocol.STOMP,
     mode: Annotated[
         _Mode, typer.Option(help="The bridges' mode. AT_LEAST_ONCE shows what comes twice.")
     ] = _Mode.EXACTLY_ONCE,
     seed: Annotated[
-        int | None, typer.Option(help="Draws who is killed, and when. [default: another each time]")
+        int | None, typer.Option(metavar="N", help="Draws who is killed, and when. [default: another each time]")
     ] = None,
     keep: Annotated[
         Path | None,

@@ -385,8 +385,8 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
             help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet.",
         ),
     ],
-    receipts: Annotated[int, typer.Option(help="How many rows to write. With --vectors, how many traces.")],
-    scenario: Annotated[str | None, typer.Option(help=_SCENARIOS_HELP)] = None,
+    receipts: Annotated[int, typer.Option(metavar="N", help="How many rows to write; with --vectors, traces.")],
+    scenario: Annotated[str | None, typer.Option(metavar="NAME", help=_SCENARIOS_HELP)] = None,
     vectors: Annotated[  # noqa: FBT002
         bool,
         typer.Option(
@@ -395,15 +395,15 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
             " trace with its settings and verdicts. --receipts and --seed alone go with it. Needs the extra testing.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="The same seed and options give the same log.")] = _DEFAULTS.seed,
-    sources: Annotated[int, typer.Option(help="How many senders.")] = _DEFAULTS.sources,
-    rate: Annotated[float, typer.Option(help="Messages per second, over all sources.")] = _DEFAULTS.rate,
+    seed: Annotated[int, typer.Option(metavar="N", help="Equal seeds and options give equal logs.")] = _DEFAULTS.seed,
+    sources: Annotated[int, typer.Option(metavar="N", help="How many senders.")] = _DEFAULTS.sources,
+    rate: Annotated[float, typer.Option(metavar="N", help="Messages per second, over all sources.")] = _DEFAULTS.rate,
     duplicates: Annotated[
-        float, typer.Option(help="About this share of the receipts are duplicates: 0 to 0.9.")
+        float, typer.Option(metavar="SHARE", help="About this share of the receipts are duplicates: 0 to 0.9.")
     ] = _DEFAULTS.duplicates,
-    start: Annotated[str, typer.Option(help="Time of the first receipt, ISO 8601. UTC if it names no zone.")] = (
-        _DEFAULTS.start.isoformat().replace("+00:00", "Z")
-    ),
+    start: Annotated[
+        str, typer.Option(metavar="TIME", help="Time of the first receipt, ISO 8601. UTC if it names no zone.")
+    ] = _DEFAULTS.start.isoformat().replace("+00:00", "Z"),
 ) -> None:
     """Write a synthetic log of receipts to try settings on."""
     if not (scenario or vectors):

@@ -159,7 +159,8 @@ def migrate(
     revision: Annotated[
         str,
         typer.Option(
-            help="The version to go to: head (the newest) or a number. base drops the tables with all they hold."
+            metavar="VERSION",
+            help="The version to go to: head (the newest) or a number. base drops the tables with all they hold.",
         ),
     ] = "head",
     yes: Yes = False,  # noqa: FBT002

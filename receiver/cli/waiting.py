@@ -98,7 +98,7 @@ def move(
 @examples("receiver inbox drop sqlite:///receiver.db 3", "receiver inbox drop sqlite:///receiver.db 3 --yes")
 def drop_inbox(
     url: StoreAddress,
-    target: Annotated[str, typer.Argument(help=_TARGET_HELP, show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False)],
     yes: Yes = False,  # noqa: FBT002
 ) -> None:
     """Delete the messages that wait for a target, for good.

@@ -1,5 +1,7 @@
 """What `--help` shows: each option once, under its heading, and nothing that is cut or that only a programmer reads."""
 
+import re
+
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -23,11 +25,13 @@ def help_of(*names: str) -> str:
 
 
 @pytest.mark.parametrize("names", [(), *every_command(GROUP)], ids=" ".join)
-def test_nothing_is_cut_or_a_type(names):
+def test_nothing_is_cut_and_what_an_option_takes_has_a_name(names):
     shown = help_of(*names)
-    assert "Usage: " in shown
+    usage, _, below = shown.partition("\n")
+    assert usage.startswith("Usage: ")
+    assert all(word.isupper() for word in re.findall(r"{(.+?)}", usage))
+    assert not re.search("<[^|]*>", below.partition("Examples:")[0]), "a type, and not values to choose from"
     assert "...\n" not in shown.partition("Options:")[2].partition("Examples:")[0]
-    assert "<str>" not in shown.partition("Options:")[0]
     assert "list[" not in shown
 
 
