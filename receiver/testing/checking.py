@@ -129,6 +129,8 @@ class _Search:
     def in_turn(self) -> Story | None:
         """The first that goes wrong of the short stories, and of those of one message and each fault."""
         plain = self._play(ONE_MESSAGE)
+        for doubt in self._program.doubts:
+            warnings.warn(doubt, stacklevel=3)
         if plain.problem:
             return ONE_MESSAGE
         if True not in plain.points:

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -48,6 +48,8 @@ class Program:
     """Whether an effect may not stand twice."""
     is_killed: bool
     """Whether each run is a process of its own, which is killed."""
+    doubts: set[str] = field(default_factory=set, compare=False)
+    """What makes one ask whether the program's effects can show what they are to show."""
 
     @property
     def is_async(self) -> bool:
@@ -128,10 +130,8 @@ def _effects(program: Program, name: str) -> Counter[str]:
     if inspect.isawaitable(given):
         given = asyncio.run(_awaited(given))
     if program.is_once and isinstance(given, AbstractSet | Mapping):
-        warnings.warn(
-            f"effects() gives a {type(given).__name__}, which can't show that an effect stands twice: give a list",
-            stacklevel=2,
-        )
+        kind = type(given).__name__
+        program.doubts.add(f"effects() gives a {kind}, which can't show that an effect stands twice: give a list")
     ids = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
     if not isinstance(ids, list) or not all(isinstance(id_, str) for id_ in ids):
         raise SettingsError(

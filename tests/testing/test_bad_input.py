@@ -256,10 +256,11 @@ def test_arguments_that_it_cannot_take(arguments, options, error):
 @pytest.mark.parametrize("effects", [set, dict])
 def test_effects_that_cannot_stand_twice_are_warned_of(effects):
     with (
-        pytest.warns(UserWarning, match=f"gives a {effects.__name__}, which can't show"),
+        pytest.warns(UserWarning, match=f"gives a {effects.__name__}, which can't show") as warned,
         pytest.raises(AssertionError),
     ):
         check_exactly_once(print, effects)
+    assert [each.filename for each in warned] == [__file__]
 
 
 def test_no_process_is_left_where_a_body_cannot_be_made():
