@@ -171,10 +171,12 @@ class Adding:
         with naming(str(folder)), _alone(folder):
             if manifest_of(folder) != before:
                 raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
-            if bad_rows is not None:
-                with (folder / BAD_ROWS).open("ab") as joined:
-                    joined.writelines(bad_rows)
+            noted_before = None
             try:
+                if bad_rows is not None:
+                    with (folder / BAD_ROWS).open("ab") as noted:
+                        noted_before = noted.tell()
+                        noted.writelines(bad_rows)
                 domains = [
                     DomainFiles(each.domain, [self._moved(each.domain, part, next(numbers)) for part in each.files])
                     for each in new.domains
@@ -183,9 +185,11 @@ class Adding:
                 added = structs.replace(new, domains=domains, status_lines_file=status_lines_file)
                 manifest = _joined(before, added)
                 _replace(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            except OSError:  # so the manifest is as it was
+            except Exception:  # so the manifest is as it was
                 for path in self._renamed:
                     path.unlink(missing_ok=True)
+                if noted_before is not None and isinstance(folder, Path):
+                    os.truncate(folder / BAD_ROWS, noted_before)
                 raise
         return manifest
 

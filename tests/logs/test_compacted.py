@@ -2,6 +2,8 @@
 
 import json
 import unicodedata
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from receiver.errors import LogFormatError
+from receiver.errors import LogFormatError, OutputError
 from receiver.logs import StatusLine
 from receiver.logs.compacted import (
+    BAD_ROWS,
+    MANIFEST,
     DomainFiles,
     Manifest,
     PartFile,
     adding,
+    manifest_of,
     part_path,
     status_lines_text,
 )
 from receiver.logs.files import find_files
+from receiver.logs.writer import UNFINISHED
 from tests.logs.reading import Row, opened, parquet_bytes, read, refusal
 
 DAY = np.datetime64("2026-11-21")
@@ -48,10 +54,16 @@ STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, 
 """The rows of three files of one domain, whose clock stepped back between the first two."""
 
 
-def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path:
+def made(
+    folder: Path,
+    *domains: list[list[Row]],
+    status_lines: int = 0,
+    before: Manifest | None = None,
+    bad_rows: Iterable[bytes] | None = None,
+) -> Path:
     """A compacted log of one part for each list of rows."""
     folder.mkdir(exist_ok=True)
-    with adding(folder, None) as new:
+    with adding(folder, before) as new:
         files_by_domain = []
         for index, parts in enumerate(domains):
             files = []
@@ -62,7 +74,7 @@ def made(folder: Path, *domains: list[list[Row]], status_lines: int = 0) -> Path
                 files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             files_by_domain.append(DomainFiles(f"domain {index}", files))
         columns = ["received_at", "unique_message_id"]
-        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines, False), b"", None)
+        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines, False), b"", bad_rows)
     return folder
 
 
@@ -128,6 +140,24 @@ def test_status_lines_come_along(tmp_path):
         lines[2],
     ]
     assert sum(len(batch) for batch in batches) == 5
+
+
+def test_an_append_that_fails_notes_no_bad_rows(tmp_path):
+    """First none can be read any more, then the manifest can't be written, because a folder has its name."""
+    folder = made(tmp_path / "out", [[Row(1, "a")]], bad_rows=[b"first\n"])
+    append = partial(made, folder, [[Row(2, "b")]], before=manifest_of(folder))
+    files = sorted(folder.rglob("*"))
+    with pytest.raises(ZeroDivisionError):
+        append(bad_rows=(b"second\n" * (1 // number) for number in (1, 0)))
+    in_the_way = folder / f"{UNFINISHED}{MANIFEST}"
+    in_the_way.mkdir()
+    with pytest.raises(OutputError, match="directory"):
+        append(bad_rows=[b"second\n"])
+    in_the_way.rmdir()
+    assert sorted(folder.rglob("*")) == files
+    append(bad_rows=[b"second\n"])
+    assert (folder / BAD_ROWS).read_text() == "first\nsecond\n"
+    assert ids(read(folder)) == ["a", "b"]
 
 
 def test_a_missing_file(tmp_path):
