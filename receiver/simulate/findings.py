@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ _ENOUGH_TO_DOUBT = 100
 """How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
 _REPEATS_PER_ID = 100
 """From so many on, the id says hardly anything of the message."""
+_WAYS_TO_WRITE = re.compile(r"queue://|/queues?/|jms\.queue\.|\s")
+"""What one log writes before a queue's name, and another may leave out; they may differ in case, too."""
 _MINUTE_US = 60 * SECOND_US
 _YEAR_2000_US = 946_684_800 * SECOND_US
 """Earlier times are in another unit, or count from something else than the epoch."""
@@ -188,6 +191,19 @@ def _rows_skipped(known: Known) -> str:
     return (
         f"Rows that couldn't be read: {_share(skipped, skipped + receipts)}. What they repeat, and what repeats them, isn't "
         "counted. Mend them: without --on-error skip the first is named."
+    )
+
+
+def _domains_alike(known: Known) -> str:
+    alike: dict[str, list[str]] = {}
+    for name in (each.domain for each in known.facts.domains):
+        alike.setdefault(_WAYS_TO_WRITE.sub("", name.casefold()), []).append(name)
+    several = [names for names in alike.values() if len(names) > 1]
+    if not several:
+        return ""
+    return (
+        f"Domains that may be one queue under several names: {sum(map(len, several)):,}, such as '{several[0][0]}' and "
+        f"'{several[0][1]}'. If so, have the log write one name: an id that comes under both isn't counted as a duplicate."
     )
 
 
@@ -433,6 +449,7 @@ _DOUBTS: dict[str, Callable[[Known], str]] = {
     "out-of-order": _out_of_order,
     "counts-lacking": _counts_lacking,
     "rows-skipped": _rows_skipped,
+    "domains-alike": _domains_alike,
     "no-duplicates": _without_duplicates,
 }
 DOUBTS = frozenset(_DOUBTS)

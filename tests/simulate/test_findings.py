@@ -198,6 +198,22 @@ def test_what_makes_a_log_doubtful_comes_first():
     assert doubtful[0]
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["queue://ORDERS", "orders"], "2, such as 'c:queue://ORDERS' and 'c:queue://orders'."),
+        (
+            ["/queue/o", "z", "o", "o ", "jms.queue.O", "Z"],
+            "6, such as 'c:queue:///queue/o' and 'c:queue://jms.queue.O'.",
+        ),
+        (["orders", "queue://orders", "topic://orders", "orders2", "queue://"], None),
+    ],
+)
+def test_a_queue_that_stands_under_several_names(names, said):
+    text = findings_of([Receipt(1, "a", destination=name) for name in names]).get("domains-alike")
+    assert said in text if said else text is None
+
+
 @pytest.mark.parametrize("key", ["default", "connection", "receiver"])
 def test_duplicates_that_cross_connections(key):
     log = [
