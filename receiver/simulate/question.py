@@ -50,12 +50,12 @@ class Question:
 
 def parse_windows(values: Sequence[object] | str, name: str = "--window") -> list[int]:
     """Windows as whole numbers, ascending, without repeats, of numbers or a LIST. `name` is what errors call it."""
-    return sorted(map(int, set(_values(name, values, _WINDOWS_HINT, whole=True))))
+    return sorted({int(value.to_integral_value()) for value in _values(name, values, _WINDOWS_HINT)})
 
 
 def parse_expiries_us(values: Sequence[object] | str, name: str = "--expiry") -> list[int]:
     """Expiries, in seconds, as whole microseconds: as `parse_windows` gives windows."""
-    numbers = _values(name, values, _EXPIRIES_HINT)
+    numbers = _values(name, values, _EXPIRIES_HINT, significant_digits=3)
     return sorted({int((number * 1_000_000).to_integral_value()) for number in numbers})
 
 
@@ -64,8 +64,9 @@ def parse_present(text: str) -> tuple[int, int]:
     values = text.split(",")
     if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
         raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
-    window = _number("--current", values[0], _PRESENT_HINT, whole=True)
-    secs = _number("--current", values[1], _PRESENT_HINT)
+    window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
+    if window != window.to_integral_value():
+        raise SettingsError(f"--current: the window {window} isn't a whole number", hint=_PRESENT_HINT)
     present = int(window), int((secs * 1_000_000).to_integral_value())
     check_grid([present[0]], [present[1]])
     return present
@@ -86,44 +87,49 @@ def parse_budget_bytes(text: str) -> int:
     raise SettingsError(f"--budget: {text.strip()!r:.80} isn't a size of memory", hint="such as 500MB, 2GB or 1e9")
 
 
-def _values(option: str, given: Sequence[object] | str, hint: str, *, whole: bool = False) -> list[Decimal]:
+def _values(
+    option: str, given: Sequence[object] | str, hint: str, significant_digits: int | None = None
+) -> list[Decimal]:
     values: list[Decimal] = []
     for item in given.split(",") if isinstance(given, str) else map(str, given):
         if ":" in item:
-            values += _range(option, item, hint, whole=whole)
+            values += _range(option, item, hint, significant_digits)
         else:
-            values.append(_number(option, item, hint, whole=whole))
+            values.append(_number(option, item, hint))
         if len(values) > MAX_SETTINGS:
             raise SettingsError(f"{option}: more than {MAX_SETTINGS:,} values")
     return values
 
 
-def _number(option: str, text: str, hint: str, *, whole: bool = False) -> Decimal:
+def _number(option: str, text: str, hint: str) -> Decimal:
     try:
         value = Decimal(text.strip())
     except DecimalException:
         value = Decimal("NaN")
-    if not value.is_finite() or not 0 <= value <= _LARGEST or (whole and value % 1):
-        kind = "a whole number" if whole else "a number"
-        raise SettingsError(f"{option}: {text.strip()!r} isn't {kind} from 0 to {_LARGEST:,}", hint=hint)
+    if not value.is_finite() or value < 0 or value > _LARGEST:
+        raise SettingsError(
+            f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}",
+            hint=hint,
+        )
     return value
 
 
-def _range(option: str, text: str, hint: str, *, whole: bool) -> list[Decimal]:
-    """Both ends as they were written, and between them whole numbers, or numbers of three digits."""
+def _range(option: str, text: str, hint: str, significant_digits: int | None) -> list[Decimal]:
     parts = text.split(":")
     if len(parts) != _RANGE_PARTS:
         raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
-    first, last = (_number(option, part, hint, whole=whole) for part in parts[:2])
-    count = _number(option, parts[2], hint)
+    first, last, count = (_number(option, part, hint) for part in parts)
     if first <= 0:
         raise SettingsError(f"{option}: the range {text!r} must start above 0", hint="add 0 as a value of its own")
     if last < first:
         raise SettingsError(f"{option}: the range {text!r} runs backwards", hint=f"write {last}:{first}:{count}")
     if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
         raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
-    between = np.geomspace(float(first), float(last), int(count))[1:-1]
-    return [first, *(Decimal(f"{value:.0f}" if whole else f"{value:.2e}") for value in between), last]
+    spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
+    spaced[0], spaced[-1] = first, last  # exactly as they were written, which a power of a float needn't be
+    if significant_digits is not None:
+        spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
+    return spaced
 
 
 def check_grid(windows: list[int], expiries_us: list[int]) -> None:

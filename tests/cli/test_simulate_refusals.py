@@ -80,7 +80,6 @@ def packed_parquet() -> bytes:
     [
         (["a.csv", "--expiry", "2min"], "hint: in seconds, such as 120"),
         (["a.csv", "--window", "2k"], "hint: in ids, such as 2000"),
-        (["a.csv", "--window", "2.5"], "hint: in ids, such as 2000"),
         (["a.csv", "--report", "no folder/r.html"], "hint: make the folder first: mkdir -p 'no folder'"),
         (["a.csv", "--verdicts", "no/v.csv"], "hint: make the folder first: mkdir -p no"),
         (["a.csv", "--report", "."], "hint: name a file in that folder"),
