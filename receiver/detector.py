@@ -179,7 +179,8 @@ class TwoTierDetector:
             raise detects_nothing()
         self._newest: dict[str, int] = {}
         self._elsewhere: dict[str, dict[int, int]] = {}  # id -> number of source -> stamp
-        self._names: dict[int, str] = {}  # stamp -> id, of queued entries that `_young` doesn't stand for
+        # stamp -> id, of each entry in a source's queue, unless it is its id's newest and the id is in `_young` for it.
+        self._names: dict[int, str] = {}
         self._queues: dict[str | None, _SourceQueue] = {}
         self._queues_by_number: list[_SourceQueue] = []
         self._free_queues: list[_SourceQueue] = []  # of retired sources: a new source takes one, and its number

@@ -6,15 +6,15 @@ Nothing here knows what counts as a duplicate.
 |---|---|
 | `tables.py` | the records and tables: each field declared once |
 | `codec.py` | how values and records are stored: text as bytes, objects as JSON, a record's fields as columns |
-| `log.py` | `DomainLog`: what can be done with a log, whatever keeps it: memory, or a database in transactions of our own, or in one of the caller's |
-| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases have in common; what stands for a caller's asynchronous driver |
-| `databases/` | from an address to its kind and an engine; drivers' errors become ours; what SQLite and PostgreSQL do in their own ways, an object each |
+| `log.py` | `DomainLog`: one domain's log, in memory or in a database; in a database by transactions of our own or in a caller's |
+| `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases share; an adapter for asynchronous drivers |
+| `databases/` | from an address to its kind and an engine; drivers' errors become ours; an object each for SQLite and PostgreSQL, with their own ways |
 | `connections.py` | a connection kept open for many short transactions; which thread or task has which lock |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
-| `messages.py` | a message, and what is kept of it: each field declared once |
+| `messages.py` | a message, and the fields of it that are kept: each declared once |
 | `inbox.py`, `packed.py` | messages that wait for their target; how they are packed into rows |
 | `recorded.py` | batches that wait to be written to the files of a recording |
-| `positions.py` | how far a domain's sources have come, for brokers that don't forget what was taken |
-| `upkeep.py` | what a person does to a store: inboxes, parked messages and domains listed, moved, dropped |
-| `snapshot.py`, `invariants.py` | a whole store read as it is, and what is broken in it; what must hold |
+| `positions.py` | how far bridges have read from brokers that keep every message |
+| `upkeep.py` | commands for a person: list, move and drop inboxes, parked messages and domains |
+| `snapshot.py`, `invariants.py` | one state of a whole store, and what is broken in it; the invariants of every store |
 """

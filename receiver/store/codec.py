@@ -1,7 +1,7 @@
 """How values and records are stored: text as bytes, objects as JSON, and a record's fields as columns of a table.
 
-Ids and names are bytes: UTF-8 in which a lone surrogate stands as it is. Two ids must never become one, but PostgreSQL's
-text can't hold U+0000, nor can either database's hold lone surrogates.
+Ids and names are bytes: UTF-8 that may also hold lone surrogates. Two different ids must never become equal, but
+PostgreSQL's text can't hold U+0000, and neither database's text can hold lone surrogates.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def text_of(stored: bytes) -> str:
 
 
 def printable(stored: bytes) -> str:
-    """The text for people to read, even if a damaged store holds none."""
+    """The text for people to read, even if a damaged store holds other bytes."""
     try:
         return text_of(stored)
     except UnicodeDecodeError:
@@ -52,7 +52,7 @@ _encoded_as_it_is = json.JSONEncoder(separators=(",", ":"), default=_in_base64, 
 
 
 def exactly(value: Any) -> bytes:
-    """As JSON in UTF-8. Not in ASCII, which spells a character and the two surrogates of its UTF-16 form alike."""
+    """As JSON in UTF-8. ASCII would spell a character like the two surrogates of its UTF-16 form."""
     return to_bytes(_encoded_as_it_is(value))
 
 
@@ -60,7 +60,7 @@ def dumped(values: Mapping[str, Any]) -> str:
     """As JSON, all of it ASCII, so that any text is stored as it was."""
     if not values:
         return "{}"
-    if {str}.issuperset(map(type, values.values())):  # what `encoded` gives, in half the time; most values are texts
+    if {str}.issuperset(map(type, values.values())):  # as `encoded` gives, in half the time; most values are texts
         return "{" + ",".join([f"{encoded(name)}:{encoded(value)}" for name, value in values.items()]) + "}"
     return encoded(dict(values))
 
@@ -71,7 +71,7 @@ def loaded(text: str) -> dict[str, Any]:
 
 
 def revived(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that JSON was made of, bytes among them."""
+    """The values from which JSON was made, bytes among them."""
     return {
         name: base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
         for name, value in values.items()
@@ -115,11 +115,11 @@ def _fields(record: type[tuple[Any, ...]]) -> list[_Field]:
 
 
 def record_columns(record: type[tuple[Any, ...]], **options: Mapping[str, Any]) -> list[Column[Any]]:
-    """The columns of a record's fields, in their order; `options` change how a field's is made."""
+    """The columns of a record's fields, in their order; `options` has arguments of `Column` by field."""
     columns = []
     for name, kind, is_nullable in _fields(record):
         made = {"name": name, "type_": kind.column, "nullable": is_nullable, **options.get(name, {})}
-        columns.append(Column(**made, key=name))  # `Table.c` has it under the field's name, whatever its own is
+        columns.append(Column(**made, key=name))  # `Table.c` has the column under the field's name
     return columns
 
 
@@ -130,7 +130,7 @@ def fields_of_kind(record: type[tuple[Any, ...]], kind: type, *, is_nullable: bo
 
 
 def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], ...]:
-    """For each of these columns the types that a driver's values have in a sound store; a truth value may be a number."""
+    """The types of a driver's values in a sound store, for each of these columns; a boolean may be a number."""
     return tuple(
         (int if column.type.python_type is bool else column.type.python_type,) + (NoneType,) * bool(column.nullable)
         for column in (table.c[name] for name in names)
@@ -138,17 +138,17 @@ def value_types(table: Table, names: Iterable[str]) -> tuple[tuple[type, ...], .
 
 
 class Codec(Generic[_R]):
-    """Rows of a record as a driver takes and gives their values, which stand in the order of the fields."""
+    """Converts between a record and a driver's values, which are in the order of the fields."""
 
     def __init__(self, record: type[_R], table: Table, *, few: Iterable[str] = ()) -> None:
-        """`few`: fields that have few different values in many rows, each of which is converted once."""
+        """`few`: fields with few different values in many rows; each value is converted once."""
         fields = _fields(record)
         names = [field.name for field in fields]
         self.columns: tuple[str, ...] = tuple(table.c[name].name for name in names)
         columns = [table.c[name] for name in names]
         self.selected = ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
         """The columns for a SELECT, each under the name of its field."""
-        # As `_make` of a named tuple, which the bound of `_R` doesn't have.
+        # As `_make` of a named tuple, which the type bound of `_R` lacks.
         self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
         self._encoders = _converters(fields, attrgetter("encode"), few)
         self._decoders = _converters(fields, attrgetter("decode"), few)
@@ -166,7 +166,7 @@ class Codec(Generic[_R]):
         return _columns_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
-        """The row that has these values; where they make no sense, one of `receiver.store.databases.NONSENSE` is raised."""
+        """The row with these values. Raises one of `receiver.store.databases.NONSENSE` if they are broken."""
         return self._new(_converted(values, self._decoders))
 
     def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
@@ -174,7 +174,7 @@ class Codec(Generic[_R]):
         return map(self._new, zip(*self.read_columns(rows), strict=True))
 
     def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
-        """The columns of rows that have these values: a tuple of a sequence for each field; empty without rows."""
+        """The columns of the rows with these values: a tuple with a sequence for each field; empty without rows."""
         return tuple(_columns_converted(rows, self._decoders))
 
 
@@ -202,7 +202,7 @@ def _converter(index: int, field: _Field, convert: Callable[[Any], Any], *, is_f
     one = one_or_none if field.is_nullable else convert
     if is_few:  # each different value is converted once, and looked up for each row
         return _Converter(index, one, lambda values: list(map({v: one(v) for v in set(values)}.__getitem__, values)))
-    # Most values are ids and sources. Written out here, without a call for each, their conversion costs half.
+    # Most values are ids and sources. Converting them inline, without a call for each, costs half.
     if convert is text_of and not field.is_nullable:
         return _Converter(index, one, lambda values: [v.decode("utf-8", "surrogatepass") for v in values])
     if convert is to_bytes:

@@ -1,4 +1,4 @@
-"""A connection to a store that is kept open; who has it, and which lock of the database; a row that is made if it is new."""
+"""A store's connection that is kept open; which thread or task uses it, or holds a lock; a row that is made if it is new."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Guarded:
     """Something that one thread uses at a time, until it is closed, and only in the process that opened it."""
 
     def __init__(self, name: str, uses: str, patience_secs: float, thread_lock: threading.Lock | None = None) -> None:
-        """`name` and `uses` say in errors what it is, and what it is used for. Without a lock it makes one of its own."""
+        """`name` and `uses` are for errors: what the object is, and what it is used for. None makes a lock of its own."""
         self.patience_secs = patience_secs
         self._name = name
         self._uses = uses
         self._thread_lock = thread_lock or threading.Lock()
         self.held_by: Hashable = None
-        """The thread, or the task of an event loop, that has acquired it by name."""
+        """The thread, or the event loop's task, that has acquired it."""
         self._pid = os.getpid()
         self.is_closed = False
 
     @property
     def is_forked_off(self) -> bool:
-        """Whether this process was forked off: whatever it does to the connection, it does to its parent's."""
+        """Whether this process was forked after the opening: then the connection is its parent's."""
         return os.getpid() != self._pid
 
     def check_process(self) -> None:
@@ -57,8 +57,8 @@ class Guarded:
             raise ClosedError(f"the {self._name} is closed", hint="open another, or close this one after its last use")
 
     def acquire(self, owner: Hashable = None) -> None:
-        """Have it to ourselves; `ClosedError` also if it was closed while we waited."""
-        self.check_usable()  # before the lock, which a process forked off may have got locked, for ever
+        """Acquire it for this thread or `owner`; `ClosedError` also if it was closed while we waited."""
+        self.check_usable()  # before the lock, which a forked process may have inherited locked, for ever
         has_it: list[bool] = []
         try:
             # Both `map` and `+=` are C: no interrupt comes between getting the lock and noting that we have it.
@@ -77,14 +77,14 @@ class Guarded:
         self.held_by = owner
 
     def release(self, owner: Hashable = None) -> None:
-        """Let other threads have it, unless its owner has done so already, and was interrupted."""
+        """Release it, unless its owner has done so before an interrupt."""
         if self.held_by == owner:
             self.held_by = None
             self._thread_lock.release()
 
     @contextmanager
     def _acquired_if_free(self) -> Iterator[bool]:
-        """Within it we have it to ourselves if no other thread had it and it can be used; whether we have it."""
+        """Within it, we have acquired the object if it was free and usable; yields whether we have."""
         has_it: list[bool] = []
         try:
             has_it += map(self._thread_lock.acquire, [False])  # as in `acquire`
@@ -94,7 +94,7 @@ class Guarded:
                 self._thread_lock.release()
 
     def _acquire_to_close(self) -> bool:
-        """Have it to ourselves for the last time; False if it is closed already, or is a parent's to close."""
+        """Acquire it for the last time; False if it is closed already, or if only the parent process may close it."""
         try:
             self.acquire()
         except ClosedError:
@@ -104,20 +104,20 @@ class Guarded:
 
 
 _HOLDS: list[Hold] = []
-"""No lock guards the list, for an interrupt might leave that locked. A thread or task is compared only with its own holds,
+"""No lock guards the list, because an interrupt might leave it locked. A thread or task is compared only with its own holds,
 and each hold is added or removed in one step."""
 
 
-@dataclass(slots=True, eq=False)  # frozen ones are made in three times the time, and each batch makes one
+@dataclass(slots=True, eq=False)  # not frozen: making a frozen one takes three times as long, and each batch makes one
 class Hold:
-    """A lock that a thread or a task of this process holds, or is about to take, so that none of them waits for itself."""
+    """A lock that a thread or task of this process holds, or is about to take. It shows who would wait for itself."""
 
     lock: Hashable
-    """What is locked: a file, or a domain of a server."""
+    """Identifies what is locked: a file, or a domain of a server."""
     holder: Callable[[], object]
-    """The connection that holds the lock, and may take it again."""
+    """Gives the connection that holds the lock, and may take it again."""
     owner: Hashable
-    """The thread that waits, or the task of an event loop."""
+    """The thread, or the event loop's task, that holds or wants the lock."""
     domain: Hashable = None
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
@@ -125,7 +125,7 @@ class Hold:
 
 
 def hold(wanted: Hold) -> None:
-    """Note that a thread or a task is about to take a lock, unless it would wait for itself."""
+    """Note that a thread or task is about to take a lock; `StoreBusyError` if it would wait for itself."""
     for other in _HOLDS.copy():
         if other.is_over():
             release(other)
@@ -134,7 +134,7 @@ def hold(wanted: Hold) -> None:
             continue
         if other.domain == wanted.domain:
             raise under_way(wanted.owner)
-        # The caller's connection may take its own lock again: two batches, one after the other, join one transaction.
+        # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is not wanted.holder():
             raise StoreBusyError(
                 f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
@@ -144,7 +144,7 @@ def hold(wanted: Hold) -> None:
 
 
 def under_way(owner: Hashable) -> StoreBusyError:
-    """The error for whoever would wait for a batch of their own."""
+    """The error for a thread or task that would wait for its own batch."""
     return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
 
 
@@ -153,7 +153,7 @@ def _kind(owner: Hashable) -> str:
 
 
 def release(held: Hold) -> None:
-    with suppress(ValueError):  # it has been, by whoever was interrupted, or saw that it is over
+    with suppress(ValueError):  # it is gone: removed before an interrupt, or because it was over
         _HOLDS.remove(held)
 
 
@@ -162,10 +162,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class KeptConnection(Guarded):
-    """A connection that is made when it is first needed, and kept open. A process forked off can't use it.
+    """A connection that is made when it is first needed, and kept open. A forked process can't use it.
 
-    Its constructor raises `SettingsError` and `StoreError`. Later, whatever a driver raises becomes a `StoreError`. If it
-    `only_reads`, it waits for nobody who writes.
+    Its constructor raises `SettingsError` and `StoreError`. Later, a driver's errors become `StoreError`s. If it
+    `only_reads`, it doesn't wait for writers.
     """
 
     def __init__(
@@ -182,9 +182,9 @@ class KeptConnection(Guarded):
 
     @contextmanager
     def transaction(self, begin: Callable[[Connection], _T]) -> Iterator[tuple[Connection, _T]]:
-        """A transaction, rolled back by an exception. `begin` does the first work in it, and its result is yielded too.
+        """A transaction, rolled back by an exception. `begin` does its first work; the result of that is yielded too.
 
-        Only `begin` is tried again if the connection turns out to be lost, so it must be all that the caller has done.
+        If the connection turns out to be lost, `begin` is tried again, on another connection.
         """
         with self._used() as connection:
             try:
@@ -192,7 +192,7 @@ class KeptConnection(Guarded):
             except DBAPIError as error:
                 if not error.connection_invalidated:
                     raise
-                # The server was gone while the connection lay idle, so nothing is lost. SQLAlchemy now makes another.
+                # The server went away while the connection was idle, so nothing is lost. SQLAlchemy now makes another.
                 connection.rollback()
                 begun = begin(connection)
             yield connection, begun
@@ -205,9 +205,9 @@ class KeptConnection(Guarded):
             return rows
 
     def give_back_space(self, by: Callable[[Any], bool]) -> bool:
-        """Give space back by calling `by` between transactions; whether more is left to do, as `by` returns.
+        """Give space back by calling `by` between transactions; returns whether more is left to do, as `by` does.
 
-        A failure is a warning only: the deleting is done, and space can be given back the next time.
+        A failure is only a warning: the rows are deleted, and their space can be given back the next time.
         """
         try:
             with self._used() as connection:
@@ -217,7 +217,7 @@ class KeptConnection(Guarded):
             return False
 
     def close(self) -> None:
-        """End the connection. Closing again does nothing, and so does a process forked off."""
+        """End the connection. Closing again does nothing, nor does closing in a forked process."""
         if self._acquire_to_close():
             try:
                 self._discard()
@@ -231,7 +231,7 @@ class KeptConnection(Guarded):
             with translated(self.url):
                 yield self._connected()
         except BaseException:
-            self._discard()  # which rolls back too, whatever the connection was in the middle of
+            self._discard()  # rolls back too, whatever the connection was in the middle of
             raise
         finally:
             self._thread_lock.release()  # at once: an interrupt where a function of ours begins would leave it locked
@@ -241,7 +241,7 @@ class KeptConnection(Guarded):
             self._discard()
         if self._kept is None:
             self._kept = self.engine.connect()
-            # A process forked off may close a file only if its parent had no transaction under way there.
+            # A forked process may close a file only if its parent had no transaction under way there.
             self._database.watch_idle(driver_of(self._kept), lambda: not self._thread_lock.locked())
         return self._kept
 
@@ -254,12 +254,12 @@ class KeptConnection(Guarded):
 def get_or_create(
     url: URL, engine: Engine, wanted: Select[Any], table: Table, new: Callable[[Connection], Mapping[str, Any]]
 ) -> int:
-    """The number that `wanted` selects, of a row with the values of `new` if there was none; processes may race for it."""
-    # Who only reads needn't wait for a batch under way: a second process can stand by.
+    """The number that `wanted` selects, after a row of `new` was inserted if there was none. Processes may race for this."""
+    # A read needn't wait for a batch under way, so a second process can stand by.
     with read_only(url).connect() as connection:
         number: int | None = connection.execute(wanted).scalar()
     if number is None:
-        with engine.begin() as connection:  # another process may be faster: its row is as good as ours
+        with engine.begin() as connection:  # another process may be faster: then we take its row
             database_of(url).insert_unless_there(connection, table, new(connection))
             number = connection.execute(wanted).scalar()
             if number is None:

@@ -1,7 +1,7 @@
-"""The inbox of one target: messages kept, in the transaction of their ids, until the target is known to have them.
+"""The inbox of one target: it keeps messages, from the transaction of their ids on, until the target is known to have them.
 
-Whoever has the lease of a target, for which its row is locked, delivers all that waits for it in the order of sequence
-numbers, whoever left it there. So no message belongs to a process, and none waits for one that is dead.
+The process that has a target's lease, by locking the target's row, delivers all messages that wait for it, in the order of
+sequence numbers, whichever process left them. So no message belongs to a process, or waits for a dead one.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from receiver.store.tables import domains, message_rows, nodes, parked, targets,
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""A deleted row counts as one, and as one more for each so many bytes: about as if each message had its own row."""
+"""A deleted row counts as one, plus one for each so many bytes of it: about as if each message had its own row."""
 
 
 class TargetState(NamedTuple):
-    """What is stored of a target, and the store id of its domain."""
+    """A target as it is stored, and the store id of its domain."""
 
     confirmed_bytes: int | None
     tail_digest: bytes | None
     last_turn: str | None
     store_id: int
     has_unpacked: bool
-    """Whether messages wait for it that a process of an older version has left, each in a row of its own."""
+    """Whether messages wait for it in rows of their own, left by a process of an older version."""
     name: bytes
 
 
 class _Row(NamedTuple):
-    """A row of messages that wait, without the messages."""
+    """A row of waiting messages, without the messages themselves."""
 
     first: int
     last: int
@@ -65,18 +65,18 @@ class _Row(NamedTuple):
 
 
 class NodeRow(NamedTuple):
-    """Which node of a cluster a bridge of a domain connected to last."""
+    """The node of a cluster to which a bridge of a domain connected last."""
 
     address: str
-    """The address, which names several hosts."""
+    """The cluster's address, which names several hosts."""
     node: str
     connected_at_us: int
 
 
 class Inbox(Closing):
-    """What waits for one target of a domain; made by `Inbox.open`.
+    """The messages that wait for one target of a domain; made by `Inbox.open`.
 
-    Threads may share it: their leases don't overlap, nor do those of any process. A process forked off must open its own.
+    Threads may share it. Leases of a target never overlap, in any thread or process. A forked process must open its own.
     """
 
     def __init__(self, kept: KeptConnection, reader: KeptConnection, target: str, domain_id: int) -> None:
@@ -85,7 +85,7 @@ class Inbox(Closing):
         self._kept = kept
         self._domain_id = domain_id
         self._reader = reader
-        """Not the connection that leases take, for a lease may last."""
+        """A connection of its own, because a lease may last long."""
         database = database_of(kept.url)
         self._is_file = database.locked_file(kept.url) is not None
         self.vacuum = database.vacuum_of(waiting.name, truncates=True)
@@ -93,53 +93,50 @@ class Inbox(Closing):
 
     @classmethod
     def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
-        """Open the inbox of a target, by the name that the domain's bridges have for it, and make it if it is new.
+        """Open the inbox of a target, by its name among the domain's bridges, and make it if it is new.
 
-        Raises SettingsError for a name that can't be stored, and StoreError.
+        Raises `SettingsError` for a name that can't be stored, and `StoreError`.
         """
         kept = KeptConnection(url, store_settings, "inbox")
         reader = KeptConnection(url, store_settings, "inbox", only_reads=True)
         return cls(kept, reader, target, domain_id)
 
     def close(self) -> None:
-        """End the connections to the store. Closing again does nothing, and so does a process forked off."""
+        """End the connections to the store. Closing again does nothing, nor does closing in a forked process."""
         self._reader.close()
         self._kept.close()
 
     def positions(self, source: str) -> Positions:
-        """The positions of a source of the domain; its name is the same for all that share them."""
+        """The positions of a source of the domain. All bridges that share them use the same name."""
         return Positions(self._kept, self._reader, self._domain_id, source)
 
     def note_node(self, address: str, node: str) -> None:
-        """Keep which node of a cluster was connected to just now, for whoever looks at the store."""
+        """Store which node of a cluster was connected to just now, for `receiver status` and the like."""
         at = {"node": to_bytes(node), "connected_at_us": time.time_ns() // 1_000}
         values = {"domain_id": self._domain_id, "address": to_bytes(address), **at}
         with self._kept.transaction(partial(lock_undropped, domain_id=self._domain_id)) as (connection, _):
             database_of(connection).insert_or_update(connection, nodes, values, at)
 
     def _locking_statement(self) -> str:
-        """Made once, as text: SQLAlchemy takes longer to make it than the database to run it."""
+        """Compiled once: compiling it takes SQLAlchemy longer than running it takes the database."""
         has_unpacked = exists().where(unpacked.c.target_id == self.target_id)
         of_target = targets.c["confirmed_bytes", "tail_digest", "last_turn"]
         state = select(*of_target, domains.c.store_id, has_unpacked, targets.c.target).join_from(
             targets, domains, domains.c.domain_id == targets.c.domain_id
         )
-        # A file of SQLite gives the numbers of a domain that was dropped, and of its targets, to others.
+        # SQLite reuses the numbers of dropped domains and of their targets.
         store_ids = self._reader.read(select(domains.c.store_id).where(domains.c.domain_id == self._domain_id))
         of_domain = domains.c.store_id.in_([row.store_id for row in store_ids])
         itself = state.where(targets.c.target_id == self.target_id, of_domain).with_for_update(of=targets)
         return str(itself.compile(self._kept.engine, compile_kwargs={"literal_binds": True}))
 
     def add(self, connection: Connection, messages: Sequence[StoredMessage]) -> None:
-        """Have these messages wait, if and when the transaction on the connection is committed.
-
-        Their sequence numbers ascend.
-        """
+        """Add these messages, in ascending order of sequence numbers, in the transaction on the connection."""
         with translated(self._kept.url):
             packed.add_waiting(connection, self.target_id, messages)
 
     def park(self, connection: Connection, message: StoredMessage, error: str) -> None:
-        """Set a message aside that doesn't wait, in the transaction on the connection; `error` is why."""
+        """Park a message that isn't in the inbox, in the transaction on the connection; `error` says why."""
         with translated(self._kept.url):
             values = dict(zip(FIELDS, message_rows.stored(flat(message)), strict=True))
             why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
@@ -147,10 +144,10 @@ class Inbox(Closing):
 
     @contextmanager
     def lease(self, joined: Connection | None = None) -> Iterator[Lease]:
-        """A transaction that has the target for itself: committed at its end, rolled back by an exception.
+        """A transaction that locks the target: committed at its end, rolled back by an exception.
 
-        `StoreBusyError` if the target can't be had in time. Whatever a driver raises within is a `StoreError`. With a
-        connection it joins the transaction that is under way there, and leaves commit and rollback to its owner.
+        `StoreBusyError` if the target can't be locked in time. A driver's errors within become `StoreError`s. Given a
+        connection, the lease joins the transaction under way there, and leaves commit and rollback to its owner.
         """
         if joined is not None:
             with translated(self._kept.url):
@@ -160,15 +157,16 @@ class Inbox(Closing):
             yield Lease(self, connection, state)
 
     def lock_target(self, connection: Connection) -> TargetState:
-        """Have the target for the transaction on the connection."""
-        if self._is_file:  # which whoever begins to write has locked
+        """Lock the target for the transaction on the connection."""
+        if self._is_file:  # the transaction locked the whole file when it began to write
             if not connection.in_transaction():
                 connection.begin()
             values = driver_of(connection).execute(self._lock).fetchone()
         else:
-            # Not by the driver, as all that follows: this is what begins the transaction, and may find the server gone.
+            # By SQLAlchemy, unlike the statements that follow: this one begins the transaction, and may show that the server
+            # is gone.
             values = connection.exec_driver_sql(self._lock).one_or_none()
-        # A store that has lost the commit by which it was made may have given its number to another.
+        # If the store has lost the commit that made the target, its number may be another target's by now.
         if values is None or values[-1] != self._stored_name:
             raise StoreError(
                 "the target is gone from the database",
@@ -180,7 +178,7 @@ class Inbox(Closing):
         return state
 
     def has_waiting(self) -> bool:
-        """Whether any message waits for the target, which costs next to nothing however many do."""
+        """Whether any message waits for the target. Costs next to nothing, however many wait."""
         there = (exists().where(table.c.target_id == self.target_id) for table in (waiting, unpacked))
         ((any_waits,),) = self._reader.read(select(or_(*there)))
         return bool(any_waits)
@@ -192,7 +190,7 @@ class Inbox(Closing):
         return int(count or 0)
 
     def elsewhere(self) -> dict[str, int]:
-        """How many messages of the domain wait for other targets, by target; those where none waits are left out."""
+        """How many messages of the domain wait for other targets, by target; without targets for which none waits."""
         rows = waiting_by_row()
         others = (
             select(targets.c.target, func.sum(rows.c.messages))
@@ -204,15 +202,15 @@ class Inbox(Closing):
         return {printable(target): int(count) for target, count in self._reader.read(others)}
 
     def give_back_space(self) -> bool:
-        """Give the space of deleted messages back, where there is much of it; between leases, and when there is time.
+        """Give back the space of deleted messages if it is much. Call it between leases, when there is time.
 
-        It does a part at a time, so that nobody waits long; whether more is left to do. A failure is a warning only.
+        Each call does a part, so that nobody waits long, and returns whether more is left. A failure is only a warning.
         """
         return self._kept.give_back_space(self.vacuum.run_if_due)
 
 
 class Lease:
-    """A lease of a target, under way: one transaction that has the target for itself."""
+    """A lease of a target that is under way: one transaction that locks the target."""
 
     confirmed_bytes: int | None
     """How many bytes of a target file are ours for certain; None before the first message."""
@@ -224,30 +222,30 @@ class Lease:
     def __init__(self, of: Inbox, connection: Connection, state: TargetState) -> None:
         self.connection = connection
         self.has_more = False
-        """Whether more wait than `sequence_numbers` has given."""
+        """Whether more messages wait than `sequence_numbers` has given."""
         self.server_run = database_of(connection).server_run(connection)
-        """Identifies the run of the store's server; within one no commit is lost."""
+        """Identifies the run of the store's server. Within one run no commit is lost."""
         self._inbox = of
         self._target_id = of.target_id
         self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"
         self._note(state)
         self._row_of: dict[int, _Row] = {}
-        """The row of each message that `sequence_numbers` has found and nothing has changed since."""
+        """The row of each message that `sequence_numbers` has given, unless the row has changed since."""
 
     def _note(self, state: TargetState) -> None:
         self.confirmed_bytes, self.tail_digest, self.last_turn, self._store_id, *_ = state
 
     @property
     def target_key(self) -> str:
-        """A name of the target that no other target of any store has."""
+        """A name of the target that is unique among all stores."""
         return self.handed_on_as(f"-{self._target_id}")
 
     def look_again(self) -> None:
-        """Read anew what is confirmed; StoreError if the lease has been lost meanwhile."""
+        """Read the target's row again; `StoreError` if the lease was lost meanwhile."""
         self._note(self._inbox.lock_target(self.connection))
 
     def handed_on_as(self, message: str) -> str:
-        """A name that no other domain of any store gives: the store id, and `message`, the message's name in its own domain."""
+        """A message's name that is unique among all stores: the store id, and `message`, its name in the domain."""
         return f"{self._store_id:x}{message}"
 
     def other_domain(self) -> str | None:
@@ -263,12 +261,12 @@ class Lease:
         return None if name_there is None else printable(name_there)
 
     def sequence_numbers(self, at_most: int, *, but_of: Collection[str | None] = ()) -> list[int]:
-        """The numbers of the messages that wait, ascending, without those of these sources; None is the anonymous one.
+        """The numbers of the waiting messages, ascending, except those of these sources; None is the anonymous source.
 
-        No more than `at_most`, nor much more than 64 MB of bodies; `has_more` says whether others wait.
+        At most `at_most` messages, with not much more than 64 MB of bodies; `has_more` says whether others wait.
         """
         blocked = {source or "" for source in but_of}
-        # A row of sources that are all left out costs little. So all rows may be looked through.
+        # Skipping a row whose sources are all left out costs little. So all rows may be searched.
         rows = self._rows(", sources") if blocked else self._rows(at_most=at_most)
         self._row_of = {}
         last = -1
@@ -287,20 +285,20 @@ class Lease:
         return numbers[:count]
 
     def messages(self, numbers: Collection[int]) -> list[StoredMessage]:
-        """The messages of these sequence numbers that are there, in order; `StoreCorruptError` where one is none."""
+        """The messages of these sequence numbers that still wait, in order; `StoreCorruptError` if one is broken."""
         wanted = set(numbers)
         found = chain.from_iterable(self._unpacked(self._rows_with(wanted)))
         return sorted((each for each in found if each.sequence in wanted), key=itemgetter(0))
 
     def confirm(self, numbers: Collection[int]) -> None:
-        """The target has the messages of these sequence numbers: they wait no longer."""
+        """Note that the target has the messages of these sequence numbers: delete them from the inbox."""
         gone = set(numbers)
         rows = self._rows_with(gone)
         left = self._unpacked([row for row in rows if not gone.issuperset(row.numbers)])
         self._replace(rows, [[each for each in messages if each.sequence not in gone] for messages in left])
 
     def tries_failed(self, numbers: Collection[int]) -> dict[int, int]:
-        """Count a try of each of these messages that failed; how many have failed, by sequence number."""
+        """Count a failed try for each of these messages. Returns their numbers of failed tries, by sequence number."""
         failed = set(numbers)
         rows = self._rows_with(failed)
         counted = [
@@ -311,13 +309,13 @@ class Lease:
         return {each.sequence: each.tries for each in chain.from_iterable(counted) if each.sequence in failed}
 
     def park(self, message: StoredMessage, error: str) -> None:
-        """Set a message aside, out of the inbox if it is there; `error` is why."""
+        """Park a message, and take it out of the inbox if it is there; `error` says why."""
         if message.sequence is not None:
             self.confirm([message.sequence])
         self._inbox.park(self.connection, message, error)
 
     def _rows(self, and_column: str = "", *, where: str = "", at_most: int | None = None) -> list[_Row]:
-        """The rows that wait, in order; all, or the first."""
+        """The waiting rows, in order: all, or the first `at_most`."""
         limit = "" if at_most is None else f" LIMIT {at_most:d}"
         statement = f"SELECT first_sequence, last_sequence, runs, length(packed){and_column} {self._from}{where}"
         rows = driver_of(self.connection).execute(f"{statement} ORDER BY first_sequence{limit}").fetchall()
@@ -354,7 +352,7 @@ class Lease:
         return row.numbers if sources.isdisjoint(blocked) else ()
 
     def _replace(self, rows: Sequence[_Row], by: Sequence[Sequence[StoredMessage]]) -> None:
-        """Have these messages wait in place of those rows; rows of messages that came apart stay apart."""
+        """Delete these rows, and add each list of messages in rows of its own."""
         if rows:
             self._row_of = {}
             among = ", ".join(str(row.first) for row in rows)
@@ -371,12 +369,12 @@ class Lease:
             raise packed.corrupt(self.connection, self._target_id, row.first, error) from error
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
-        """Note how much of the target's file is ours once this lease is committed, and a digest of its end."""
+        """Save how much of the target's file is ours once this lease is committed, and a digest of the end of that."""
         self.confirmed_bytes, self.tail_digest = confirmed_bytes, tail_digest
         self._save(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
 
     def save_turn(self, note: str | None) -> None:
-        """Note the last turn that is in the target once this lease is committed."""
+        """Save the last turn that is in the target once this lease is committed."""
         self.last_turn = note
         self._save(last_turn=note)
 
@@ -388,7 +386,7 @@ class Lease:
 
 
 def waiting_by_row() -> Subquery:
-    """The rows of waiting messages, to count them: each row says how many it has."""
+    """The rows of waiting messages, for counting: each has its number of messages."""
     return union_all(
         select(*waiting.c["target_id", "messages", "received_at_us", "last_sequence", "body_bytes"]),
         select(
@@ -396,13 +394,13 @@ def waiting_by_row() -> Subquery:
             literal(1),
             unpacked.c.received_at_us,
             unpacked.c.sequence,
-            func.length(unpacked.c.body),  # which is known without reading it
+            func.length(unpacked.c.body),  # doesn't read the body
         ),
     ).subquery("waiting")
 
 
 def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
-    """The number of a domain's target, which is made if it is new; SettingsError for a name that can't be stored."""
+    """The number of a domain's target, made if it is new; `SettingsError` for a name that can't be stored."""
     name = to_bytes(target)
     if not 0 < len(name) <= LONGEST_NAME_BYTES:
         raise SettingsError(f"a target has 1 to {LONGEST_NAME_BYTES:,} bytes, not {len(name):,}: {target!r:.80}")
@@ -410,7 +408,7 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
     the_target = select(targets.c.target_id).where(targets.c.domain_id == domain_id, targets.c.target == name)
 
     def new(connection: Connection) -> dict[str, Any]:
-        if connection.scalar(the_domain.with_for_update()) is None:  # else it may be dropped meanwhile
+        if connection.scalar(the_domain.with_for_update()) is None:  # locked, so that nobody drops it meanwhile
             raise SettingsError(f"the store has no domain {domain_id}", hint="open a receiver of the domain first")
         return {"domain_id": domain_id, "target": name}
 
@@ -419,5 +417,5 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
 
 
 def _storable(error: str) -> str:
-    """Escaped where need be: PostgreSQL's text can't hold U+0000, nor either database's a lone surrogate."""
+    """The text, escaped where needed: PostgreSQL's text can't hold U+0000, and neither database's a lone surrogate."""
     return error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

@@ -1,8 +1,8 @@
-"""The invariants of every store, whatever counts as a duplicate: what is broken is noted.
+"""Checks the invariants of every store that hold for all policies, and notes what is broken.
 
-Each check looks for something that no receiver ever writes. A batch writes all that it writes in one transaction, so no
-crash leaves half of it. Any value may be broken, so no value is used before its type is checked. What can't be proven isn't
-checked: how many rows of forgotten ids wait to be deleted depends on how many receivers there are, so that is a figure only.
+Each check looks for something that no receiver ever writes. A batch writes everything in one transaction, so no crash
+leaves half of it. Any value may be broken, so its type is checked before it is used. Nothing is checked that may vary in a
+sound store: the number of forgotten rows still to be deleted depends on how many receivers there are, so it is only a figure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from receiver.store.snapshot import DomainName, RawRow, Snapshot
 from receiver.store.tables import DomainState
 
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
-"""A digest as `unicode_escape` spells it, which is how it is stored."""
+"""A body digest as it is stored: spelled by `unicode_escape`."""
 _NO_COUNTS = {
     "domain_id",
     "domain_key",
@@ -68,7 +68,7 @@ def _is_not_negative(name: str) -> Callable[[DomainState], bool]:
 _RULES = (
     *(_Rule("negative", (name,), _is_not_negative(name)) for name in _NOT_NEGATIVE),
     _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
-    # Receipts with an id are numbered from 1, and the first of them is neither a duplicate nor before another.
+    # Receipts with an id are numbered from 1, and the first is neither a duplicate nor clamped to an earlier one's time.
     _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
     _Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
     _Rule("counters", ("clock_clamped", "last_seq"), lambda s: s.clock_clamped <= max(0, s.last_seq - 1)),
@@ -81,7 +81,7 @@ _RULES = (
 
 
 def _is_made(key: str, name: str) -> bool:
-    if ":" in key:  # a colon ends the key where a name follows it, so no key has one
+    if ":" in key:  # a colon separates the key from a name, so no key has one
         return False
     try:
         domain_key(f"name:{name}" if key == "name" else key)
@@ -91,7 +91,7 @@ def _is_made(key: str, name: str) -> bool:
 
 
 def audit_tables(store: Snapshot) -> None:
-    """Check what concerns no single domain: pages, constraints, and rows that belong to none."""
+    """Check what concerns no single domain: pages, constraints, and rows without a domain or target."""
     with store.readable():
         for said in store.damage():
             store.note("damaged", None, said)
@@ -104,7 +104,7 @@ def audit_tables(store: Snapshot) -> None:
 
 
 def audited_states(store: Snapshot) -> list[DomainState]:
-    """The domains' own rows, checked each by itself; without those that can't even be read."""
+    """The domains' own rows, each checked by itself; without unreadable ones."""
     states = []
     with store.readable():
         for raw in list(store.rows(tables.domains, DomainState._fields, "domain_id")):
@@ -143,12 +143,12 @@ def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
 
 
 def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
-    """Check that domains differ, and the numbers left by batches in transactions of their callers'."""
+    """Check that domains differ, and check the numbers left by batches in callers' transactions."""
     by_name: dict[tuple[str, str], DomainState] = {}
     by_store_id: dict[int, DomainState] = {}
     for state in states:
         name = DomainName.of(state)
-        # The first of a name, and of a store id, stays in the mapping: it is `other` to all later ones.
+        # The mappings keep the first domain of a name, and of a store id: it is `other` for all later ones.
         for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 store.note("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
@@ -166,7 +166,7 @@ def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
 def _of_states(
     store: Snapshot, states: Sequence[DomainState], table: Table, order_by: str
 ) -> Iterator[tuple[RawRow, DomainState]]:
-    """The rows of a table that belong to these domains: others are strays, or their domain is broken."""
+    """The rows of a table that belong to these domains. Other rows are strays, or their domain is broken."""
     by_id = {state.domain_id: state for state in states}
     with store.readable():
         for raw in store.rows(table, table.c.keys(), order_by):
@@ -175,12 +175,12 @@ def _of_states(
 
 
 def audited_rows(store: Snapshot, state: DomainState) -> int:
-    """Check a domain's rows, one by one and against its own row; how many there are."""
+    """Check a domain's receipts, one by one and against the domain's own row. Returns their number."""
     name = DomainName.of(state)
     count = repeats = last_seq = last_us = 0
     for raw in store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id):
         count += 1
-        if not all(map(isinstance, raw, _ROW_TYPES)):  # then it can't be compared with anything
+        if not all(map(isinstance, raw, _ROW_TYPES)):  # then nothing else can be checked
             store.note("types", name, f"receipt {raw.seq!r:.80}: {_shown_values(raw)}")
             continue
         for kind, said in _wrong_in_row(raw, state, last_seq, last_us):
@@ -198,14 +198,14 @@ def audited_rows(store: Snapshot, state: DomainState) -> int:
 
 
 def _wrong_in_row(raw: RawRow, state: DomainState, last_seq: int, last_us: int) -> Iterator[tuple[str, str]]:
-    """What is wrong with a row that stands behind one of this number and time: the kind, and how it shows."""
+    """What is wrong with a row that follows a row of this number and time: the kind of damage, and the evidence."""
     received_at_us, first_us = raw.received_at_us, raw.first_received_at_us
     if not max(1, last_seq + 1) <= raw.seq <= state.last_seq:
         yield "numbers", f"after receipt {last_seq} of {state.last_seq}"
     if received_at_us < last_us:
         yield "order", f"at {received_at_us} us, after one at {last_us} us"
     id_, source = raw.unique_message_id, raw.message_source_id
-    # Forgetting an id by hand leaves its rows without one, and counts as a new generation.
+    # Forgetting an id by hand empties the id of its rows, and raises the generation.
     is_forgotten = id_ == b"" and state.generation > 0
     if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
         yield "ids", f"id {id_!r:.80}, source {source!r:.80}"
@@ -238,7 +238,7 @@ def _are_digests(stored: str) -> bool:
 
 
 def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
-    """Check the positions of these domains' sources, and the nodes that their bridges are connected to."""
+    """Check the positions of these domains' sources, and the nodes to which their bridges connected."""
     for table, kind in {tables.positions: "positions", tables.nodes: "nodes"}.items():
         types = value_types(table, table.c.keys())
         for raw, state in _of_states(store, states, table, ", ".join(table.primary_key.columns.keys())):
@@ -249,7 +249,7 @@ def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
 
 
 def audit_recorded(store: Snapshot, receipts_in: Callable[[bytes], int] | None) -> None:
-    """Check what waits for recordings. `receipts_in` unpacks a batch; without it, batches aren't unpacked."""
+    """Check the batches that wait for recordings. `receipts_in` unpacks a batch; without it, batches aren't unpacked."""
     with store.readable():
         for raw in store.rows(tables.recorded, tables.recorded.c.keys(), "number", at_once=100):
             if not all(map(isinstance, raw, _RECORDED_TYPES)):
@@ -274,12 +274,12 @@ def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) 
 
 
 def audit_messages(store: Snapshot, states: Sequence[DomainState]) -> None:
-    """Check the targets of these domains, and what waits for them or is parked."""
+    """Check the targets of these domains, and their waiting and parked messages."""
     of_target: dict[Any, DomainState] = {}
     for raw, state in _of_states(store, states, tables.targets, "target_id"):
         of_target[raw.target_id] = state
         _check_target(store, raw, DomainName.of(state))
-    # Of each body only its beginning. A database may give NULL for the beginning of an empty one.
+    # Read only the beginning of each body. A database may give NULL for the beginning of an empty body.
     beginning = {"body": "coalesce(substr(body, 1, 1), body)"}
     for table in (tables.unpacked, tables.parked):
         with store.readable():
@@ -309,7 +309,7 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
     message = dict(zip(_MESSAGE_COLUMNS, raw, strict=True))
     wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in tables.ARRIVAL_SEQUENCES]
     wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
-    if raw.sequence >= state.receipts:  # which was never given
+    if raw.sequence >= state.receipts:  # a number that was never given
         wrong.append("sequence")
     wrong += [name for name in _OBJECTS if not _is_object(message[name])]
     if wrong:
@@ -334,9 +334,9 @@ def _check_packed(store: Snapshot, of_target: Mapping[Any, DomainState]) -> None
 
 
 def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set[int]) -> str | None:
-    """How a row contradicts its messages, or which of them is in another row too; None if all is well.
+    """How a row contradicts its messages, or which of its messages is in another row too; None if all is well.
 
-    Its numbers are put into `seen`. Those that no later row can have are taken out, for rows come in order.
+    Adds the row's numbers to `seen`. As rows come in order, removes the numbers that no later row can have.
     """
     try:
         messages = unpack(raw.runs, raw.packed, raw.tries)

@@ -1,11 +1,11 @@
-"""The log of one domain, and what can be done with it: lock, read on, record, commit.
+"""The log of one domain, and its operations: lock, read on, record, commit.
 
-The table of receipts is the log: rows are only appended and deleted, and whatever is remembered follows from the rows
-that are left and from the domain's own row. Nothing here knows what counts as a duplicate.
+The table of receipts is the log: rows are only appended and deleted. What a domain remembers follows from the rows that are
+left and from the domain's own row. Nothing here knows what counts as a duplicate.
 
-A log in a database works in transactions of our own, on a connection that is kept, or in one of the caller's. Nothing
-reports whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each batch leaves
-its number in it, to be looked up later: there is no event to miss and no constraint violation to catch.
+A log in a database uses transactions of our own, on a connection that is kept, or a caller's transaction. Nothing reports
+whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each batch leaves its
+number in the transaction, to be looked up later: this relies on no event and no constraint violation.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _T = TypeVar("_T")
 _ENDS = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to\b))\b", re.IGNORECASE)
 """A statement that ends a transaction."""
 _KEPT_SEQS = 1_000_000_000
-"""For how many receipts of the domain the number of a receiver that was killed is kept: it says up to which batch a journal
-of an earlier version was committed."""
+"""For how many further receipts of the domain a killed receiver's batch number is kept. It shows which batches in the
+journal of an earlier version were committed."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
 class MemoryLog:
-    """The log of `memory://`, which ends with the process. Its methods are those of an `OwnLog` and of its rows."""
+    """The log of `memory://`, which ends with the process. It has the methods of `OwnLog` and of `SqlRows`."""
 
     def __init__(self, state: DomainState) -> None:
         self.in_use = threading.Lock()
@@ -76,7 +76,7 @@ class MemoryLog:
         self._state = state
 
     def last_batch(self, writer: int) -> int:
-        del writer  # no batch has left a number, for there is no transaction to join
+        del writer  # no batch leaves a number here: there is no transaction to join
         return 0
 
     def join(self, connection: object, patience_secs: float) -> NoReturn:
@@ -87,7 +87,7 @@ class MemoryLog:
         pass
 
     def _nothing(self) -> None:
-        """A batch is recorded whole or not at all, so nothing is left to do."""
+        """Does nothing: a batch in memory is recorded whole or not at all."""
 
     commit = rollback = discard = give_back_space = close = _nothing
 
@@ -99,7 +99,7 @@ class MemoryLog:
 
 
 class OwnLog:
-    """One domain's log in transactions of our own, on a connection that is made when it is first needed, and then kept."""
+    """One domain's log in transactions of our own, on a connection that is made when first needed, and kept."""
 
     def __init__(self, database: Database, engine: Engine, domain_id: int) -> None:
         self.engine = engine
@@ -110,24 +110,24 @@ class OwnLog:
         self._database = database
         self._rows: SqlRows | None = None
         self._lent: RootTransaction | None = None
-        """The transaction of the connection that the application was given since the batch began."""
+        """The transaction of the connection that was lent to the application in this batch; None before that."""
 
     @property
     def rows(self) -> SqlRows:
-        """The domain's rows, through the connection of the transaction under way."""
+        """The domain's rows, by the connection of the transaction under way."""
         assert self._rows is not None  # noqa: S101 - a transaction is under way
         return self._rows
 
     def begin(self) -> DomainState:
-        """Start a transaction that has the domain for itself, waiting for it."""
+        """Start a transaction that locks the domain, waiting for the lock."""
         return self._begun(lambda rows: rows.begin())
 
     def begin_if_free(self) -> DomainState | None:
-        """As `begin`, but without waiting: None where others have the domain now, and then nothing is started."""
+        """As `begin`, but without waiting: None, and no transaction, if others have locked the domain."""
         return self._begun(lambda rows: rows.begin_if_free())
 
     def begin_reading(self) -> DomainState:
-        """Start a transaction that sees one state of the domain, changes nothing and keeps nobody waiting."""
+        """Start a read-only transaction, which sees one state of the domain and keeps nobody waiting."""
         return self._begun(lambda rows: rows.begin_reading())
 
     def _begun(self, begin: Callable[[SqlRows], _T]) -> _T:
@@ -138,12 +138,12 @@ class OwnLog:
         except Exception:
             if not getattr(rows.driver, "closed", False):
                 raise
-            # The server was gone while the connection lay idle, so nothing is lost with it.
+            # The server went away while the connection was idle, so nothing is lost.
             self.discard()
             return begin(self.connected())
 
     def connected(self) -> SqlRows:
-        """The domain's rows, through a connection that leads to the address as it stands now."""
+        """The domain's rows, by a connection to the database that the address leads to now."""
         database = self._database
         if self._rows is not None and (self._rows.connection.closed or database.is_replaced(self._rows.driver)):
             self.discard()
@@ -155,7 +155,7 @@ class OwnLog:
         return self._rows
 
     def _check_not_undone(self) -> None:
-        """Raise where SQLite has rolled the transaction back by itself: what follows would be committed without the ids."""
+        """Raise if SQLite has rolled the transaction back by itself: later statements would be committed without the ids."""
         rows, lent = self.rows, self._lent
         if lent is not None and rows.connection.get_transaction() is lent and not rows.in_transaction:
             raise ended(rows.connection, rows.dbapi)
@@ -163,70 +163,70 @@ class OwnLog:
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """Make the changes and save the domain's new state.
 
-        `before` is the state that it replaces, as this transaction has read it. Where the database has another last number
-        by now, the lock was lost on the way: `StoreBusyError`.
+        `before` is the state that it replaces, as this transaction has read it. If the database has another last number by
+        now, the lock was lost meanwhile: `StoreBusyError`.
         """
         rows, lent = self.rows, self._lent
         has_ended = lent is not None and not (lent.is_active and rows.connection.get_transaction() is lent)
-        if has_ended or not rows.in_transaction:  # outside of one, each statement would be committed by itself
+        if has_ended or not rows.in_transaction:  # outside a transaction, each statement would be committed by itself
             raise ended(rows.connection, rows.dbapi)
         rows.record(state, changes, before=before)
         self.vacuum.note(len(changes.gone))
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
-        """The log in the transaction of a caller's connection; `SettingsError` where that can't be."""
+        """The log in the transaction of a caller's connection; `SettingsError` if it can't join that."""
         with translated(self.engine.url):
             callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
             return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
 
     def forget_batches(self, state: DomainState, writer: int) -> None:
-        """Delete the number that one receiver has left, and old ones of receivers that died, in the transaction under way."""
+        """Delete a receiver's batch number, and old numbers of dead receivers, in the transaction under way."""
         over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
         self.connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))
 
     @property
     def holder(self) -> object:
-        """What holds the lock when there is one: the connection."""
+        """The connection, which holds the lock if there is one."""
         return None if self._rows is None else self._rows.connection
 
     @property
     def connection(self) -> Connection:
-        """The connection under way, for statements of the application's own in the same transaction."""
+        """The connection under way, for statements of the application in the same transaction."""
         connection = self.rows.connection
         if self._lent is None:
-            # Takes over the driver's transaction, which is under way.
+            # Makes SQLAlchemy take over the driver's transaction, which is under way.
             self._lent = connection.get_transaction() or connection.begin()
         return connection
 
     def commit(self) -> None:
         self._lent = None
-        # SQLAlchemy knows of a transaction only if the application was given the connection: statements of ours go to the
+        # SQLAlchemy knows of a transaction only if the connection was lent to the application: our own statements go to the
         # driver directly.
         connection = self.rows.connection
         with self._database.committing(connection):
             (connection.get_transaction() or self.rows.driver).commit()
 
     def rollback(self) -> None:
-        """Give up the transaction, and the connection where that fails; raises nothing but interrupts."""
+        """Roll the transaction back, or discard the connection if that fails. Raises nothing but interrupts."""
         try:
             if self._rows is not None and not self._rows.connection.closed:
-                self._rows.connection.rollback()  # which does nothing in a transaction that only the driver knows of
+                self._rows.connection.rollback()  # does nothing if only the driver knows of the transaction
                 self._rows.driver.rollback()
         except BaseException as error:
-            self.discard()  # whatever it is, the transaction ends with its connection
+            self.discard()  # whatever is wrong, the transaction ends with its connection
             if not isinstance(error, Exception):
                 raise
 
     def discard(self) -> None:
-        """Give up the connection, which an error may have broken; the next transaction makes another."""
+        """Discard the connection, which an error may have broken. The next transaction makes another."""
         rows, self._rows = self._rows, None
         if rows is not None:
             discard(rows.connection)
 
     def give_back_space(self) -> None:
-        """Shrink the file where much of it is empty: a part at a time; between transactions.
+        """Give back some of the space of deleted rows if it is much. Call it between transactions.
 
-        Never raises: what was deleted is committed, and space can be given back the next time.
+        Never raises: the deletion is committed, and space can be given back the next time.
         """
         try:
             if self._rows is not None:
@@ -244,7 +244,7 @@ class OwnLog:
 
 
 class JoinedLog:
-    """A domain's log in the caller's transaction: each batch is a savepoint there, and commits or rolls back nothing itself."""
+    """A domain's log in a caller's transaction: each batch is a savepoint there; the caller commits or rolls back."""
 
     def __init__(self, connection: Connection, rows: SqlRows, own: OwnLog, patience_secs: float) -> None:
         self.connection = self.holder = connection
@@ -258,12 +258,12 @@ class JoinedLog:
         return self.transaction is None or not self.transaction.is_active
 
     def begin(self) -> DomainState:
-        """Have the domain until the caller's transaction ends, waiting for it."""
-        self._own.connected()  # which notices for the caller's connection, too, that a file's log was removed
+        """Lock the domain until the caller's transaction ends, waiting for the lock."""
+        self._own.connected()  # notices, for the caller's connection too, that a file's log was removed
         return self.rows.join(self._patience_secs)
 
     def check_same(self) -> None:
-        """Raise `StoreError` where the transaction keeps nobody out of our file, such as one in a copy of it."""
+        """Raise `StoreError` if the transaction doesn't lock our file, but for example a copy of it."""
         if not self._own.rows.is_kept_out():
             raise StoreError(
                 "the connection given to batch() locks another file than the receiver's: a copy, or one that was moved away,"
@@ -282,21 +282,20 @@ class JoinedLog:
         try:
             self.rows.record(state, changes, before=before)
         except BaseException:
-            with suppress(Exception):  # a broken connection fails here too, which must not hide the first error
+            with suppress(Exception):  # a broken connection fails here too, and that must not hide the first error
                 savepoint.rollback()
             raise
         savepoint.commit()
         self._own.vacuum.note(len(changes.gone))
 
     def _callers(self) -> None:
-        """Nothing to do, for the caller does it."""
+        """Does nothing: the caller does it."""
 
     commit = rollback = discard = give_back_space = _callers
 
 
 KeptLog = OwnLog | MemoryLog
-"""A log whose transactions are our own. What is recorded after `begin` becomes lasting, all of it or nothing, with
-`commit`."""
+"""A log whose transactions are our own. `commit` makes durable all that was recorded after `begin`, or nothing."""
 DomainLog = OwnLog | MemoryLog | JoinedLog
 
 
@@ -306,13 +305,13 @@ def transactions_of(connection: Connection) -> tuple[RootTransaction | None, Nes
 
 
 class EndedByHandError(SettingsError):
-    """The application has tried to end a batch's transaction, which goes on."""
+    """The application has tried to end a batch's transaction. The transaction goes on."""
 
 
 def keep_whole(
     connection: Connection, is_lent: Callable[[], bool], check_statement: Callable[[], None] = lambda: None
 ) -> None:
-    """Refuse to commit by the connection, or to end its transaction by a statement, while it is lent to a batch's block.
+    """Make a connection refuse a commit, or a statement that ends its transaction, while it is lent to a batch's block.
 
     `check_statement` may refuse any other statement.
     """
@@ -334,7 +333,7 @@ def keep_whole(
 
 
 def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
-    """The error for a transaction that ended inside the batch. One that its caller ended isn't worth another try."""
+    """The error for a transaction that ended inside the batch. If the caller ended it, no retry helps: `SettingsError`."""
     if connection.closed or connection.invalidated or driver_of(connection) is not driver:
         return StoreBusyError(
             "the connection was lost or closed inside the batch, and the transaction and the domain's lock with it",
@@ -347,9 +346,9 @@ def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsEr
 
 
 def joinable(connection: object, ours: Dialect, taker: str, *, may_await: bool = False) -> Connection:
-    """The connection, in a transaction; SettingsError unless it fits our database. `taker`, for errors, was given it.
+    """The connection, in a transaction; `SettingsError` unless it fits our database. Errors name `taker`, which was given it.
 
-    `may_await`: it may have an asynchronous driver, as the one that `run_sync` gives.
+    `may_await`: the connection may have an asynchronous driver, as inside `run_sync`.
     """
     if not isinstance(connection, Connection):
         raise SettingsError(

@@ -1,10 +1,10 @@
-"""Waiting messages packed into rows, mostly all of a batch into one: a row for each would cost ten times as much.
+"""Packs waiting messages into rows, mostly a whole batch into one: a row for each would cost ten times as much.
 
-Most messages are delivered at once, all of a batch together, by the process that has them in memory: then nobody unpacks
-them. A packed column has the values of all messages, or one value where they are all the same; then follow all bodies.
+Most messages are delivered at once, a whole batch together, by the process that has them in memory: then nobody unpacks
+them. A row has a column of values for each field, with one value if all messages have the same, and then all bodies.
 
-Versions before 0009 of the tables have each message in a row of its own. A process of such a version, at work beside newer
-ones while they are replaced, goes on writing and reading these rows.
+Versions before 0009 of the tables have each message in a row of its own. During an upgrade, processes of such a version go on
+writing and reading these rows beside newer processes.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from receiver.store.tables import PackedRow, message_rows, targets, unpacked, wa
 
 _MOST_MESSAGES = 1_000
 _MOST_BODY_BYTES = 1 << 20
-"""Of the messages in one row, unless it is one alone. Who needs one of them unpacks them all."""
+"""The most bytes of bodies in one row, unless it has a single message. To read one message, all of a row are unpacked."""
 _COLUMNS = ("target_id", *PackedRow._fields)
 _OBJECTS = fields_of_kind(FlatMessage, Mapping)
 _BYTES = fields_of_kind(FlatMessage, bytes)
 _AS_JSON = tuple(name for name in FIELDS if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
 _ADDED_SINCE = {name: [default] for name, default in DEFAULTS.items()}
 _OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
-"""Columns whose values a property mostly repeats. Then the column's name is packed, not the values."""
+"""Columns whose values mostly equal a property. Then the property is packed as the column's name, without the values."""
 _TEXT = {str}
 _contents_of = attrgetter(*OF_MESSAGE)
 _END = b"\n"
-"""Of the JSON, which has none."""
+"""Ends the JSON, which has no line break."""
 _ROWS_AT_ONCE = 1_000
 _BYTES_AT_ONCE = 8 << 20
-"""Of messages in rows of their own, so many are packed at once."""
+"""Bytes of messages in rows of their own that are packed at once."""
 _SEQUENCE = unpacked.c.sequence.name
 _NAMES = [name for name in FIELDS if name in unpacked.c]
 _LATER = tuple(DEFAULTS[name] for name in FIELDS if name not in unpacked.c)
@@ -49,7 +49,7 @@ _SELECT = f"SELECT {', '.join(unpacked.c[name].name for name in _NAMES)} FROM {u
 
 
 def add_waiting(connection: Connection, target_id: int, messages: Sequence[StoredMessage]) -> None:
-    """Have these messages wait, as one row or several. Their sequence numbers ascend."""
+    """Add these messages to the inbox, in ascending order of sequence numbers, as one row or several."""
     insert = _insert(database_of(connection).rows.sql.placeholder)
     for row in packed_rows(messages):
         driver_of(connection).execute(insert, (target_id, *row))
@@ -57,13 +57,13 @@ def add_waiting(connection: Connection, target_id: int, messages: Sequence[Store
 
 @lru_cache
 def _insert(placeholder: str) -> str:
-    """Made once, as text: SQLAlchemy takes longer to make it than the database to run it."""
+    """The statement, made once as text: SQLAlchemy takes longer to compile it than the database to run it."""
     values = ", ".join([placeholder] * len(_COLUMNS))
     return f"INSERT INTO {waiting.name} ({', '.join(_COLUMNS)}) VALUES ({values})"  # noqa: S608
 
 
 def packed_rows(messages: Sequence[StoredMessage]) -> Iterator[PackedRow]:
-    """These messages, as few rows as may be. A message that was tried has its row to itself, which counts its tries."""
+    """These messages in as few rows as possible. A message that was tried has a row of its own, which counts its tries."""
     part: list[StoredMessage] = []
     body_bytes = 0
     for each in messages:
@@ -112,17 +112,17 @@ def numbers_of(runs: str) -> Sequence[int]:
 
 
 def sources_of(sources: bytes | None) -> set[str] | None:
-    """The sources of packed messages; None of messages that an earlier version has packed, which didn't say."""
+    """The sources of packed messages; None if an earlier version packed them without saying."""
     return None if sources is None else set(json.loads(sources))
 
 
 def unpack(runs: str, packed: bytes, tries: int) -> list[StoredMessage]:
-    """The messages of a row; where it makes no sense, one of `receiver.store.databases.NONSENSE` is raised."""
+    """The messages of a row. Raises one of `receiver.store.databases.NONSENSE` if it is broken."""
     return _from_columns(_columns_of(numbers_of(runs), packed, tries))
 
 
 def from_rows(rows: Iterable[Sequence[Any]]) -> list[StoredMessage]:
-    """The messages of the values of `FIELDS`, one message at least."""
+    """The messages with these values of `FIELDS`; there is at least one."""
     return _from_columns(dict(zip(FIELDS, zip(*rows, strict=True), strict=True)))
 
 
@@ -133,7 +133,7 @@ def _from_columns(columns: Mapping[str, Sequence[Any]]) -> list[StoredMessage]:
 
 
 def corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
-    """The error for a waiting message that makes no sense."""
+    """The error for a broken waiting message."""
     name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
     return StoreCorruptError(
         f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
@@ -166,14 +166,14 @@ def _shortened(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
-    """The objects as a column for each name, where all have the same names, as most do; else as they are.
+    """The objects as a column for each name if all have the same names, as most have; otherwise as they are.
 
-    In place of a column that equals a `known` one there is that one's name.
+    A column that equals a `known` one is replaced by the name of that one.
     """
     if not any(objects):
         return {}
     names = list(objects[0])
-    # No object has a name twice. So where these names repeat so often, each object has all of them.
+    # No object has a name twice. So if the names of the first repeat this often, each object has all of them.
     if list(chain.from_iterable(objects)) != names * len(objects):
         return list(map(dict, objects))
     columns = {name: tuple([each[name] for each in objects]) for name in names}
@@ -197,7 +197,7 @@ def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
 
 
 def pack_of_target(connection: Connection, target_id: int) -> None:
-    """Pack what waits for a target, which is locked; `StoreCorruptError` where a message makes no sense."""
+    """Pack the unpacked messages that wait for a target, which is locked; `StoreCorruptError` if one is broken."""
     of_target = unpacked.c.target_id == target_id
     sizes = select(unpacked.c.sequence, func.length(unpacked.c.body)).where(of_target).order_by(unpacked.c.sequence)
     while there := connection.execute(sizes.limit(_ROWS_AT_ONCE)).all():
@@ -205,7 +205,7 @@ def pack_of_target(connection: Connection, target_id: int) -> None:
         numbers = [number for (number, _), end in zip(there, ends, strict=True) if end <= _BYTES_AT_ONCE]
         numbers = numbers or [there[0].sequence]
         add_waiting(connection, target_id, _read(connection, target_id, numbers))
-        # By their numbers, for a process of an older version may have put others between them meanwhile.
+        # By their numbers, because a process of an older version may have put others between them meanwhile.
         connection.execute(delete(unpacked).where(of_target, unpacked.c.sequence.in_(numbers)))
 
 

@@ -1,8 +1,8 @@
-"""How far the sources of a domain have come, for brokers that don't forget what was taken: Kafka's topics, streams.
+"""How far a domain's bridges have read from brokers that keep every message: Kafka's topics, streams.
 
-A position is moved in the transaction that records the ids, so neither is ever there without the other. It is moved only
-from where the bridge last read it. A bridge that was frozen while another took over its share finds it moved, and its whole
-batch is rolled back.
+The transaction that records the ids also moves the position, so neither is stored without the other. A position is moved
+only if it is still as the bridge last read it. If a bridge was frozen while another took over its share, the position has
+moved, and its whole batch is rolled back.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Advance(NamedTuple):
     name: str
     """The name of the position, such as a partition's number."""
     expected: str | None
-    """The position before; None: there is none yet."""
+    """The position before; None if there is none yet."""
     next: str
-    """Where the next message is taken from, in the source's own words."""
+    """The position of the next message to take, in the source's own format."""
 
 
 class PositionRow(NamedTuple):
@@ -69,7 +69,7 @@ class Positions:
         return {text_of(source) for (source,) in self._reader.read(of_domain.distinct())} - {self.source}
 
     def begin(self, at: Mapping[str, str]) -> None:
-        """Keep these positions at once, except those that are there already.
+        """Store these positions at once, except for names that have one already.
 
         Raises:
             StoreError: The store can't be reached, or the domain was dropped.
@@ -79,7 +79,7 @@ class Positions:
                 self._insert(connection, name, position)
 
     def advance(self, connection: Connection, advances: Iterable[Advance]) -> None:
-        """Move positions in the transaction on the connection; `PositionMovedError` where one isn't as expected."""
+        """Move positions in the transaction on the connection; `PositionMovedError` if one isn't as expected."""
         with translated(self._kept.url):
             for advance in advances:
                 if not self._move(connection, advance):
@@ -89,7 +89,7 @@ class Positions:
                     )
 
     def _move(self, connection: Connection, advance: Advance) -> bool:
-        """Whether it was moved."""
+        """Move a position if it is as expected; whether it was."""
         if advance.expected is None:
             return self._insert(connection, advance.name, advance.next)
         expected = positions.c.position == _stored(advance.expected)
@@ -105,7 +105,7 @@ class Positions:
 
 
 def lock_undropped(connection: Connection, domain_id: int) -> None:
-    """Keep the domain from being dropped until the transaction ends, else its rows would belong to none; others may use it."""
+    """Keep the domain from being dropped until the transaction ends, so that its rows have a domain. Others may use it."""
     domain = select(domains.c.domain_id).where(domains.c.domain_id == domain_id)
     if connection.execute(domain.with_for_update(read=True, key_share=True)).first() is None:
         raise StoreError("the domain is gone from the database", hint="was it dropped? Open it again")

@@ -1,9 +1,9 @@
 """Batches that wait in a store to be written to the files of a recording.
 
-A batch's row is written in the batch's own transaction (`sql_rows.py`). Who makes a file first *cuts* it: a row says of which
-batches' rows the file is made. Once the file is finished, its batches and the cut are deleted. Whoever finds a cut knows
-from the file whether it is finished, or else makes it of exactly those batches. So each batch is in one file, whatever is
-killed.
+A batch's row is written in the batch's own transaction (`sql_rows.py`). A process that makes a file first *cuts* it: it
+writes a row that names the file and its batches. Once the file is finished, its batches and the cut are deleted. A process
+that finds a cut of a killed one looks at the file: if it isn't finished, it makes the file of exactly those batches. So each
+batch is in one file, even under kills.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from receiver.store.sql_rows import driver_of, runs_of
 from receiver.store.tables import RecordedRow, recorded
 
 _ROWS_AT_ONCE = 200
-"""So few are read and deleted in one transaction that it is over in some milliseconds."""
+"""Rows read or deleted in one transaction: so few that it takes only some milliseconds."""
 _MOST_ROWS = 1_000_000
-"""How many batches a file has at most, for their numbers are kept in memory."""
+"""The most batches in a file, because their numbers are kept in memory."""
 
 
 class Cut(NamedTuple):
-    """A file to make of batches."""
+    """A file to make, and its batches."""
 
     number: int
     file: str
-    """Its name."""
+    """The file's name."""
     numbers: Sequence[int]
-    """Of its batches' rows, ascending."""
+    """The numbers of its batches' rows, ascending."""
     size_bytes: int
 
 
 class Left(NamedTuple):
-    """What waits and isn't in a cut."""
+    """The size and age of the batches that wait."""
 
     receipts: int
     size_bytes: int
     oldest_us: int
-    """When the oldest batch was recorded; 0 where there is none."""
+    """When the oldest batch was recorded; 0 without batches."""
 
 
 class RecordedBatches:
@@ -64,7 +64,7 @@ class RecordedBatches:
 
     @contextmanager
     def connected(self) -> Iterator[Self]:
-        """Within it, what a driver raises becomes a `StoreError`."""
+        """Within it, a driver's errors become `StoreError`s."""
         with translated(self._url), ExitStack() as stack:
             self._reader, self._writer = (
                 stack.enter_context(engine.connect()) for engine in (self._reading, self._writing)
@@ -74,7 +74,7 @@ class RecordedBatches:
             yield self
 
     def left(self, foreign_before_us: int) -> Left:
-        """What waits to be cut: from this host, and what another has left waiting since before that time."""
+        """The waiting batches of this host, and those of other hosts from before that time, even if another host cut them."""
         c = recorded.c
         totals = select(func.sum(c.receipts), func.sum(c.size_bytes), func.min(c.recorded_at_us))
         with self._reader.begin():
@@ -82,16 +82,16 @@ class RecordedBatches:
         return Left(*(int(value or 0) for value in values))
 
     def cuts(self, foreign_before_us: int) -> list[Cut]:
-        """Files that somebody cut and didn't live to finish."""
+        """The files that a killed process has cut but not finished."""
         with self._reader.begin():
             return _cuts_in(self._reader, self._ours(foreign_before_us))
 
     def cut(self, file: str, size_bytes: int, foreign_before_us: int) -> Cut | None:
-        """Cut a file of about this size, of the oldest batches; None where there are none."""
+        """Cut a file of about this size from the oldest batches that no cut has; None if there are none."""
         c = recorded.c
         batches = select(c.number, c.receipts, c.size_bytes).where(c.file.is_(None), self._ours(foreign_before_us))
         with self._writer.begin():
-            # Two hosts that take what a third has left must not both have it.
+            # Two hosts that take over the batches of a third must not both take the same.
             database_of(self._url).keep_migrators_out(self._writer)
             taken = set(chain.from_iterable(cut.numbers for cut in _cuts_in(self._writer, self._of_recording())))
             numbers, receipts, cut_bytes = [], 0, 0
@@ -121,11 +121,11 @@ class RecordedBatches:
             yield from (packed for number, packed in rows if number in wanted)
 
     def delete(self, cut: Cut) -> None:
-        """Delete a cut and its batches, which are in a file, in transactions so short that nobody waits long for them."""
+        """Delete a cut and its batches, which are in a file by now, in short transactions, so that nobody waits long."""
         for part in _parts(cut.numbers):
             began = time.monotonic()
             self._delete(part)
-            time.sleep(time.monotonic() - began)  # others have their turn
+            time.sleep(time.monotonic() - began)  # let others have their turn
         self._delete([cut.number])
 
     def _delete(self, numbers: Sequence[int]) -> None:

@@ -1,17 +1,17 @@
-"""Whether a database has our tables, and of which version; they are made or migrated if need be.
+"""Checks whether a database has our tables, and of which version; makes or migrates them if need be.
 
-Nothing is changed before a look has shown that the tables are ours. The look takes no lock, so whoever opens an up-to-date
-store waits for nobody. Alembic is loaded only where a store isn't of the current version.
+Nothing is changed before a check has shown that the tables are ours. The check takes no lock, so opening an up-to-date store
+waits for nobody. Alembic is loaded only if a store isn't of the current version.
 
-What is lost where a store goes back to an older version is declared by the migrations, in words and as rows to count. A
-migration has one or both of these, whose words hold `{}` for how many, and whose rows stand behind
-`SELECT count(*) FROM`, or are a SELECT of their number:
+Each migration declares what is lost when a store goes back from its version to the one before, as a mapping from words to
+rows. The words hold `{}` for the number of rows. The rows follow `SELECT count(*) FROM`, or are a whole SELECT of their
+number. A migration has one or both of these mappings:
 
 - `LOSES`: the command names these losses and needs a yes.
-- `KEPT_BY_NEWER_ONLY`: without these the older version would give wrong verdicts or lose messages. So the step is
-  refused, by a call of `keep_all` in `downgrade`; only on the way to base are they named like the others.
+- `KEPT_BY_NEWER_ONLY`: without these rows the older version would give wrong verdicts or lose messages. So `downgrade`
+  refuses the step, by calling `keep_all`. On the way to base, the command names these losses like the others.
 
-What counts 0 isn't lost. A migration that declares neither counts as losing all that it added.
+A loss of 0 rows isn't named. A migration that declares neither mapping counts as losing all that it added.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.1, 0.1)
 _SQL_VERSIONS = f"SELECT version_num FROM {VERSION_TABLE}"  # noqa: S608 - our own name
 _migrating = Mutex()
-"""Alembic keeps the migration under way in variables of its modules, so one thread at a time."""
+"""Alembic keeps the migration under way in module variables, so only one thread at a time may migrate."""
 
 
 class Migrated(NamedTuple):
-    """The versions before and after; None where there is no store."""
+    """The versions before and after; None for no store."""
 
     before: str | None
     after: str | None
@@ -56,8 +56,8 @@ class Migrated(NamedTuple):
 def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
     """An engine on an up-to-date store, which is made or upgraded first if need be.
 
-    Raises, before anything is changed, `StoreError` if the database is out of reach or damaged, or if its tables aren't
-    ours; `StoreVersionError` if a newer version of the package made them.
+    Raises `StoreError` if the database can't be reached or is damaged, or if its tables aren't ours; `StoreVersionError` if a
+    newer version of the package made them. Then nothing has changed.
     """
     if _version_at(url) != REVISION:
         _migrate(url, settings, "head")
@@ -65,7 +65,7 @@ def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
 
 
 def examined(url: URL) -> Engine:
-    """An engine that only reads, on a store that is there and up to date; StoreError otherwise."""
+    """An engine that only reads, on a store that exists and is up to date; `StoreError` otherwise."""
     version = _version_at(url)
     if version is None:
         raise StoreError(
@@ -83,7 +83,7 @@ def examined(url: URL) -> Engine:
 def losses(url: URL, revision: str) -> list[str]:
     """The losses of bringing a store to an older version, each with its count: `1,000 parked messages`.
 
-    The store is only read. Raises what `migrate` does.
+    Only reads the store. Errors are those of `migrate`.
     """
     after, before = _target(revision), _version_at(url)
     if before is None:
@@ -93,10 +93,10 @@ def losses(url: URL, revision: str) -> list[str]:
 
 
 def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migrated:
-    """Bring a store to a version, making it if need be; `base` removes it.
+    """Bring a store to a version, making the store if need be; `base` removes it.
 
-    Raises `SettingsError` if there is no such version, `StoreError` if something would be lost that may not, and whatever
-    `open_store_engine` raises.
+    Raises `SettingsError` if there is no such version, `StoreError` for a loss that isn't allowed, and the errors of
+    `open_store_engine`.
     """
     before = _version_at(url)
     if before == _target(revision):
@@ -106,8 +106,8 @@ def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migra
 
 @contextmanager
 def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
-    """A connection in a transaction that others who want to migrate wait for; it is committed in the end."""
-    _version_at(url)  # what isn't ours isn't even switched to a write-ahead log
+    """A connection in a transaction that other migrations wait for; it is committed at the end."""
+    _version_at(url)  # so that a file that isn't ours isn't even switched to a write-ahead log
     with translated(url), _migrating, database_of(url).writable(url, settings).begin() as connection:
         database_of(url).keep_migrators_out(connection)
         yield connection
@@ -126,7 +126,7 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
     after = _target(revision)
     with sole_migrator(url, settings) as connection:
         database_of(url).wait_briefly_for_tables(connection)
-        # Once more, for others may have migrated it before the lock was ours.
+        # Once more, because others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
         lost = [] if may_lose else _losses_between(connection, before, after, shown(url))
         if lost:
@@ -147,10 +147,10 @@ def _version_at(url: URL) -> str | None:
 
 
 def _version(connection: Connection, address: str) -> str | None:
-    """The version of the store in a database, None if there is none; `StoreError` if tables of our names aren't ours."""
+    """The version of the store in a database, None without a store; `StoreError` if tables of our names aren't ours."""
     if _is_as_declared(connection):
         return REVISION
-    # Views too: whoever has one of our names there, the database isn't ours.
+    # Views too: if one has one of our names, the database isn't ours.
     columns_of = {
         name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
         for (_, name), columns in inspect(connection)
@@ -199,7 +199,7 @@ def _usual_columns(kind: str) -> set[tuple[str, str, str]]:
 
 
 def _check_tables(columns_of: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
-    """Raise `StoreError` unless the tables are as they are declared; if they aren't `complete`, some may be absent."""
+    """Raise `StoreError` unless the tables are as declared. Unless they must be `complete`, some may be absent."""
     for table in METADATA.tables.values():
         if table.name not in columns_of:
             if complete:
@@ -228,7 +228,7 @@ def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
 
 
 def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
-    # SQLAlchemy has no name for a type that it doesn't know.
+    # SQLAlchemy can't compile a type that it doesn't know.
     return "unknown" if isinstance(kind, NullType) else kind.compile(dialect)
 
 
@@ -237,7 +237,7 @@ def _versions() -> list[str]:
 
 
 def _scripts() -> list[Script]:
-    """Oldest first."""
+    """The migrations, oldest first."""
     from alembic.script import ScriptDirectory
 
     return [*ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
@@ -247,7 +247,7 @@ def _config() -> Config:
     from alembic.config import Config
 
     config = Config()
-    # Its values are those of an ini file, where a % must be doubled.
+    # Alembic reads its options as those of an ini file, where a % must be doubled.
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     return config
 
@@ -261,7 +261,7 @@ def _check_known(version: str, address: str) -> None:
 
 
 def _target(revision: str) -> str | None:
-    """The version that a name stands for: `head` for the newest, `base`, None, for no store at all."""
+    """The version that a name stands for: the newest for `head`; None, which is no store, for `base`."""
     versions = _versions()
     names = {"base": None, **{version: version for version in versions}, "head": versions[-1]}
     if revision not in names:
@@ -270,7 +270,7 @@ def _target(revision: str) -> str | None:
 
 
 def _run(connection: Connection, before: str | None, after: str | None, address: str) -> None:
-    """Migrate within the transaction that the connection is in."""
+    """Migrate within the connection's transaction."""
     from alembic import command
 
     if before is not None:
@@ -292,7 +292,7 @@ def _losses_between(connection: Connection, before: str | None, after: str | Non
     declared: dict[str, str] = {}
     for step in back[::-1]:
         for words, rows in _declared(step, to_base=after is None).items():
-            declared.setdefault(words, rows)  # the newer step knows how to count what both name
+            declared.setdefault(words, rows)  # if two steps name the same loss, the newer one knows how to count it
     return list(_counted(connection, declared))
 
 
@@ -312,14 +312,14 @@ def _counted(connection: Connection, rows_by_words: Mapping[str, str]) -> Iterat
 
 
 def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:
-    """Refuse a step that would lose any of this, with `StoreError`, unless no table is to be left."""
+    """Refuse a step that would lose any of these rows, by `StoreError`, unless all tables are to be removed."""
     from alembic import context, op
 
     if context.get_revision_argument() is None:  # on the way to base
         return
     connection = op.get_bind()
     tables = sorted(set(re.findall(r"\breceiver_\w+", " ".join(kept_by_newer.values()))))
-    database_of(connection).lock_tables(connection, tables)  # a transaction that is open may bring some
+    database_of(connection).lock_tables(connection, tables)  # an open transaction may add some
     for words in _counted(connection, kept_by_newer):
         raise StoreError(
             f"version {older} can't hold {words}",

@@ -1,6 +1,6 @@
-"""One state of a whole store, read as it is while receivers go on, and what is found broken in it: nothing is made or changed.
+"""One state of a whole store, read while receivers go on, and the damage that checks note in it. Changes nothing.
 
-Values come as the driver gives them. What a receiver never writes can be read here too, so that it can be reported.
+Values are as the driver gives them, so values that no receiver writes can be read too, and reported.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ PROBLEMS = {
     "recorded": "what waits for a recording makes no sense",
     "rebuilt": "the receipts that are left contradict the domain's own row",
 }
-"""What can be broken, by kind."""
+"""What can be broken, by kind of damage."""
 
 RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
 OnRows = Callable[[int], None]
-"""Is called with how many rows have been read since the last call, so that somebody can be shown how far it is."""
+"""A callback for progress: takes the number of rows read since its last call."""
 _AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
 
 class DomainName(NamedTuple):
-    """What a domain is known by, as text that can be shown even where it is broken."""
+    """A domain's key and name, as text that can be shown even if they are broken."""
 
     key: str
     name: str
@@ -77,11 +77,11 @@ class StoreFinding:
     kind: str
     """One of `PROBLEMS`."""
     domain: DomainName | None
-    """None: in the store as a whole."""
+    """None: the store as a whole."""
     count: int
-    """How many times."""
+    """How often it occurs."""
     example: str
-    """The first of them."""
+    """The first occurrence."""
 
     @property
     def problem(self) -> str:
@@ -90,7 +90,7 @@ class StoreFinding:
 
 @contextmanager
 def snapshot(url: URL, on_rows: OnRows) -> Iterator[Snapshot]:
-    """The state of the store now; StoreError where there is none or it can't be read."""
+    """The state of the store now; `StoreError` if there is none or it can't be read."""
     engine = examined(url)
     with translated(url), engine.connect() as connection:
         database_of(url).accept_broken_text(driver_of(connection))
@@ -108,7 +108,7 @@ class Snapshot:
         self._examples: dict[tuple[str, DomainName | None], str] = {}
 
     def note(self, kind: str, domain: DomainName | None, example: str, count: int = 1) -> None:
-        """Note what is broken; None is the store as a whole."""
+        """Note damage. A domain of None is the store as a whole."""
         self._counts[kind, domain] += count
         self._examples.setdefault((kind, domain), example)
 
@@ -117,12 +117,12 @@ class Snapshot:
         return any(known == domain for _, known in self._counts)
 
     def findings(self) -> tuple[StoreFinding, ...]:
-        """What was noted, by kind and domain."""
+        """The damage that was noted, by kind and domain."""
         return tuple(StoreFinding(*key, count, self._examples[key]) for key, count in self._counts.items())
 
     @contextmanager
     def readable(self, domain: DomainName | None = None) -> Iterator[None]:
-        """Within it, what damage makes unreadable is a finding, and ends the block; the rest can still be read after it."""
+        """Within it, an unreadable value becomes a finding and ends the block. Reading can go on after the block."""
         try:
             with translated(self._url), self.connection.begin_nested():
                 yield
@@ -139,8 +139,7 @@ class Snapshot:
         instead: Mapping[str, str] = _AS_THEY_ARE,
         at_once: int = 10_000,
     ) -> Iterator[RawRow]:
-        """The rows of a table, or those of a domain, in an order, with the columns of these names; for some columns an SQL
-        expression `instead`."""
+        """These columns of a table's rows, or of a domain's, in an order. `instead` has SQL expressions that replace columns."""
         columns = ", ".join(f"{instead.get(name, table.c[name].name)} AS {name}" for name in names)
         where = "" if domain_id is None else f" WHERE domain_id = {domain_id:d}"
         statement = text(f"SELECT {columns} FROM {table.name}{where} ORDER BY {order_by}")
@@ -150,7 +149,7 @@ class Snapshot:
             self._on_rows(len(part))
 
     def strays(self) -> Iterator[tuple[str, str, Any, int]]:
-        """Rows whose owner isn't there: their table, the column that names the owner, its value there, and their count."""
+        """Rows without an owner: their table, the column that names the owner, its value, and the number of rows."""
         for owners, owned in tables.OWNED.items():
             (key,) = _names(owners.primary_key)
             for table in owned:
@@ -162,11 +161,11 @@ class Snapshot:
                     yield table.name, key, owner, count
 
     def damage(self) -> Iterator[str]:
-        """The damage that the database finds in itself when it is asked."""
+        """The damage that the database's own check finds."""
         return database_of(self._url).damage(self.connection, self._on_rows)
 
     def lacking_keys(self) -> Iterator[str]:
-        """The constraints of our tables that aren't there any more."""
+        """The constraints of our tables that are missing."""
         inspector = inspect(self.connection)
         for table in METADATA.tables.values():
             yield from _lacking(inspector, table)

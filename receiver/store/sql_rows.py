@@ -1,7 +1,7 @@
-"""A domain's rows in a database, through one connection and in whatever transaction that is: what all databases share.
+"""A domain's rows in a database, by one connection, in any transaction: the statements that all databases share.
 
-Statements run on the driver's own connection: for a batch of one receipt, SQLAlchemy's execution of them would cost more
-than the database does. Where a caller's driver is asynchronous, an `AwaitedDriver` stands for it.
+Statements run on the driver's own connection: for a batch of one receipt, executing them by SQLAlchemy would cost more
+than the database does. If a caller's driver is asynchronous, an `AwaitedDriver` adapts it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _changing_of = attrgetter(*_CHANGING)
 _POLICY_STATE = tables.receipts.c.policy_state.name
 _SOURCES_AT_ONCE = 10_000  # SQLite takes 32,766 values in a statement
 ROWS_AT_ONCE = 500
-"""How many rows are read at once: so few that they are gone before the garbage collector comes to look at them, and that an
-event loop gets its turn in between."""
+"""How many rows are read at once: so few that they are freed before the garbage collector scans them, and that an event
+loop gets its turn in between."""
 
 
 def in_autocommit() -> SettingsError:
-    """The error for a connection of the caller's that has no transaction to join."""
+    """The error for a caller's connection without a transaction to join."""
     return SettingsError(
         "the connection is in AUTOCOMMIT, so there is no transaction to join",
         hint="give a connection with a transaction, or none: then a transaction is made",
@@ -55,43 +55,43 @@ def discard(connection: Connection) -> None:
 
 
 def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """First and last of each run of consecutive numbers; there is at least one number."""
+    """The first and last of each run of consecutive numbers; there is at least one number."""
     breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
     return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
 class PolicyStates(NamedTuple):
-    """A policy state to set on rows: on those of these sources that have none yet; on all rows where `sources` is None."""
+    """A policy state to set on rows: on those of these sources that have none yet, or on all rows if `sources` is None."""
 
     policy_state: int | None
     sources: Sequence[str | None] | None
-    """One of them may be None, the anonymous source."""
+    """The sources; None among them is the anonymous source."""
 
 
 class BatchNumber(NamedTuple):
-    """What a batch leaves in the store if its outcome may have to be looked up; a receiver's next one replaces it."""
+    """A number that a batch leaves in the store, to look its outcome up if need be. The receiver's next one replaces it."""
 
     writer: int
     """The receiver's number."""
     batch: int
-    """The batch's number, which the receiver counts itself."""
+    """The batch's number, counted by the receiver."""
 
 
 class Changes(NamedTuple):
-    """What a transaction does to the rows of a domain, in this order."""
+    """A transaction's changes to the rows of a domain, in the order in which they are made."""
 
     gone: Sequence[int] = ()
     """The numbers of rows to delete, ascending."""
     policy_states: PolicyStates | None = None
-    """To set on rows that are there already."""
+    """A state to set on rows that are there already."""
     forgotten: Sequence[int] = ()
-    """The numbers of rows that are to have an empty id from now on, which no message can have."""
+    """The numbers of rows whose id becomes empty, as no message's can be."""
     rows: Sequence[ReceiptValues] = ()
-    """To append."""
+    """The rows to append."""
     batch_number: BatchNumber | None = None
-    """None where the batch's outcome won't have to be looked up."""
+    """None if the batch's outcome won't have to be looked up."""
     recorded: RecordedRow | None = None
-    """The batch's receipts for a recording. `memory://` has no place for it."""
+    """The batch's receipts for a recording; `memory://` ignores it."""
 
 
 class Vacuum(Protocol):
@@ -99,7 +99,7 @@ class Vacuum(Protocol):
         """Note that so many rows have been deleted."""
 
     def run_if_due(self, driver: Any) -> bool:
-        """Give back space if there is much, between transactions; whether more is left to do, for the next time."""
+        """Give back space if it is much. Call it between transactions. Returns whether more is left for the next call."""
 
 
 class Statements:
@@ -112,7 +112,7 @@ class Statements:
         self.read = f"SELECT {tables.domain_rows.selected} FROM {tables.domains.name} WHERE domain_id = {p}"
         self.lock = self.read + for_update
         changes = ", ".join(f"{tables.domains.c[name].name} = {p}" for name in _CHANGING)
-        # It touches no row if the domain's last number isn't that of the state before: then the lock was lost on the way.
+        # It updates no row if the domain's last number isn't that of the state before: then the lock was lost meanwhile.
         self.save = f"UPDATE {tables.domains.name} SET {changes} WHERE domain_id = {p} AND last_seq = {p}"
         self.rows_after = (
             f"SELECT {columns} FROM {tables.receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
@@ -126,7 +126,7 @@ class Statements:
             f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_rows.columns)}) VALUES ({recorded_values})"
         )
         self.last_batch = f"SELECT batch FROM {tables.joined.name} WHERE domain_id = {p} AND writer = {p}"
-        # The newest number of a receiver replaces the one before: who looks a batch up asks for the last one committed.
+        # A receiver's newest number replaces the one before: a lookup asks only for the last one committed.
         self.number_batch = (
             f"INSERT INTO {tables.joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
@@ -134,10 +134,9 @@ class Statements:
 
 
 class AwaitedDriver:
-    """An asynchronous driver of the caller's as our statements need one: it stands for the driver's own connection, and for
-    the one cursor that all statements share.
+    """Adapts a caller's asynchronous driver to our statements: it acts as the driver's connection and as its one cursor.
 
-    Statements run where SQLAlchemy awaits them, inside `run_sync`. While one waits, such as for a lock, the event loop goes on.
+    It is used inside `run_sync`, where SQLAlchemy awaits statements: while one waits, as for a lock, the event loop goes on.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -157,8 +156,8 @@ class AwaitedDriver:
     def executemany(self, statement: str, rows: Sequence[Sequence[Any]]) -> None:
         if not rows:
             return
-        # SQLite's cursor keeps such a statement until it is closed. A connection that is closed before, as SQLAlchemy does
-        # where a task is cancelled, would live on with its lock for as long as the cursor does.
+        # SQLite's cursor keeps such a statement until the cursor is closed. If the connection is closed first, as SQLAlchemy
+        # does when a task is cancelled, it lives on with its lock for as long as the cursor.
         cursor = self._adapted.cursor()
         try:
             with self._noticing_loss():
@@ -179,17 +178,17 @@ class AwaitedDriver:
 
     @property
     def autocommit(self) -> bool:
-        """Whether each statement is committed by itself; only a server's driver says so."""
+        """Whether each statement is committed by itself; only drivers of a server have this."""
         return bool(self._adapted.autocommit)
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is under way; only SQLite's driver says so."""
+        """Whether a transaction is under way; only SQLite's driver has this."""
         return bool(self._adapted.driver_connection.in_transaction)
 
     @contextmanager
     def _noticing_loss(self) -> Iterator[None]:
-        """Tell SQLAlchemy of a connection that is lost. By itself it notices that only by statements of its own.
+        """Tell SQLAlchemy that the connection is lost: SQLAlchemy notices a loss only by statements of its own.
 
         asyncpg rolls a lost connection back without an error, so the pool would give it out for ever.
         """
@@ -212,28 +211,28 @@ def _numbered(statement: str) -> str:
 
 
 class SqlRows(ABC):
-    """The rows of one domain through one connection. Methods that begin a transaction are for a connection of our own."""
+    """The rows of one domain, by one connection. Methods that begin a transaction are for a connection of our own."""
 
     sql: Statements
     server_run: Hashable = None
-    """Identifies the run of the server that the transaction under way is in: the time from its start, or from its last
-    crash, to its end. Within one run no commit is lost. None where there is no server."""
+    """Identifies the server's run at the time of the transaction under way. A run goes from a start of the server, or from a
+    crash, to its end. Within one run no commit is lost. None without a server."""
 
     def __init__(self, connection: Connection, domain_id: int) -> None:
         self.connection = connection
         self.domain_id = domain_id
         self.is_awaited = connection.dialect.is_async
-        """Whether the connection is an asynchronous one of the caller's."""
+        """Whether the connection is a caller's asynchronous one."""
         self.dbapi: Any = driver_of(connection)
         self.driver: Any = AwaitedDriver(connection) if self.is_awaited else self.dbapi
-        """Takes statements: the driver's connection, or what stands for it."""
+        """Takes statements: the driver's connection, or its `AwaitedDriver`."""
         self.cursor: Any = self.driver.cursor()
         """One for all short statements."""
 
     @property
     @abstractmethod
     def in_transaction(self) -> bool:
-        """Whether a transaction is under way; where that can't be asked, True."""
+        """Whether a transaction is under way; True if the driver can't say."""
 
     # The first three, and `record`, are as in `OwnLog`.
 
@@ -248,14 +247,14 @@ class SqlRows(ABC):
 
     @abstractmethod
     def join(self, patience_secs: float) -> DomainState:
-        """Have the domain to ourselves until the caller's transaction ends; `SettingsError` if there is none."""
+        """Lock the domain until the caller's transaction ends; `SettingsError` if there is no transaction."""
 
     def is_joined(self) -> bool:
-        """Whether the transaction that was joined goes on; asked once. Only the database knows whether an error ended it."""
+        """Whether the joined transaction goes on: only the database knows whether an error ended it. Call it once."""
         return self.in_transaction
 
     def is_kept_out(self) -> bool:
-        """Whether a caller's transaction, which has the domain, keeps this connection out of it; only a file is asked."""
+        """Whether the lock of a caller's transaction keeps this connection out. Only a file can give another answer."""
         return True
 
     @abstractmethod
@@ -265,9 +264,9 @@ class SqlRows(ABC):
     def delete(self, seqs: Sequence[int]) -> None: ...
 
     def rows_after(self, seq: int, last_seq: int) -> Generator[ReceiptColumns, None, None]:
-        """The rows numbered above `seq`, in order, some hundreds at a time; the last one there is has the number `last_seq`.
+        """The rows numbered above `seq`, in order, some hundreds at a time; the domain's last row has the number `last_seq`.
 
-        By a statement for each page: a cursor that stays open can't be awaited here.
+        Each page is a statement of its own, because a cursor that stays open can't be awaited here.
         """
         while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
             yield tables.receipt_rows.read_columns(rows)
@@ -277,7 +276,7 @@ class SqlRows(ABC):
         return self.fetched(self.cursor.execute(statement, (self.domain_id,)).fetchone())
 
     def fetched(self, values: Sequence[Any] | None) -> DomainState:
-        """The state of these values of the domain's row; `StoreError` for None, where there is no row."""
+        """The state from the values of the domain's row; `StoreError` for None: the row is gone."""
         if values is None:
             raise StoreError(
                 "the domain is gone from the database",
@@ -305,7 +304,7 @@ class SqlRows(ABC):
             self.append(changes.rows)
 
     def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
-        """Save what is new in the domain's state. The statement begins with `with_it`, which takes the `values`."""
+        """Save the changes of the domain's state. The statement begins with `with_it`, which takes the `values`."""
         self.cursor.execute(with_it + self.sql.save, (*values, *_changing_of(state), state.domain_id, before.last_seq))
         if self.cursor.rowcount != 1:
             raise StoreBusyError(
@@ -313,7 +312,7 @@ class SqlRows(ABC):
             )
 
     def _set_states(self, states: PolicyStates) -> None:
-        """Set a policy state; rows are read to find those of the sources, for no index has them."""
+        """Set a policy state. Without an index on sources, this reads all rows."""
         values = (states.policy_state, self.domain_id)
         if states.sources is None:
             self.cursor.execute(self.sql.set_state, values)
@@ -328,12 +327,12 @@ class SqlRows(ABC):
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 
     def last_batch(self, writer: int) -> int:
-        """The last batch whose number a receiver has left, as seen from the transaction under way; 0 for none."""
+        """The last batch number of a receiver, as seen in the transaction under way; 0 for none."""
         row = self.cursor.execute(self.sql.last_batch, (self.domain_id, writer)).fetchone()
         return 0 if row is None else int(row[0])
 
     def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `Statements.append` for each row."""
-        if len(rows) == 1:  # for which converting column by column takes twice as long
+        if len(rows) == 1:  # converting a single row column by column takes twice as long
             return [(self.domain_id, *tables.receipt_rows.stored(rows[0]))]
         return [(self.domain_id, *values) for values in tables.receipt_rows.stored_many(rows)]

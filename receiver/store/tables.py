@@ -1,8 +1,7 @@
-"""The tables, as this version of the package declares them; `migrations/` makes them, and a test holds both equal.
+"""The tables, as this version of the package declares them; `migrations/` makes them, and a test compares both.
 
 Records with many users are declared once, field by field: `ReceiptRow`, `DomainState`, `FlatMessage`, `ArrivalRow`,
-`PackedRow` and `RecordedRow`. Columns, SQL, the values that a driver takes and gives, and the types that the audit expects
-are made of them (`codec.py`).
+`PackedRow` and `RecordedRow`. `codec.py` derives columns, SQL, conversions and the types for the audit from them.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ VERSION_TABLE = "receiver_alembic_version"
 
 
 EXCLUSIVE_POLICY, CONCURRENT_POLICY = "apama", "apama-concurrent"
-"""Apama's rule, in a domain of the one kind or of the other. Versions that know no claims refuse the second name, also where
-they have the domain open: nobody would claim the ids that they record."""
+"""The names of Apama's rule in exclusive and in concurrent domains. Versions before claims refuse the second name, even if
+they have the domain open: they wouldn't claim the ids that they record."""
 
 
 class DomainState(NamedTuple):
@@ -56,13 +55,13 @@ class DomainState(NamedTuple):
 
     domain_id: int
     store_id: int
-    """Distinguishes it from a domain of the same number in another database, or in this one before it was made anew."""
+    """Distinguishes the domain from one of the same number in another database, or in this one before it was made anew."""
     domain_key: Ascii
     domain_name: str
     window_size: int
     expiry_us: int
     generation: int
-    """Raised by each change of the two sizes, and where an id is forgotten by hand: who knows the rows reads them anew."""
+    """Raised when one of the sizes changes, and when an id is forgotten by hand: then every process reads the rows anew."""
     last_seq: int
     """The number of the latest receipt."""
     last_writer: int
@@ -70,7 +69,7 @@ class DomainState(NamedTuple):
     latest_us: int
     """The latest receipt's time."""
     clock_us: int | None
-    """The policy's own clock, by which it forgets; None where it has none, or before it ever moved."""
+    """The policy's own clock, by which it forgets; None if it has none, or hasn't moved yet."""
     # Counted since the domain was made, over all receivers.
     receipts: int
     unchecked: int
@@ -83,13 +82,13 @@ class DomainState(NamedTuple):
     """The name of the policy that judges receipts; the two sizes above are the policy's. A domain of concurrent receivers has
     `CONCURRENT_POLICY`."""
     retired_sources: int
-    """Raised for each source that is retired: a process that has recorded rows of it reads the log anew."""
+    """Counts retired sources: when it changes, other processes read the log anew."""
     needs_by_hour: Ascii | None
-    """What duplicates needed of each tier, as `receiver.durable.duplicates` has it; None before any."""
+    """The needs of duplicates by hour, as `receiver.durable.duplicates` writes them; None before any."""
 
     @property
     def is_concurrent(self) -> bool:
-        """Whether receivers claim ids, and receipts are folded in later: `receiver.store.databases.claims`."""
+        """Whether its receivers are concurrent: they claim ids (`receiver.store.databases.claims`)."""
         return self.policy == CONCURRENT_POLICY
 
     @property
@@ -98,7 +97,7 @@ class DomainState(NamedTuple):
         return EXCLUSIVE_POLICY if self.is_concurrent else self.policy
 
     def converted(self) -> DomainState:
-        """The state as a domain of the other kind; who knows the rows reads them anew, and so the policy's name."""
+        """The state as a domain of the other kind. Every process then reads the rows anew, and with them the policy's name."""
         policy = EXCLUSIVE_POLICY if self.is_concurrent else CONCURRENT_POLICY
         return self._replace(policy=policy, generation=self.generation + 1)
 
@@ -107,51 +106,51 @@ class ArrivalRow(NamedTuple):
     """Receipts of a concurrent receiver that aren't folded into the domain's log yet: those of one statement."""
 
     arrival: int
-    """Drawn once the ids of all of them are had; they are folded in by these numbers."""
+    """Drawn once the ids of all its receipts are claimed. Receipts are folded in by these numbers."""
     receipts: int
     received_at_us: int
-    """When the first was received, as it was read."""
+    """The time of the first receipt, as it was received."""
     packed: bytes
-    """The receipts: `receiver.store.databases.claims` has the form."""
+    """The receipts, in the format of `receiver.store.databases.claims`."""
 
 
 class PackedRow(NamedTuple):
-    """Messages that wait for their target, in one row: `receiver.store.packed` has its form."""
+    """Messages that wait for their target, in one row, in the format of `receiver.store.packed`."""
 
     first_sequence: int
     last_sequence: int
     received_at_us: int
-    """When the oldest was received."""
+    """When the oldest message was received."""
     body_bytes: int
-    """Of all of them together."""
+    """The size of all bodies together."""
     messages: int
-    """How many there are."""
+    """The number of messages."""
     runs: Ascii
-    """Their sequence numbers: the first and the last of each run of consecutive ones, as JSON."""
+    """The sequence numbers: the first and the last of each run of consecutive numbers, as JSON."""
     packed: bytes
     tries: int
-    """How often the delivery has failed, of a message that is alone in its row; of several 0."""
+    """How often the delivery of a single message has failed; 0 for several messages."""
     sources: bytes | None
-    """Their different sources; None where an earlier version has packed them."""
+    """The distinct sources of the messages; None if an earlier version packed them."""
 
 
 class RecordedRow(NamedTuple):
-    """A batch that waits to be written to a file of a recording; or a *cut*, which says what such a file is made of."""
+    """A batch that waits to be written to a file of a recording; or a *cut*: a file to make, and its batches."""
 
     recording: str
-    """The path that is recorded to, absolute."""
+    """The absolute path of the recording."""
     host: str
-    """The name of the machine whose path that is."""
+    """The name of the machine that the path is on."""
     recorded_at_us: int
-    """By the clock of that machine."""
+    """The time by the clock of that machine."""
     file: str | None
-    """Of a cut: the name of the file. None for a batch."""
+    """The name of a cut's file; None for a batch."""
     receipts: int
     size_bytes: int
     """The size of the receipts before they were packed."""
     packed: bytes
-    """Of a batch: its receipts. Of a cut: the numbers of its batches' rows, as runs in JSON. The last of the columns, for
-    SQLite reads what stands before a column to get at it."""
+    """A batch's receipts; or the numbers of the rows of a cut's batches, as runs in JSON. The last column, because SQLite
+    reads through all columns before the one that it needs."""
 
 
 METADATA = MetaData()
@@ -185,11 +184,11 @@ receipts = Table(
 joined = Table(
     "receiver_joined",
     METADATA,
-    # The number of each receiver's last batch that was in a caller's transaction. It is written in that very transaction: so
-    # whether that was committed can be read rather than guessed. Versions before 0010 numbered recorded batches too.
+    # The number of each receiver's last batch in a caller's transaction. It is written in that transaction, so it shows
+    # whether the transaction was committed. Versions before 0010 numbered recorded batches too.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("writer", BigInteger, primary_key=True, autoincrement=False),
-    # Batches are numbered by the receiver itself. The domain's last number then shows how long ago the batch was.
+    # The receiver itself numbers its batches. `last_seq` is the domain's last number then: it shows how old the batch is.
     Column("batch", BigInteger, nullable=False),
     Column("last_seq", BigInteger, nullable=False),
 )
@@ -199,10 +198,10 @@ claims = Table(
     METADATA,
     # The ids that concurrent receivers have claimed. Their transactions lock the rows; `receiver.store.databases.claims` has the rule.
     Column("domain_id", Integer, nullable=False),
-    # By which it is claimed: the id or, of a long one, its beginning and its digest; then `long_id` is the id.
+    # The id or, if it is long, its beginning and its digest; then `long_id` has the id.
     Column("unique_message_id", LargeBinary, nullable=False),
     Column("long_id", LargeBinary),
-    # Set by each statement but the first: so whoever claims an id learns whether it had been claimed.
+    # Set by each statement but the first: it tells a claiming statement whether the id had been claimed before.
     Column("is_repeated", Boolean, nullable=False),
     # Whether all receipts with the id came by one statement, and so are folded in together.
     Column("is_single", Boolean, nullable=False),
@@ -226,7 +225,7 @@ arrivals = Table(
 sequences = Table(
     "receiver_sequence",
     METADATA,
-    # The last number that a sender has given to a message.
+    # The last sequence number that a sender has given to a message.
     Column("message_source_id", LargeBinary, primary_key=True),
     Column("last_seq_no", BigInteger, nullable=False),
 )
@@ -234,7 +233,7 @@ sequences = Table(
 dedup_keys = Table(
     "receiver_dedup_key",
     METADATA,
-    # The keys of messages whose sends aren't confirmed yet, by what the sender calls each message.
+    # The keys of messages whose sends aren't confirmed yet, by the sender's own name for each message.
     Column("sender", LargeBinary, primary_key=True),
     Column("reference", LargeBinary, primary_key=True),
     Column("made_at_us", BigInteger, nullable=False),
@@ -244,14 +243,14 @@ dedup_keys = Table(
 targets = Table(
     "receiver_target",
     METADATA,
-    # Where a domain's messages go, one row for all the bridges that take them there: who locks it has the lease.
+    # The targets of a domain's messages, a row for each, however many bridges serve it. Whoever locks the row has the lease.
     Column("target_id", Integer, Identity(), primary_key=True),
     Column("domain_id", Integer, nullable=False),
     Column("target", LargeBinary, nullable=False),
-    # Of a file: how much of it is ours for certain, and a digest of the end of that; null before the first message.
+    # For a target file: how many of its bytes are ours for certain, and a digest of their end; null before the first message.
     Column("confirmed_bytes", BigInteger),
     Column("tail_digest", LargeBinary),
-    # Of a topic that turns are sent to: the note of the last one; null before the first.
+    # For a topic to which turns are sent: the note of the last turn; null before the first.
     Column("last_turn", Text),
     UniqueConstraint("domain_id", "target", name="receiver_target_name_key"),
 )
@@ -266,10 +265,10 @@ def _message_columns() -> list[Column[Any]]:
 _packed_columns = record_columns(
     PackedRow, messages={"type_": Integer}, tries={"type_": Integer, "server_default": "0"}
 )
-# Behind it stand the columns that were added later.
+# Columns that were added later stand behind it.
 _packed_columns.insert(7, Column("target_id", Integer, nullable=False))
 waiting = Table(
-    # Its name is of the time when each row had several messages. Processes of older versions may still be using it.
+    # An older version gave the name. Processes of older versions may still be using it.
     "receiver_bundle",
     METADATA,
     # The messages that wait for their target.
@@ -278,11 +277,11 @@ waiting = Table(
 )
 
 _COLUMNS_OF_ROWS = 16
-"""The columns of a message in version 0008 of the tables, and its target. Later ones are added to parked messages alone."""
+"""The columns of a message in version 0008 of the tables, and its target. Later columns are only added to parked messages."""
 unpacked = Table(
     "receiver_inbox",
     METADATA,
-    # What processes of older versions leave there, one message in a row, until a lease packs it.
+    # Waiting messages of processes of older versions, one in a row, until a lease packs them.
     *_message_columns()[:_COLUMNS_OF_ROWS],
     PrimaryKeyConstraint("target_id", "sequence", name="receiver_inbox_pkey"),
 )
@@ -290,21 +289,21 @@ unpacked = Table(
 parked = Table(
     "receiver_parked",
     METADATA,
-    # Messages that their target refused too often, that had no id that could be judged, or that came back in a ring.
+    # Messages that their target refused too often, whose id couldn't be judged, or that came back in a ring.
     Column("parked_id", Integer, Identity(), primary_key=True),
     Column("parked_at_us", BigInteger, nullable=False),
     Column("error", Text, nullable=False),
     *_message_columns(),
     UniqueConstraint("target_id", "sequence", name="receiver_parked_place_key"),
-    # No number comes again: who drops one must not drop another that was parked since.
+    # No number is used twice: whoever drops a parked message must not drop another that was parked since.
     sqlite_autoincrement=True,
 )
 
 positions = Table(
     "receiver_position",
     METADATA,
-    # How far a source has come whose broker keeps what was taken: of a consumer group of Kafka, each partition. All three
-    # are the source's own words.
+    # How far a bridge has read from a broker that keeps every message: for a Kafka consumer group, each partition. The source
+    # itself chooses the texts in the three columns.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("source", LargeBinary, primary_key=True),
     Column("name", LargeBinary, primary_key=True),
@@ -314,7 +313,7 @@ positions = Table(
 nodes = Table(
     "receiver_node",
     METADATA,
-    # Of each address that names several hosts, the one that a bridge of the domain connected to last.
+    # For each address that names several hosts: the host to which a bridge of the domain connected last.
     Column("domain_id", Integer, primary_key=True, autoincrement=False),
     Column("address", LargeBinary, primary_key=True),
     Column("node", LargeBinary, nullable=False),
@@ -324,22 +323,22 @@ nodes = Table(
 recorded = Table(
     "receiver_recorded",
     METADATA,
-    # The batches that wait to be written to recordings. The number is drawn while the domain is locked: so the rows of a
-    # domain are numbered in the order in which they are committed.
+    # The batches that wait to be written to recordings. The number is drawn while the domain is locked, so the rows of a
+    # domain are numbered in the order of their commits.
     Column("number", BigInteger().with_variant(Integer, "sqlite"), Identity(), primary_key=True),
     *record_columns(RecordedRow, receipts={"type_": Integer}, size_bytes={"type_": Integer}),
 )
 
 _BUSY_ROW = "fillfactor = 10"
-"""Every batch or lease updates a row here: with room on its page, PostgreSQL keeps that update out of the index."""
+"""Every batch or lease updates a row here. If the row's page has room, PostgreSQL needn't update the index (HOT)."""
 _COMING_AND_GOING = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
-"""Rows come and go all the time: the sooner those gone are vacuumed, the less the table grows."""
+"""Rows come and go all the time: the sooner deleted rows are vacuumed, the less the table grows."""
 _STORAGE = {
     **dict.fromkeys([domains, targets, positions], _BUSY_ROW),
     **dict.fromkeys([receipts, waiting, unpacked, recorded, claims, arrivals], _COMING_AND_GOING),
 }
 _ALTERED = [(table, f"SET ({parameters})") for table, parameters in _STORAGE.items()]
-# To compress what is deleted in a moment, or is compressed already, would cost more than to write it.
+# Compressing values that are deleted soon, or compressed already, would cost more than writing them.
 _ALTERED += [(table, "ALTER COLUMN packed SET STORAGE EXTERNAL") for table in (waiting, recorded, arrivals)]
 for _table, _change in _ALTERED:
     _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]

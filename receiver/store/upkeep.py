@@ -1,5 +1,5 @@
-"""What a person does to a store from outside: targets and parked messages listed, messages moved, sent back and dropped,
-and a domain dropped with all that the store keeps of it.
+"""Commands for a person who looks after a store: list targets and parked messages; move, send back and drop messages; drop a
+domain with all that the store keeps of it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from receiver.store.tables import (
 )
 
 _PAUSE_SECS = 0.1
-"""Between two parts of giving space back, so that those who wait for the file get their turn."""
+"""The pause between two parts of giving space back, so that others who wait for the file get their turn."""
 
 
 def examined_rows(address: str | URL, query: Executable) -> list[list[Any]]:
-    """The rows of a query on a store that is there, where all that is stored as bytes is text; StoreError if there is none."""
+    """The rows of a query on an existing store, with bytes decoded to text; `StoreError` if there is no store."""
     url = store_url(address)
     with translated(url), examined(url).connect() as connection:
         rows = connection.execute(query).all()
@@ -46,9 +46,9 @@ def examined_rows(address: str | URL, query: Executable) -> list[list[Any]]:
 
 @contextmanager
 def upkeep(address: str) -> Iterator[KeptConnection]:
-    """For a command that looks after a store, which must be there; the space of what it deletes is given back in the end.
+    """A connection for a command that looks after an existing store. At the end, the space of deleted rows is given back.
 
-    StoreError where there is no store: a wrong address by mistake doesn't make one.
+    `StoreError` if there is no store: a mistaken address doesn't make one.
     """
     examined(store_url(address))
     kept = KeptConnection(address, None, "store")
@@ -64,24 +64,24 @@ def upkeep(address: str) -> Iterator[KeptConnection]:
 
 
 class TargetRow(NamedTuple):
-    """A target of a domain, and what waits for it."""
+    """A target of a domain, with figures of the messages that wait for it."""
 
     number: int
     domain_id: int
     domain_key: str | None
-    """None, as the domain, where a damaged store no longer knows it."""
+    """None, like the domain's name, if a damaged store has lost the domain's row."""
     domain: str | None
     name: str
     waiting: int
     oldest_us: int | None
-    """When the oldest that waits was received; None where none waits."""
+    """When the oldest waiting message was received; None if none waits."""
     newest_sequence: int
-    """The sequence number of the newest that waits; -1 where none waits."""
+    """The sequence number of the newest waiting message; -1 if none waits."""
     body_bytes: int
 
 
 def target_rows(address: str) -> list[TargetRow]:
-    """The targets of a store by their numbers; StoreError where there is no store."""
+    """The targets of a store, in the order of their numbers; `StoreError` if there is no store."""
     of_target = (
         targets.c.target_id,
         targets.c.domain_id,
@@ -96,7 +96,7 @@ def target_rows(address: str) -> list[TargetRow]:
             cast(func.coalesce(func.sum(rows.c.messages), 0), BigInteger),
             func.min(rows.c.received_at_us),
             func.coalesce(func.max(rows.c.last_sequence), -1),
-            cast(func.coalesce(func.sum(rows.c.body_bytes), 0), BigInteger),  # else PostgreSQL's sum has a fraction
+            cast(func.coalesce(func.sum(rows.c.body_bytes), 0), BigInteger),  # PostgreSQL's sum is a decimal number
         )
         .outerjoin_from(targets, domains, domains.c.domain_id == targets.c.domain_id)
         .outerjoin(rows, rows.c.target_id == targets.c.target_id)
@@ -107,10 +107,10 @@ def target_rows(address: str) -> list[TargetRow]:
 
 
 def move_waiting(address: str, from_: TargetRow, to: str) -> int:
-    """Move what waits for a target to another target of its domain, which is made if it is new; how many messages.
+    """Move the messages that wait for a target to another target of its domain, made if it is new. Returns their number.
 
-    They keep their sequence numbers, and count as never tried. No bridge has the lease of either target meanwhile:
-    `StoreBusyError` if one doesn't end in time. Messages that the old target has got, but not confirmed, are moved too.
+    They keep their sequence numbers, and count as never tried. Both targets are locked meanwhile: `StoreBusyError` if a
+    bridge's lease doesn't end in time. Messages that the old target has got, but not confirmed, are moved too.
     """
     with upkeep(address) as kept:
         to_id = target_id_of(kept, from_.domain_id, to)
@@ -126,7 +126,7 @@ def move_waiting(address: str, from_: TargetRow, to: str) -> int:
 
 
 def drop_waiting(address: str, of: TargetRow) -> int:
-    """Delete what waited for a target when the row was read, but not what came later; how many messages."""
+    """Delete the messages that waited for a target when `of` was read, but no later ones. Returns their number."""
     lock = partial(_lock, domain_id=of.domain_id, names={of.number: of.name})
     known = (waiting.c.target_id == of.number) & (waiting.c.last_sequence <= of.newest_sequence)
     known_rows = (unpacked.c.target_id == of.number) & (unpacked.c.sequence <= of.newest_sequence)
@@ -141,7 +141,7 @@ def _messages_in(connection: Connection, rows: ColumnElement[bool]) -> int:
 
 
 def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None:
-    """Have the lease of these targets, always in one order, so that nobody waits for somebody who waits for them."""
+    """Lock these targets, always in the same order, so that no two processes deadlock."""
     locked = select(targets.c.target_id, targets.c.domain_id, targets.c.target).order_by(targets.c.target_id)
     rows = connection.execute(locked.where(targets.c.target_id.in_(names)).with_for_update()).all()
     if {row.target_id: (row.domain_id, printable(row.target)) for row in rows} != {
@@ -151,10 +151,10 @@ def _lock(connection: Connection, domain_id: int, names: dict[int, str]) -> None
 
 
 class ParkedRow(NamedTuple):
-    """A message that is parked, without its body. What a damaged store no longer knows is None."""
+    """A parked message, without its body. A value that a damaged store has lost is None."""
 
     parked_id: int
-    """Given to no other message of the store, ever."""
+    """Its number, unique in the store for ever."""
     domain_key: str | None
     domain: str | None
     target: str | None
@@ -171,7 +171,7 @@ class ParkedRow(NamedTuple):
 
 
 def parked_rows(address: str) -> list[ParkedRow]:
-    """The messages that are parked in a store, in the order in which they were; StoreError where there is no store."""
+    """The parked messages of a store, in the order of parking; `StoreError` if there is no store."""
     of_message = parked.c["unique_message_id", "message_source_id", "destination", "message_id", "received_at_us"]
     of_parking = parked.c["parked_at_us", "tries"]
     query = (
@@ -193,20 +193,20 @@ def parked_rows(address: str) -> list[ParkedRow]:
 
 
 def retry_parked(address: str, ids: Collection[int] | None) -> int:
-    """Send parked messages back to the inbox under their sequence numbers, as if never tried; how many.
+    """Send parked messages back to the inbox under their sequence numbers, as if never tried. Returns their number.
 
-    By their numbers, None for all. All of them or, where one isn't there, none and a SettingsError.
+    `ids` are values of `parked_id`; None for all. If one isn't there, nothing is done: `SettingsError`.
     """
     return _taken_out(address, ids, _wait_again)
 
 
 def drop_parked(address: str, ids: Collection[int] | None) -> int:
-    """Delete parked messages for good; how many. Numbers as for `retry_parked`."""
+    """Delete parked messages for good, by `ids` as in `retry_parked`. Returns their number."""
     return _taken_out(address, ids)
 
 
 def _wait_again(connection: Connection, number: int) -> None:
-    """Have the message that is parked under a number wait, as if never tried."""
+    """Add the message that is parked under a number to the inbox, as if never tried."""
     statement = f"SELECT target_id, {message_rows.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
     target_id, *values = driver_of(connection).execute(statement).fetchone()
     try:
@@ -222,7 +222,7 @@ def _wait_again(connection: Connection, number: int) -> None:
 def _taken_out(
     address: str, ids: Collection[int] | None, first: Callable[[Connection, int], object] | None = None
 ) -> int:
-    """Delete parked messages; each is given to `first` before that."""
+    """Delete parked messages, after calling `first` for each. Returns their number."""
     with upkeep(address) as kept, kept.transaction(_locked) as (connection, there):
         chosen = sorted(there if ids is None else _checked(ids, there))
         for number in chosen:
@@ -233,7 +233,7 @@ def _taken_out(
 
 
 def _locked(connection: Connection) -> set[int]:
-    """The numbers of all that is parked, which nobody else takes out meanwhile."""
+    """The numbers of all parked messages, locked so that nobody else takes them out."""
     return set(connection.scalars(select(parked.c.parked_id).with_for_update()))
 
 
@@ -249,7 +249,7 @@ def _checked(ids: Collection[int], there: set[int]) -> set[int]:
 
 
 class Dropped(NamedTuple):
-    """How many of each were deleted."""
+    """How many rows of each kind were deleted."""
 
     receipts: int
     waiting: int
@@ -258,12 +258,10 @@ class Dropped(NamedTuple):
 
 
 def drop_domain(address: str, domain: DomainState) -> Dropped:
-    """Forget all ids of a domain, and delete its messages, targets and positions.
-
-    It is one transaction, which has the domain to itself.
+    """Forget all ids of a domain, and delete its messages, targets and positions, in one transaction that locks the domain.
 
     Its receivers that are still open raise `StoreError` from then on. The numbers that its bridges have given to messages
-    without an id are kept, for none of them may come again.
+    without an id are kept, because none of them may be given again.
     """
     itself = domains.c.domain_id == domain.domain_id
     its_targets = targets.c.domain_id == domain.domain_id

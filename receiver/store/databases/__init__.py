@@ -1,16 +1,16 @@
-"""The kinds of databases: an object for each, which does what others do differently. No other room knows which there are.
+"""The kinds of databases, each an object with its own ways of doing things. No other room knows which kinds there are.
 
 | file | what is in it |
 |---|---|
-| `database.py` | `Database`: what each kind says of itself and does in its own way; addresses, and what can be wrong |
+| `database.py` | `Database`: the interface of all kinds; addresses; kinds of faults |
 | `sqlite.py` | SQLite: the object, and a domain's rows |
-| `sqlite_file.py` | its file: how it is opened, also after a fork, and when it is refused |
+| `sqlite_file.py` | SQLite's file: how it is opened, also after a fork, and when it is refused |
 | `postgres.py` | PostgreSQL: the object, and a domain's rows |
-| `postgres_faults.py` | what its errors say, and what to do about each |
-| `claims.py` | the claims of concurrent receivers, which PostgreSQL alone has |
+| `postgres_faults.py` | the meaning of PostgreSQL's errors, and a remedy for each |
+| `claims.py` | the claims of concurrent receivers, on PostgreSQL alone |
 
-Here an address leads to its kind and to an engine. And drivers' exceptions become errors of this package, here and nowhere
-else. The tables' options of one kind stand with the tables, in SQLAlchemy's own words.
+This module turns addresses into kinds and engines, and, as the only one, drivers' exceptions into errors of this package.
+Table options of one kind stand with the tables, as SQLAlchemy's own arguments.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def database_of(where: URL | Connection) -> Database:
 
 
 def store_url(address: str | URL) -> URL:
-    """The address of a store, checked and normalised: an absolute path, or a server through the driver we use.
+    """The address of a store, checked and normalised: an absolute path, or a server with the driver that we use.
 
-    Raises SettingsError for any other address, MissingExtraError if that driver isn't installed.
+    Raises `SettingsError` for any other address, `MissingExtraError` if that driver isn't installed.
     """
     try:
         url = make_url(address)
@@ -54,14 +54,14 @@ def store_url(address: str | URL) -> URL:
 
 
 def read_only(url: URL) -> Engine:
-    """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
+    """An engine that only reads: each transaction sees one state of the database. Creates and changes nothing."""
     return database_of(url).read_only(url, StoreSettings())
 
 
 def engine_to_read(address: str) -> Engine:
-    """An engine for a query of any database that SQLAlchemy knows. Of the kinds that stores have, it only reads.
+    """An engine for a query of any database that SQLAlchemy knows. For the kinds that stores use, it is read-only.
 
-    Raises SettingsError for what is no address, or one whose driver isn't installed.
+    Raises `SettingsError` for an invalid address, or if its driver isn't installed.
     """
     try:
         if make_url(address).drivername in _BY_DRIVER:
@@ -77,11 +77,11 @@ def engine_to_read(address: str) -> Engine:
 
 
 NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
-"""The errors that reading a value may raise if no receiver has written it: it may be of any type."""
+"""The errors that may be raised by reading a value that no receiver has written: it may have any type."""
 
 
 class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision
-    """Within it, what SQLAlchemy or a driver raises becomes a `StoreError` caused by it; the rest passes through."""
+    """Within it, an error of SQLAlchemy or a driver becomes a `StoreError` with that cause. Other errors pass through."""
 
     __slots__ = ("_address",)
 
@@ -92,13 +92,13 @@ class translated:  # noqa: N801 - it reads as a verb; and a generator would cost
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        # A driver raises its own where it is used directly.
+        # A driver that is used directly raises its own errors.
         if error is not None and (isinstance(error, DBAPIError) or _fault(error) is not None):
             raise store_error(error, self._address) from error
 
 
 def store_error(error: BaseException, address: str | URL) -> StoreError:
-    """The error of this package for one of SQLAlchemy or of a driver, with a hint on the remedy."""
+    """The error of this package for an error of SQLAlchemy or a driver, with a hint on the remedy."""
     raw = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     fault = _fault(raw) or UNKNOWN
     words = " ".join(str(raw).split())

@@ -1,24 +1,24 @@
-"""Claims: how many transactions of one domain go on at once, on PostgreSQL.
+"""Claims: they let many transactions of one domain go on at once, on PostgreSQL.
 
-An id is claimed by the first receipt that has it, in that receipt's transaction. Whoever meets an id that an open
-transaction has touched waits for that transaction: afterwards the id is claimed, or free. Receipts stand as *arrivals*
-beside their claims, numbered once their ids are had, and folded into the domain's log later, in the order of the
-numbers. A claim is released once the log's rule has forgotten its id.
+The first receipt with an id claims it, in that receipt's transaction. If an open transaction has touched the id, another
+waits for the end of that: afterwards the id is claimed, or free. Receipts are stored as *arrivals* beside their claims. They
+are numbered once their ids are claimed, and later folded into the domain's log in the order of these numbers. A claim is
+released once the log's rule has forgotten its id.
 
-What makes it exact, statement by statement:
+Why this is exact, statement by statement:
 
-- The domain's row is locked FOR KEY SHARE. Folding, which updates other columns, doesn't conflict with that. Whoever
-  makes the domain another kind locks the row FOR UPDATE, and so waits for open transactions. A locking SELECT looks at the
-  row as it is once the lock is had, whatever the statement's snapshot was: so no claim is made in a domain that isn't
+- A claim locks the domain's row FOR KEY SHARE. That doesn't conflict with folding, which updates other columns. A conversion
+  of the domain to the other kind locks the row FOR UPDATE, and so waits for open transactions. A locking SELECT sees the row
+  as it is once the lock is granted, whatever the statement's snapshot was: so no claim is made in a domain that isn't
   concurrent any more.
-- Before that, whoever makes the domain another kind closes a gate, an advisory lock. FOR KEY SHARE overtakes a FOR UPDATE
-  that waits: without the gate, ever new transactions could keep it waiting.
+- Before that lock, a conversion closes a gate, an advisory lock. FOR KEY SHARE overtakes a waiting FOR UPDATE: without the
+  gate, ever new transactions could keep it waiting.
 - Ids are claimed in the order of their bytes, so that two statements never wait for each other.
-- A number is drawn above an aggregate of all that claiming gave: after the last id is had. Drawn earlier, it would put the
-  loser of a race for an id before its winner. All receipts of a statement stand in one row, in their order.
-- Whoever releases claims first locks those that no open transaction has touched. Then none can until the lock goes. A claim
-  that a single statement has touched is released at once: its receipts are folded in together. For each other claim, a
-  further statement, which has a later snapshot, looks for arrivals of its id.
+- The number is drawn in a SELECT from an aggregate over all claims, so only after the last id is claimed. Drawn earlier, it
+  could put the loser of a race for an id before the winner. All receipts of a statement stand in one row, in their order.
+- A release first locks the claims that no open transaction has touched. No other transaction can touch them until the lock is
+  gone. A claim that a single statement has touched is released at once: its receipts are folded in together. For each other
+  claim, a further statement, with a later snapshot, looks for arrivals of its id.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from receiver.store.tables import CONCURRENT_POLICY, ArrivalRow, arrival_numbers
 
 _INCARNATION = domains.c.store_id.name
 _LONGEST_KEY_BYTES = 1_000
-"""No index takes ids of any length: a longer one is claimed by its beginning and its digest."""
+"""The longest id that is indexed as it is: a longer one is claimed by its beginning and its digest."""
 _INDEX_BITS = 20
-"""The number of a receipt is that of its row, and in these bits its index there."""
+"""A receipt's number is the number of its row, followed by its index in the row, in so many bits."""
 _ROWS_AT_ONCE = 1_000
 
 
@@ -52,7 +52,7 @@ def _key_of(stored: bytes) -> bytes:
 
 
 _GATE = int.from_bytes(b"gate")
-"""The first key of a domain's gate, whose second is the domain's number: apart from the locks that have one key."""
+"""The first key of a domain's gate; the second is the domain's number. So it differs from the locks with one key."""
 _ID = "coalesce(long_id, unique_message_id)"
 _HERE = f"""
 WITH waits AS MATERIALIZED (
@@ -65,7 +65,7 @@ _TO_CLAIMS = f"INSERT INTO {claims.name} (domain_id, unique_message_id, long_id,
 _CLAIMED_BEFORE = "ON CONFLICT (domain_id, unique_message_id) DO UPDATE SET is_repeated = true, is_single = false"
 _TO_ARRIVALS = f"INSERT INTO {arrivals.name} (domain_id, {', '.join(ArrivalRow._fields)})"
 _PATIENCE_AS_BEFORE = "(SELECT set_config('lock_timeout', before, true) FROM waits)"
-# `had` is one row whatever was claimed: so the caller's patience is put back even if nothing was.
+# `had` is one row whatever was claimed, so that the caller's lock_timeout is restored even if nothing was.
 _CLAIM = f"""{_HERE}, claimed AS (
     {_TO_CLAIMS}
     SELECT domain_id, key, long_id, false, true FROM here, unnest(%b::bytea[], %b::bytea[]) AS ids(key, long_id)
@@ -77,7 +77,7 @@ _CLAIM = f"""{_HERE}, claimed AS (
 )
 SELECT arrival, repeated, {_PATIENCE_AS_BEFORE} FROM had LEFT JOIN arrived ON true
 """
-"""Gives the number of the receipts' row, and which ids had been claimed before."""
+"""Returns the number of the receipts' row, and which ids had been claimed before."""
 _CLAIM_ONE = f"""{_HERE}, claimed AS (
     {_TO_CLAIMS} SELECT domain_id, %s, %s, false, true FROM here
     {_CLAIMED_BEFORE} RETURNING domain_id, is_repeated
@@ -86,7 +86,7 @@ _CLAIM_ONE = f"""{_HERE}, claimed AS (
 )
 SELECT arrival, is_repeated, {_PATIENCE_AS_BEFORE} FROM (SELECT) AS always LEFT JOIN (arrived CROSS JOIN claimed) ON true
 """
-"""`_CLAIM` for a single receipt with an id, as most transactions have, which then cost a tenth less."""
+"""`_CLAIM` for a single receipt with an id, as most transactions have: it makes them a tenth cheaper."""
 _TAKE = f"""
 DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
     SELECT arrival FROM (
@@ -95,7 +95,7 @@ DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(ARRAY(
     ) AS counted WHERE before < %s
 )) RETURNING arrival, packed
 """
-"""No row is taken in part. Each row has a receipt at least, so as many rows as receipts are wanted are enough to look at."""
+"""Takes whole rows. Each row has at least one receipt, so the LIMIT on rows is the number of receipts wanted."""
 _FREE = f"SELECT unique_message_id FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) FOR UPDATE SKIP LOCKED"
 _RELEASE_SINGLE = f"""
 WITH free AS MATERIALIZED ({_FREE}), released AS (
@@ -119,23 +119,23 @@ class Waiting(NamedTuple):
 
 
 class Claims:
-    """The claims and arrivals of one domain, through one connection, in whatever transaction that is."""
+    """The claims and arrivals of one domain, by one connection, in any transaction."""
 
     def __init__(self, connection: Connection, domain_id: int) -> None:
         self._driver: Any = AwaitedDriver(connection) if connection.dialect.is_async else driver_of(connection)
         self._domain_id = domain_id
 
     def check_whole(self) -> None:
-        """Raise what the database says if a statement has failed in the transaction under way: its COMMIT would roll it back."""
+        """Raise the database's error if a statement of the transaction has failed: its COMMIT would silently roll back."""
         if not hasattr(self._driver, "info") or has_failed(self._driver):
             self._driver.execute("SELECT 1")
 
     def claim(self, receipts: Sequence[Receipt], store_id: int, patience_secs: float) -> list[tuple[int, bool]]:
-        """Claim the ids of receipts, and put these down as arrivals; for each in turn its number, and whether its id was
-        claimed before.
+        """Claim the ids of receipts, and store the receipts as arrivals. Returns for each receipt its number, and whether its
+        id was claimed before.
 
-        An id that comes twice among them is claimed by the first. Each has its `received_at_us`. `StoreError` if the domain
-        isn't concurrent any more.
+        If an id comes twice among them, the first receipt claims it. Each receipt has its `received_at_us`. `StoreError` if
+        the domain isn't concurrent any more.
         """
         most = 1 << _INDEX_BITS
         where = (lock_timeout_ms(patience_secs), self._domain_id, self._domain_id, store_id)
@@ -155,16 +155,17 @@ class Claims:
         by_key = {_key_of(stored): stored for stored in map(to_bytes, {id_ for id_ in ids if id_ is not None})}
         keys = sorted(by_key)
         long_ids = [None if key == by_key[key] else by_key[key] for key in keys]
-        given = (keys, long_ids if any(long_ids) else None)  # `unnest` fills it up
+        given = (keys, long_ids if any(long_ids) else None)  # `unnest` pads None with NULLs
         row = self._driver.execute(_CLAIM, (*where, *given, *_packed(receipts))).fetchone()
         first = _first_of(row[0])
         claimed_before = {text_of(by_key[bytes(key)]) for key in row[1] or ()}
         return zip(range(first, first + len(ids)), _repeated(ids, claimed_before), strict=True)
 
     def take_back(self, numbers: Iterable[int], new: Iterable[tuple[int, str]]) -> None:
-        """Undo arrivals of the transaction under way, and the claims that were new with them: `new` has number and id.
+        """Undo arrivals of the transaction under way, and the claims that they made: `new` has number and id of each.
 
-        What is gone already, as with a savepoint, took its claims with it. Others may have claimed those ids since.
+        An arrival that is gone already, such as with a savepoint, took its claims with it. Others may have claimed those ids
+        since.
         """
         undo = f"DELETE FROM {arrivals.name} WHERE domain_id = %s AND arrival = ANY(%s::int8[]) RETURNING arrival"
         rows = sorted({number >> _INDEX_BITS for number in numbers})
@@ -173,15 +174,15 @@ class Claims:
         self._driver.execute(_RELEASE, (self._domain_id, keys))
 
     def take(self, at_most: int) -> list[Receipt]:
-        """Take committed receipts away, in order, to be folded in by the transaction under way.
+        """Remove committed arrivals, in order, and return their receipts, for the transaction under way to fold in.
 
-        They are a few more than `at_most` if more are there, for those of one statement are taken together.
+        They may exceed `at_most`, because the receipts of a statement are taken together.
         """
         rows = self._driver.execute(_TAKE, (self._domain_id, self._domain_id, at_most, at_most)).fetchall()
         return [receipt for row in sorted(rows) for receipt in _receipts_of(*row)]
 
     def that_wait(self) -> Iterator[Receipt]:
-        """The receipts that wait to be folded in, in order, as far as they are committed."""
+        """The committed receipts that wait to be folded in, in order."""
         page = f"SELECT arrival, packed FROM {arrivals.name} WHERE domain_id = %s AND arrival > %s ORDER BY arrival LIMIT %s"
         last = 0
         while rows := self._driver.execute(page, (self._domain_id, last, _ROWS_AT_ONCE)).fetchall():
@@ -190,9 +191,9 @@ class Claims:
             last = rows[-1][0]
 
     def release_single(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of forgotten ids that a single statement has touched; the ids whose claims are left.
+        """Release those claims of forgotten ids that a single statement has touched. Returns the ids whose claims are left.
 
-        Ids without a claim are as good as released.
+        Ids without a claim count as released.
         """
         left: set[str] = set()
         for part in _parts(_keys_of(ids)):
@@ -201,17 +202,17 @@ class Claims:
         return left
 
     def release(self, ids: Iterable[str]) -> set[str]:
-        """Release the claims of forgotten ids; the ids whose claims are left, as an open transaction or receipts that wait
-        have them.
+        """Release the claims of forgotten ids. Returns the ids whose claims are left, because an open transaction or a waiting
+        receipt has them.
 
-        It reads all receipts that wait.
+        Reads all waiting receipts.
         """
         parts = list(_parts(_keys_of(ids)))
         there = set().union(*(self._ids("AND unique_message_id = ANY(%b)", part) for part in parts))
         free = {
             bytes(row[0]) for part in parts for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()
         }
-        if free:  # read once these are locked: no receipt of theirs can come any more
+        if free:  # these claims are locked now, so no further receipt of their ids can come
             free.difference_update(_keys_of(filter(None, (receipt.unique_message_id for receipt in self.that_wait()))))
         for part in _parts(free):
             released = self._driver.execute(_RELEASE, (self._domain_id, part)).fetchall()
@@ -219,8 +220,8 @@ class Claims:
         return set(map(text_of, there))
 
     def folded_in(self) -> set[str]:
-        """The claimed ids none of whose receipts wait, as far as they are committed."""
-        claimed = set(map(text_of, self._ids()))  # first: a claim is committed together with its arrival
+        """The claimed ids of which no committed receipt waits."""
+        claimed = set(map(text_of, self._ids()))  # read first: a claim is committed together with its arrival
         return claimed.difference(receipt.unique_message_id for receipt in self.that_wait())
 
     def _ids(self, and_where: str = "", *values: Any) -> set[bytes]:
@@ -244,24 +245,24 @@ class Claims:
         self._driver.execute(f"DELETE FROM {claims.name} WHERE domain_id = %s", (self._domain_id,))
 
     def try_to_lock_folding(self, store_id: int) -> bool:
-        """Whether this connection's session is the one that folds the domain from now on, until it ends."""
+        """Try to take the lock of folding for this connection's session, which then folds until it ends. Whether it did."""
         (is_it,) = self._driver.execute("SELECT pg_try_advisory_lock(%s)", (store_id,)).fetchone()
         return bool(is_it)
 
     def keep_others_out(self) -> None:
-        """Wait for the transactions that claim, and let no other claim until the transaction under way ends."""
+        """Wait for transactions with claims, and let no other transaction claim until the one under way ends."""
         self._driver.execute(f"SELECT pg_advisory_xact_lock({_GATE}, %s)", (self._domain_id,))
         lock = f"SELECT domain_id FROM {domains.name} WHERE domain_id = %s FOR UPDATE"
         self._driver.execute(lock, (self._domain_id,)).fetchone()
 
     def look(self) -> tuple[int, Waiting] | None:
-        """Who last wrote the domain's row, and what waits to be folded in; None if the domain is gone."""
+        """The last writer of the domain's row, and figures of the waiting receipts; None if the domain is gone."""
         writer = f"SELECT last_writer FROM {domains.name} WHERE domain_id = %s"
         row = self._driver.execute(writer, (self._domain_id,)).fetchone()
         return None if row is None else (row[0], self.waiting())
 
     def waiting(self) -> Waiting:
-        """What waits to be folded in, as far as it is committed."""
+        """Figures of the committed receipts that wait to be folded in."""
         counted = (
             f"SELECT coalesce(sum(receipts), 0)::int8, min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
         )
@@ -278,7 +279,7 @@ def _parts(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _repeated(ids: Iterable[str | None], claimed_before: Collection[str]) -> Iterator[bool]:
-    """For each id in turn whether it has been claimed, before or by one further to the front."""
+    """For each id in turn, whether it was claimed before, or by an earlier receipt here."""
     seen: set[str | None] = set(claimed_before)
     for id_ in ids:
         yield id_ is not None and id_ in seen
@@ -286,7 +287,7 @@ def _repeated(ids: Iterable[str | None], claimed_before: Collection[str]) -> Ite
 
 
 def _first_of(arrival: int | None) -> int:
-    """The number of the first receipt of a row; `StoreError` if there is none, as nothing was claimed."""
+    """The number of a row's first receipt; `StoreError` if there is no row, because nothing was claimed."""
     if arrival is None:
         raise StoreError(
             "the domain isn't one of concurrent receivers any more, or was dropped, or the connection leads to another"
@@ -302,11 +303,11 @@ def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
 
 
 _TYPES = (str | None, str | None, int, bool, int | None, str | None)
-"""The types that the fields of a `Receipt` have once it is put down."""
+"""The types of the fields of a stored `Receipt`."""
 
 
 def sound_receipts(row: ArrivalRow) -> list[Receipt] | None:
-    """The receipts of a row; None where they make no sense, or the row says something else than they do."""
+    """The receipts of a row; None if they are broken, or contradict the row's other columns."""
     try:
         receipts = _unpacked(row.packed)
         are_typed = all(all(map(isinstance, receipt, _TYPES)) for receipt in receipts)
