@@ -1,6 +1,6 @@
-"""What each kind of database says of itself and does in its own way, its addresses, and what can be wrong with it.
+"""`Database`, the interface of all kinds of databases; addresses; kinds of faults.
 
-The rest of the package asks here. An object stands for a kind and keeps nothing: what it works on comes with each call.
+A `Database` object stands for a kind and has no state: connections and addresses come with each call.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MEANT = (
     (re.compile(r"([^:]+\.(?:db|sqlite3?))"), "sqlite:///{}"),
     (re.compile(r"(?:jdbc:)?postgres(?:ql)?(?:\+\w+)?:(//.+)"), "postgresql:{}"),
 )
-"""Addresses as others write them, and how they are written here."""
+"""Addresses in other notations, and their form here."""
 
 
 def shown(address: str | URL) -> str:
@@ -46,7 +46,7 @@ def shown(address: str | URL) -> str:
 
 
 def masked(address: object) -> str:
-    """As `shown`, but for what may be no address at all and still hold a password."""
+    """As `shown`, but for anything that may hold a password, even if it is no address."""
     return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
@@ -55,9 +55,9 @@ def not_concurrent() -> SettingsError:
 
 
 def refused(address: object, problem: str) -> SettingsError:
-    """The error for what is no store's address. Its hint has the one that was probably meant."""
+    """The error for an address that no store can have. The hint has the address that was probably meant."""
     given = masked(address)
-    if isinstance(address, URL):  # which escapes what was written plainly, such as :memory:
+    if isinstance(address, URL):  # a URL escapes what was written plainly, such as :memory:
         given = unquote(given)
     for form, written in _MEANT:
         meant = form.fullmatch(given)
@@ -90,11 +90,11 @@ UNKNOWN = Fault("the database failed", None)
 
 
 LONGEST_NAME_BYTES = 2_000
-"""The most bytes that the names in one key may have together, for all kinds must index them: PostgreSQL takes 2,700."""
+"""The most bytes that the names in one key may have together. All kinds must index them, and PostgreSQL takes 2,700."""
 IDLE_AT_MOST = 32
-"""How many idle connections a pool keeps. Where the server was restarted, all of them are lost."""
+"""How many idle connections a pool keeps. A restart of the server loses them all."""
 OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
-"""The hint where tables of our names are somebody else's."""
+"""The hint if tables with our names are somebody else's."""
 
 
 def not_kept(table: Table) -> StoreError:
@@ -108,24 +108,24 @@ class Database(ABC):
     name: str
     """SQLAlchemy's name of the dialect."""
     drivers: tuple[str, ...]
-    """What an address of this kind may begin with."""
+    """How an address of this kind may begin."""
     rows: type[SqlRows]
-    """The rows of a domain through a connection to one of these databases."""
+    """The class for a domain's rows in a database of this kind."""
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
     sql_columns: str
-    """Selects table, name and type of each column of the tables with `OUR_NAMES`. A column that isn't a plain one, such as a
-    generated one, is missing there, or has no such type. So is a table that a crash empties."""
+    """Selects table, name and type of each column of the tables with `OUR_NAMES`. A column that isn't plain, such as a
+    generated one, is left out or has no type. A table that a crash empties is left out."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-        """Insert a row; nothing is done where one of its key is there. Whether it was inserted."""
+        """Insert a row unless there is one with its key. Whether it was inserted."""
         row = self.insert(table).values(values).on_conflict_do_nothing()
         return bool(connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 1)
 
     def insert_or_update(
         self, connection: Connection, table: Table, values: Mapping[str, Any], changes: Mapping[str, Any]
     ) -> None:
-        """Insert a row, or make these changes to the one of its primary key; either way it is locked afterwards."""
+        """Insert a row, or make these changes to the row with its primary key. Either way the row is locked afterwards."""
         row = self.insert(table).values(values)
         row = row.on_conflict_do_update(index_elements=table.primary_key.columns, set_=changes)
         if connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 0:
@@ -133,112 +133,112 @@ class Database(ABC):
 
     @abstractmethod
     def checked(self, url: URL) -> URL:
-        """The address, normalised; `SettingsError` where it is wrong, `MissingExtraError` where a library isn't installed."""
+        """The address, normalised; `SettingsError` if it is wrong, `MissingExtraError` if a library isn't installed."""
 
     @abstractmethod
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        """An engine to read and write; where there is nothing yet, what holds a store is made."""
+        """An engine to read and write. Makes the file if there is none."""
 
     def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
-        """As `writable`, but it keeps connections for many transactions at once.
+        """As `writable`, but the engine keeps connections for many transactions at once.
 
-        One that is awaited has an asynchronous driver: it is used where SQLAlchemy awaits that.
+        `is_awaited`: it has an asynchronous driver, for use where SQLAlchemy awaits that.
         """
         del is_awaited
         return self.writable(url, settings)
 
     @abstractmethod
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
-        """An engine that only reads, one state of the database per transaction; creates and changes nothing."""
+        """An engine that only reads: each transaction sees one state of the database. Creates and changes nothing."""
 
     @abstractmethod
     def fault_of(self, raw: BaseException) -> Fault | None:
-        """What an error of this kind's driver means; None for any other."""
+        """The meaning of an error of this kind's driver; None for other errors."""
 
     @abstractmethod
     def size_bytes(self, connection: Connection, url: URL) -> int:
-        """What our tables take."""
+        """The size of our tables."""
 
     @abstractmethod
     def why_unsafe(self, connection: Connection, url: URL) -> str | None:
-        """Why what is committed here may be lost, and what to do about it; None where nothing speaks for that."""
+        """Why commits here may be lost, and what to do about it; None if nothing suggests that."""
 
     def refuse_autocommit(self, connection: Connection) -> None:
-        """Raise `SettingsError` for a connection of the caller's that has no transaction to join."""
+        """Raise `SettingsError` for a caller's connection without a transaction to join."""
         if self.autocommits(connection):
             raise in_autocommit()
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:
-        """Whether what is done on a connection of the caller's is committed at once."""
+        """Whether each statement on a caller's connection is committed at once."""
 
     @abstractmethod
     def vacuum_of(self, table: str, *, truncates: bool) -> Vacuum:
-        """The vacuum for rows deleted from a table; `truncates`: it may shorten the table, which keeps others out meanwhile."""
+        """The vacuum for rows deleted from a table. `truncates`: it may shorten the table, which locks others out meanwhile."""
 
-    # What follows is for files, or for servers. The other kind has nothing to do there.
+    # Some of these methods are for files, others for servers. Their defaults fit the other kind.
 
     def locked_file(self, _url: URL) -> Path | None:
-        """The file that a transaction locks as a whole, without links; None where it locks a domain only."""
+        """The file, with links resolved, that a transaction locks as a whole; None if it only locks a domain."""
         return None
 
     def is_there(self, _url: URL) -> bool:
-        """Whether there is anything to look into; `StoreError` where there can't be a store."""
+        """Whether there is a database; `StoreError` if there can't be a store."""
         return True
 
     def is_replaced(self, _driver: Any) -> bool:
-        """Whether the address leads to another database by now than this connection."""
+        """Whether the address leads to another database by now than the connection."""
         return False
 
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """Have a process forked off ask `is_idle` whether the connection was between transactions."""
+        """Make a forked process call `is_idle`, to learn whether the connection was between transactions."""
 
     def unlogged_tables(self, _connection: Connection) -> Sequence[str]:
-        """Our tables that a crash of the server empties."""
+        """Those of our tables that a crash of the server empties."""
         return ()
 
     def accept_broken_text(self, driver: Any) -> None:
-        """Have text that isn't valid read as far as it goes, rather than fail."""
+        """Let invalid text be read instead of failing."""
 
     def damage(self, _connection: Connection, _on_rows: Callable[[int], None]) -> Iterator[str]:
-        """What the database finds wrong with itself when asked; `on_rows(0)` is called now and then."""
+        """The damage that the database's own check finds; calls `on_rows(0)` now and then."""
         return iter(())
 
     def vacuum_of_all(self) -> Vacuum | None:
-        """The vacuum for rows deleted from any table; None where the database looks after that by itself."""
+        """The vacuum for rows deleted from any table; None if the database does this by itself."""
         return None
 
     def keep_migrators_out(self, connection: Connection) -> None:
-        """Have others who want to migrate wait until the transaction ends."""
+        """Make other migrations wait until the transaction ends."""
 
     def wait_briefly_for_tables(self, connection: Connection) -> None:
-        """Let a migration give up soon where others use a table, for they queue behind it while it waits."""
+        """Make a migration give up soon if others use a table, because they queue behind it while it waits."""
 
     def lock_tables(self, connection: Connection, names: Iterable[str]) -> None:
-        """Have all who use these tables wait until the transaction ends, and wait for theirs."""
+        """Wait for all transactions that use these tables, and make later ones wait until this one ends."""
 
     checks_of_constraints: tuple[str, ...] = ()
-    """Statements, to be run within a savepoint, that fail where the commit would by a deferred constraint; they change nothing."""
+    """Statements that fail if the commit would fail by a deferred constraint. They change nothing."""
 
     @contextmanager
     def committing(self, _connection: Connection) -> Iterator[None]:
-        """Within it a transaction is committed; raises where the database did so, but with a warning."""
+        """Commit a transaction within it. Raises if the database commits with a warning."""
         yield
 
     def server_run(self, _connection: Connection) -> Hashable:
-        """Identifies the run of the server that the connection leads to, as `receiver.store.sql_rows.SqlRows.server_run`."""
+        """Identifies the server's run, as `receiver.store.sql_rows.SqlRows.server_run`."""
         return None
 
     def check_concurrent(self) -> None:
-        """Raise `SettingsError` where no receivers can be concurrent."""
+        """Raise `SettingsError` if this kind can't have concurrent receivers."""
         raise not_concurrent()
 
     def check_sessions(self, url: URL, settings: StoreSettings) -> None:
-        """Raise `SettingsError` where what a connection has locked for its session isn't its own in its next transaction."""
+        """Raise `SettingsError` if a session's lock doesn't last from one transaction of a connection to the next."""
 
     def claims(self, connection: Connection, domain_id: int) -> Claims:
-        """The claims of a domain, through a connection of ours or of a caller's; `SettingsError` where there can be none."""
-        from receiver.store.databases.claims import Claims  # which most receivers never need
+        """The claims of a domain, by a connection of ours or of a caller's; `SettingsError` if this kind has none."""
+        from receiver.store.databases.claims import Claims  # most receivers never need it
 
         self.check_concurrent()
         return Claims(connection, domain_id)

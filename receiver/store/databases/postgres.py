@@ -1,6 +1,6 @@
-"""PostgreSQL, through psycopg: a server, where who writes locks the domain's row.
+"""PostgreSQL, by psycopg: a transaction that writes locks the domain's row.
 
-A caller's transaction may be of an asynchronous driver: psycopg's, or asyncpg.
+A caller's transaction may use an asynchronous driver: psycopg's, or asyncpg.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _LEAST_VACUUMED = 1_000
 
 
 class TableVacuum:
-    """Lets new rows of a PostgreSQL table take the space of those deleted, once a quarter as many are as there are.
+    """Vacuums a PostgreSQL table, so that new rows reuse the space of deleted ones, once a quarter of the rows are deleted.
 
     Autovacuum does so too, but once a minute, which is late for a busy table.
     """
 
     def __init__(self, table: str, *, truncates: bool) -> None:
-        """`truncates`: also shorten the table where its end is empty, for which others must be kept out."""
+        """`truncates`: also cut off the table's empty end, which locks others out meanwhile."""
         self._sql_vacuum = f"VACUUM (SKIP_LOCKED, TRUNCATE {truncates}) {table}"
         self._sql_rows_left = f"SELECT reltuples FROM pg_class WHERE oid = '{table}'::regclass"
         self._deleted = 0
@@ -44,7 +44,7 @@ class TableVacuum:
         self._deleted += deleted
 
     def run_if_due(self, driver: Any) -> bool:
-        """Whether more is left to do: never, for it does all of it."""
+        """Vacuum if due. Returns False, because nothing is left to do."""
         if self._deleted <= self._due_after:
             return False
         self._deleted = 0
@@ -61,18 +61,18 @@ class TableVacuum:
 
 _ROWS_AWAITED_AT_ONCE = 250
 _FEW = 5
-"""Up to so many rows go with the domain's new state in one statement; more are faster by COPY."""
+"""Up to so many rows are appended by the statement that saves the domain's state; more are faster by COPY."""
 
 
 def _streamed_at_once() -> int:
-    """How many rows the driver passes on together; libpq before 17 has them one by one alone."""
+    """How many rows the driver passes on together; libpq before 17 only passes on single rows."""
     import psycopg
 
     return sql_rows.ROWS_AT_ONCE if psycopg.capabilities.has_stream_chunked() else 1
 
 
 def lock_timeout_ms(secs: float) -> str:
-    """For PostgreSQL's `lock_timeout`, where 0 would mean no limit."""
+    """A value for PostgreSQL's `lock_timeout`, never 0, which would mean no limit."""
     return str(max(1, round(secs * 1000)))
 
 
@@ -83,12 +83,12 @@ _SQL_RUN = (
     "SELECT extract(epoch FROM pg_postmaster_start_time())::text"
     " || ' ' || (SELECT coalesce(extract(epoch FROM stats_reset)::text, '') FROM pg_stat_bgwriter)"
 )
-"""When the server was started, and since when it counts, which begins anew as it recovers from a crash: that too loses
-commits where synchronous_commit is off."""
+"""Selects when the server was started, and when its statistics were reset. Recovery from a crash resets them, and with
+synchronous_commit off a crash loses commits too."""
 
 
 def server_run_of(connection: Connection, driver: Any) -> str:
-    """Identifies the run of the server, as `SqlRows.server_run`; asked once for each connection of the driver."""
+    """Identifies the server's run, as `SqlRows.server_run`; queried once for each connection of the driver."""
     run: str | None = connection.info.get(_RUN)
     if run is None:
         (run,) = driver.execute(_SQL_RUN).fetchone()
@@ -97,7 +97,7 @@ def server_run_of(connection: Connection, driver: Any) -> str:
 
 
 def _process_of(connection: Connection) -> int:
-    """The server's process that serves a transaction of the connection."""
+    """The id of the server process that serves a transaction of the connection."""
     process: int = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
     connection.rollback()
     return process
@@ -108,18 +108,18 @@ def _is_idle(driver: Any) -> bool:
 
 
 def has_failed(driver: Any) -> bool:
-    """Whether a statement has failed in the transaction of psycopg's connection, so that it can only be rolled back."""
+    """Whether a statement of the psycopg connection's transaction has failed, so that it can only be rolled back."""
     return int(driver.info.transaction_status) == _IN_ERROR
 
 
 def autocommits(driver: Any) -> bool:
-    """Whether each statement is committed by itself. A transaction begun by hand, as a receiver's own is, prevents that;
-    a driver without `info`, as asyncpg, can't say whether there is one."""
+    """Whether each statement is committed by itself. It isn't within a transaction begun by a BEGIN of ours; a driver without
+    `info`, such as asyncpg, can't show one."""
     return bool(driver.autocommit) and (not hasattr(driver, "info") or _is_idle(driver))
 
 
 def types_of(table: Table, columns: Iterable[str]) -> list[str]:
-    """What PostgreSQL calls the types of these columns."""
+    """PostgreSQL's names for the types of these columns."""
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     by_name = {column.name: column.type.compile(dialect).lower() for column in table.c}
     return [by_name[name] for name in columns]
@@ -127,7 +127,7 @@ def types_of(table: Table, columns: Iterable[str]) -> list[str]:
 
 _COLUMNS = ", ".join(receipt_rows.columns)
 _TYPES = types_of(receipts, receipt_rows.columns)
-# Binary, for in text psycopg writes other bytes than it is given where standard_conforming_strings is off.
+# Binary: in text, psycopg writes wrong bytes if standard_conforming_strings is off.
 _APPEND_ARRAYS = (
     f"INSERT INTO {receipts.name} (domain_id, {_COLUMNS}) SELECT %s, *"
     f" FROM unnest({', '.join(f'%b::{type_}[]' for type_ in _TYPES)})"
@@ -170,9 +170,9 @@ class PostgresRows(sql_rows.SqlRows):
         return self.fetched(self._begun(f"{READING}, READ ONLY", self.sql.read))
 
     def _begun(self, isolation_level: str, select: str) -> tuple[Any, ...] | None:
-        """The values of the domain's row, read as a transaction begins: both on one way to the server and back."""
+        """Begin a transaction and read the domain's row, in one round trip to the server. Returns the row's values."""
         if self.server_run is None:
-            # Else the driver would begin a transaction of its own, and wait for that.
+            # Otherwise the driver would begin a transaction of its own, and wait for that.
             self.driver.autocommit = True
             self.server_run = server_run_of(self.connection, self.driver)
         try:
@@ -200,19 +200,19 @@ class PostgresRows(sql_rows.SqlRows):
         if self.is_awaited or last_seq - seq <= sql_rows.ROWS_AT_ONCE:
             yield from super().rows_after(seq, last_seq)
             return
-        # By one statement: for pages of a log that has just been written, the server has no good plan.
+        # By one statement: the server has no good plan for pages of a log that was just written.
         with (
             self.driver.cursor(binary=True) as cursor,
             closing(
                 cursor.stream(self.sql.rows_after, (self.domain_id, seq), binary=True, size=_streamed_at_once())
             ) as streamed,
         ):
-            # The server goes on reading while we judge what it has sent.
+            # The server goes on reading while we judge the rows that it has sent.
             while rows := list(islice(streamed, sql_rows.ROWS_AT_ONCE)):
                 yield receipt_rows.read_columns(rows)
 
     def record(self, state: DomainState, changes: sql_rows.Changes, *, before: DomainState) -> None:
-        # What goes with the domain's new state in one statement spares a way to the server and back.
+        # Changes that go with the domain's new state in one statement save a round trip.
         parts, values = [], []
         if changes.batch_number is not None:
             parts.append(f"numbered AS ({self.sql.number_batch})")
@@ -220,7 +220,7 @@ class PostgresRows(sql_rows.SqlRows):
         if changes.recorded is not None:
             parts.append(f"recorded AS ({self.sql.recorded})")
             values += recorded_rows.stored(changes.recorded)
-        # Rows may be appended anew that are deleted before, and policy states aren't for those appended.
+        # A row may replace one that is deleted first, and policy states aren't for appended rows: then the order matters.
         if 0 < len(changes.rows) <= _FEW and not changes.gone and changes.policy_states is None:
             parts.append(_appended(len(changes.rows)))
             values += chain.from_iterable(self.stored(changes.rows))
@@ -246,12 +246,12 @@ class PostgresRows(sql_rows.SqlRows):
 
 _LOCK_KEY = int.from_bytes(b"receiver", "big")
 _LONGEST_TABLE_WAIT_MS = 500
-"""How long a migration waits for a table before it begins anew. Receivers queue behind it only so long, and where they
-and it wait for each other, it gives up before the server ends one of them."""
+"""How long a migration waits for a table before it begins anew. Receivers queue behind it no longer than that, and in a
+deadlock the migration gives up before the server ends a receiver's transaction."""
 _CONNECTING = {
     "connect_timeout": 10,
     "application_name": "receiver",
-    # A server that vanished without a word is noticed within half a minute, not after the system's two hours.
+    # A server that vanished silently is noticed within half a minute, not after the system's two hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 4,
@@ -295,7 +295,7 @@ class Postgres(Database):
             raise MissingExtraError("postgres", f"the store {shown(url)}") from error
         try:
             url.get_dialect()().create_connect_args(url)
-        except ArgumentError as error:  # says what of several hosts and ports doesn't fit
+        except ArgumentError as error:  # says which of several hosts and ports don't match
             raise SettingsError(f"{masked(url)!r:.200}: {error}", hint=ADDRESSES) from None
         return url.set(drivername="postgresql+psycopg")
 
@@ -311,7 +311,7 @@ class Postgres(Database):
         return _engine(url, READING, settings, execution_options={"postgresql_readonly": True}, **_ALONE)
 
     def check_concurrent(self) -> None:
-        """They can be."""
+        """Raises nothing: PostgreSQL can have concurrent receivers."""
 
     def check_sessions(self, url: URL, settings: StoreSettings) -> None:
         engine = self.writable(url, settings)
@@ -342,7 +342,7 @@ class Postgres(Database):
 
     @contextmanager
     def committing(self, connection: Connection) -> Iterator[None]:
-        """Who waits for a synchronous standby, and is cancelled, has committed, and is told only by a warning."""
+        """Raises if a COMMIT that waited for a synchronous standby was cancelled: only a warning shows that it committed."""
         warnings: list[str | None] = []
 
         def note(said: Any) -> None:
@@ -376,7 +376,7 @@ class Postgres(Database):
 _ALONE: dict[str, Any] = {"poolclass": NullPool}
 _POOLED: dict[str, Any] = {"poolclass": QueuePool, "pool_size": IDLE_AT_MOST, "max_overflow": -1, "pool_use_lifo": True}
 _AWAITED: dict[str, Any] = {"pool_size": 20, "max_overflow": 0, "pool_use_lifo": True}
-"""There may be thousands of tasks. They wait for one of these connections, so that the server needs few."""
+"""The pool for tasks. There may be thousands, which wait for one of these connections, so that the server needs few."""
 
 
 def _awaited_engine(url: URL, **options: Any) -> Engine:
@@ -384,7 +384,7 @@ def _awaited_engine(url: URL, **options: Any) -> Engine:
         from sqlalchemy.ext.asyncio import create_async_engine
 
         return create_async_engine(url, **options).sync_engine
-    except (ImportError, ValueError) as error:  # whichever says that there is no greenlet
+    except (ImportError, ValueError) as error:  # either may say that greenlet is missing
         raise MissingExtraError("asyncio", "a receiver for an event loop") from error
 
 
@@ -399,14 +399,14 @@ def _engine(
     engine = create(
         url,
         **more,
-        # Whatever the defaults of server, database and user are.
+        # Overrides the defaults of server, database and user.
         isolation_level=isolation_level,
         connect_args={**options, "client_encoding": "utf8"},
     )
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
-        # Quoted, the names of types would be no types to SQLAlchemy.
+        # SQLAlchemy wouldn't recognise quoted names of types.
         ask = (
             "SELECT pg_backend_pid(), set_config('lock_timeout', %s, false),"
             " set_config('quote_all_identifiers', 'off', false)"
@@ -415,14 +415,14 @@ def _engine(
         connection.commit()
         driver = getattr(connection, "driver_connection", connection)
         if process != driver.info.backend_pid:
-            # A pooler is in between. Should it change the server's process with each transaction, a statement that was
-            # prepared in one may be another statement in the next, and be executed all the same.
+            # A pooler is in between. If it changes the server's process with each transaction, the name of a statement that
+            # was prepared in one may stand for another statement in the next, which would be executed.
             driver.prepare_threshold = None
 
     @event.listens_for(engine, "begin")
     def begin_unless_begun(connection: Connection) -> None:
-        # A receiver's connection, lent to an application that ended the transaction: what it does next must not be
-        # committed statement by statement.
+        # The application ended the transaction of a connection that was lent to it. Its next statements must not be committed
+        # one by one.
         if autocommits(sql_rows.driver_of(connection)):
             connection.exec_driver_sql(f"BEGIN ISOLATION LEVEL {isolation_level}")
 

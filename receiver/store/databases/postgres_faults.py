@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors say, and what to do about each."""
+"""The meaning of PostgreSQL's errors, and a remedy for each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _RIGHTS = {
     "sequence": "USAGE ON SEQUENCE",
     "table": "SELECT, INSERT, UPDATE, DELETE ON",
 }
-"""What is granted on what kind of object."""
+"""The privileges to grant, by kind of object."""
 _REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
 _NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
 _FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
@@ -91,16 +91,17 @@ _IN_WORDS = {
     "pipeline mode": _LOST,
     "connection": _LOST,
 }
-"""Errors without SQLSTATE, met while connecting or for lack of a connection: the first of these in the text decides."""
+"""Errors without SQLSTATE, raised while connecting or when a connection is lost or lacking. Keyed by a part of their text: the
+first part that matches decides."""
 
 
 def fault_of(raw: BaseException) -> Fault | None:
-    """What an exception says that psycopg, asyncpg or the pool of connections raised; None if it is none of theirs."""
+    """The meaning of an exception of psycopg, asyncpg or the connection pool; None for others."""
     if isinstance(raw, PoolTimeoutError):
         return _ALL_IN_USE
-    # Whoever never loaded a driver can't have met its errors.
+    # A driver that isn't loaded can't have raised an error.
     psycopg = sys.modules.get("psycopg")
-    asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # by which a caller's transaction is joined
+    asyncpg = sys.modules.get("sqlalchemy.dialects.postgresql.asyncpg")  # used in callers' transactions
     if not (psycopg is not None and isinstance(raw, psycopg.Error)) and not (
         asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
     ):
@@ -115,7 +116,7 @@ def fault_of(raw: BaseException) -> Fault | None:
 
 
 def _forbidden(said: str) -> Fault:
-    """The fault of a right that is missing, with the statement that grants it where the server names the object."""
+    """The fault of a missing privilege, with the statement that grants it if the server names the object."""
     denied = _DENIED.search(said)
     if denied is None:
         return _FORBIDDEN

@@ -1,4 +1,4 @@
-"""SQLite: a file, which one transaction at a time may write, and a domain's log in it."""
+"""SQLite: a file that one transaction at a time may write, and a domain's log in it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from receiver.store.sql_rows import SqlRows, Statements, driver_of, in_autocommi
 from receiver.store.tables import DomainState, domains, receipt_rows, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
-"""So few that even an SQLite that takes no more than 999 values in a statement takes them."""
+"""So few that they fit a build of SQLite that takes only 999 values in a statement."""
 
 
 def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None:
     """As `executemany`, but in few statements. `insert` must end with its `VALUES (?, …)`.
 
-    `executemany` lets go of the interpreter's lock at each row. Where another thread is busy, such as a connector's, it
-    then waits at each row to have the lock back.
+    `executemany` releases the interpreter's lock at each row. If another thread is busy, such as a connector's, it then waits
+    at each row to get the lock back.
     """
     left = iter(rows)
     while len(batch := list(islice(left, _ROWS_PER_STATEMENT))) == _ROWS_PER_STATEMENT:
@@ -48,11 +48,11 @@ def _of_many(insert: str) -> str:
 
 _FEW_PAGES = 16
 _LONGEST_SECS = 0.03
-"""How long pages are moved at a time. Their commit takes about half as long again, and others wait for both."""
+"""How long pages are moved at a time. The commit takes about half as long again, and others wait for both."""
 
 
 class FileVacuum:
-    """Gives an SQLite file's empty pages back once they are more than a quarter, a part at a time until few are left."""
+    """Gives back an SQLite file's empty pages once they exceed a quarter of it: a part at a time, until few are left."""
 
     def __init__(self, now_secs: Callable[[], float] = time.monotonic) -> None:
         self._now_secs = now_secs
@@ -75,9 +75,9 @@ class FileVacuum:
     def _give_back(self, driver: Any) -> None:
         driver.execute("BEGIN IMMEDIATE")
         until_secs = self._now_secs() + _LONGEST_SECS
-        # It keeps a few, which the next batch needs.
+        # A few empty pages stay for the next batch.
         for _ in range(_free_pages(driver) - _FEW_PAGES // 2):
-            driver.execute("PRAGMA incremental_vacuum")  # one page: as a script it would be all of them
+            driver.execute("PRAGMA incremental_vacuum")  # gives back one page; as a script it would give back all
             if self._now_secs() >= until_secs:
                 break
         driver.execute("COMMIT")
@@ -89,7 +89,7 @@ def _free_pages(driver: Any) -> int:
 
 
 class SqliteRows(SqlRows):
-    sql = Statements("?", for_update="")  # a transaction that writes has all of the file
+    sql = Statements("?", for_update="")  # a transaction that writes locks the whole file
 
     @property
     def in_transaction(self) -> bool:
@@ -105,7 +105,7 @@ class SqliteRows(SqlRows):
     def _locks_at_once(self) -> bool:
         try:
             with self._waiting_at_most(0):
-                self.driver.execute("BEGIN IMMEDIATE")  # our cursor would keep it once it failed, and the file open
+                self.driver.execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
                 raise
@@ -134,7 +134,7 @@ class SqliteRows(SqlRows):
     def join(self, patience_secs: float) -> DomainState:
         _refuse_attached(self.driver)
         with self._waiting_at_most(patience_secs):
-            # A write, for that is what begins a transaction of the driver's and takes the lock.
+            # A write, because that begins the driver's transaction and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
             raise in_autocommit()
@@ -142,8 +142,8 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.lock)
 
     def is_joined(self) -> bool:
-        _refuse_attached(self.driver)  # since it was joined
-        # SQLite rolls all back by itself where a disk is full or a statement interrupted, and the driver then begins another.
+        _refuse_attached(self.driver)  # a file may have been attached since
+        # If a disk is full or a statement interrupted, SQLite itself rolls all back, and the driver begins another transaction.
         try:
             self.driver.execute(f"RELEASE {_JOINED}")
         except sqlite3.OperationalError as error:
@@ -153,10 +153,10 @@ class SqliteRows(SqlRows):
         return True
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
-        if len(rows) == 1:  # for which the way by columns takes a tenth longer
+        if len(rows) == 1:  # converting a single row by columns takes a tenth longer
             self.cursor.execute(self.sql.append, *self.stored(rows))
             return
-        # A column that is empty in all of them, as half of the columns mostly are, costs as much as one that isn't.
+        # Empty columns cost as much as others, and half of them mostly are empty in all rows. So they are left out.
         columns = zip(receipt_rows.columns, receipt_rows.stored_columns(rows), strict=True)
         used = {name: values for name, values in columns if values.count(None) < len(rows)}
         values = f"{self.domain_id:d}{', ?' * len(used)}"
@@ -168,7 +168,7 @@ class SqliteRows(SqlRows):
 
 
 def _refuse_attached(driver: Any) -> None:
-    """Raise `SettingsError` where other files are attached: with write-ahead logs SQLite commits one file after the other."""
+    """Raise `SettingsError` if other files are attached: with write-ahead logs SQLite commits one file after the other."""
     if any(file for _, name, file in driver.execute("PRAGMA database_list").fetchall() if name != "main"):
         raise SettingsError(
             "the connection has another file attached, and SQLite doesn't commit two files as a whole",
@@ -177,12 +177,12 @@ def _refuse_attached(driver: Any) -> None:
 
 
 _JOINED = "receiver_batch"
-"""The savepoint that shows that a caller's transaction goes on."""
+"""A savepoint that shows whether a caller's transaction goes on."""
 _DELETE = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
 _TOUCH = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
 _STEPS_AT_ONCE = 1_000_000
 _PRIMARY = 0xFF
-"""The part of a code that every refinement of it shares."""
+"""Masks the primary result code, which all its extended codes share."""
 _CANNOT_OPEN = Fault("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
 _NO_DATABASE = Fault(
     "it isn't a database", "name another file, or restore a copy if this was a store", StoreCorruptError
@@ -228,7 +228,7 @@ class Sqlite(Database):
         return url.set(drivername="sqlite", database=path)
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        """Its transactions take the lock as they begin, unless the driver's connection is in one already."""
+        """As `Database.writable`. Transactions take the lock when they begin, unless the driver's connection is in one."""
         check_its_log(url)
         return _engine(url, "BEGIN IMMEDIATE", partial(open_to_write, url, settings))
 
@@ -238,7 +238,7 @@ class Sqlite(Database):
     def fault_of(self, raw: BaseException) -> Fault | None:
         if not isinstance(raw, sqlite3.Error):
             return None
-        code = getattr(raw, "sqlite_errorcode", None)  # what the driver itself finds wrong has none
+        code = getattr(raw, "sqlite_errorcode", None)  # None for errors of the driver itself
         if code == sqlite3.SQLITE_ERROR and "no such table" in str(raw):
             return database.NO_TABLE
         return database.UNKNOWN if code is None else _FAULTS.get(code) or _FAULTS.get(code & _PRIMARY, database.UNKNOWN)
@@ -261,12 +261,12 @@ class Sqlite(Database):
 
     def autocommits(self, connection: Connection) -> bool:
         _refuse_attached(driver_of(connection))
-        # A write, though of nothing, for that is what begins a transaction of the driver's.
+        # A write, though of no row, because that begins the driver's transaction.
         connection.execute(update(sequences).where(false()).values(last_seq_no=0))
         return not driver_of(connection).in_transaction
 
     def vacuum_of(self, table: str, *, truncates: bool) -> FileVacuum:
-        del table, truncates  # the file is one for all
+        del table, truncates  # all tables share the file
         return FileVacuum()
 
     def vacuum_of_all(self) -> FileVacuum:
@@ -276,11 +276,11 @@ class Sqlite(Database):
         driver.text_factory = lambda stored: stored.decode("utf-8", "surrogateescape")
 
     def damage(self, connection: Connection, on_rows: Callable[[int], None]) -> Iterator[str]:
-        """What SQLite finds wrong with its pages."""
+        """The damage that SQLite's integrity check finds."""
         driver = driver_of(connection)
         driver.set_progress_handler(lambda: on_rows(0), _STEPS_AT_ONCE)
         try:
-            # One by one, for it fails where damage is too bad to go on.
+            # One by one, because it fails if damage is too bad to go on.
             for (said,) in connection.execute(text("PRAGMA integrity_check")):
                 if said != "ok":
                     yield said
@@ -288,7 +288,7 @@ class Sqlite(Database):
             driver.set_progress_handler(None, 0)
 
     def size_bytes(self, connection: Connection, url: URL) -> int:
-        """The whole file and its log."""
+        """The size of the whole file and its log."""
         del connection
         files = (Path(f"{url.database}{ending}") for ending in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())

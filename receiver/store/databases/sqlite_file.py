@@ -1,10 +1,9 @@
-"""A file of SQLite: opened, and refused or left where nobody else would find what is written there.
+"""A file of SQLite: opens it, and refuses it if other processes wouldn't see its commits, or might delete them.
 
-SQLite notes its locks per process and file, and a fork inherits the notes, but not the locks: a connection of the
-child's own would believe that it holds what it doesn't, and what it commits could be deleted under it ("How To Corrupt An
-SQLite Database File", 2.6, on sqlite.org). The notes go with the connections they stand for. So the child first closes
-its copies of those that lay idle; they are no good to it, and their locks stay the parent's. A file with a connection
-that was in use is refused.
+SQLite keeps a record of its locks per process and file. A fork inherits the record, but not the locks: a connection that the
+child opens would rely on locks that it doesn't hold, and its commits could be deleted under it ("How To Corrupt An SQLite
+Database File", 2.6, on sqlite.org). The record goes when the connections are closed. So the child first closes its copies of
+idle connections; that leaves the parent's locks alone. It refuses a file with a connection that was in use.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _INHERITED: set[_File] = set()
 
 
 class FileConnection(sqlite3.Connection):
-    """A connection that is listed in `_OPEN` as long as it is open."""
+    """A connection that is in `_OPEN` while it is open."""
 
     path: str
     file: _File
     log_path: str
     log: _File | None = None
-    """Its write-ahead log, which stays the same for as long as a connection that writes is open."""
+    """The file's write-ahead log, which stays the same file while a connection that writes is open."""
     is_idle: Callable[[], bool] = staticmethod(lambda: False)
     """Whether it is between transactions, and no thread is waiting in it for one."""
 
@@ -58,11 +57,11 @@ class FileConnection(sqlite3.Connection):
         return None
 
     def is_replaced(self) -> bool:
-        """Whether nobody else would find what is written here: the name, or that of the log, leads to another file by now.
+        """Whether the file's name, or that of its log, leads to another file by now: then nobody else would see our commits.
 
-        The log is removed by whoever takes it for a left-over, and by SQLite itself: a process that opens the file by other
-        means and closes it loses its locks, so that others who close it think themselves the last. StoreError if there is no
-        file of the name.
+        A person may have removed the log as a left-over. SQLite removes it too: if a process opens the file by other means and
+        closes it, the process loses its locks, and another that closes the file takes itself for the last. `StoreError` if the
+        file is gone.
         """
         try:
             is_other = _identity_of(self.path) != self.file
@@ -74,7 +73,7 @@ class FileConnection(sqlite3.Connection):
 
     def close(self) -> None:
         _OPEN.discard(self)
-        # A cursor that was interrupted may keep its statement, and with it the file and the lock.
+        # An interrupted cursor may keep its statement, and so the file and the lock.
         with suppress(sqlite3.Error):
             self.rollback()
         super().close()
@@ -92,7 +91,7 @@ def _check_not_inherited(file: Path) -> None:
 
 
 def _identity_of(file: str | Path) -> _File:
-    """What distinguishes a file from another of the same name; OSError if there is none."""
+    """Distinguishes a file from another of the same name; `OSError` if there is none."""
     status = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
     return status.st_dev, status.st_ino
 
@@ -112,7 +111,7 @@ if hasattr(os, "register_at_fork"):
 
 _BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
-"""The most that the write-ahead log keeps once all of it is in the file: what a larger transaction needed is given back."""
+"""The most bytes that the write-ahead log keeps once it is copied into the file: a large transaction's space is given back."""
 _SHORTEST_DATABASE_BYTES = 512
 _UNSAFE = (
     (
@@ -125,13 +124,13 @@ _UNSAFE = (
         "the file is in a container, and all ids and messages in it go with that: mount a volume",
     ),
 )
-"""By a pattern of a mount's root and kind, why a file there isn't safe."""
+"""Why a file isn't safe on a mount, by a pattern for the mount's root and kind."""
 _CLOSING_SECS = 0.05
-"""Far more than SQLite takes to close a log that it has removed itself, as the last connection to a file closes."""
+"""Far longer than SQLite takes to remove and close the log when the last connection to a file is closed."""
 
 
 def is_file(url: URL) -> bool:
-    """Whether the file is there; StoreError if it can't be a database's."""
+    """Whether the file is there; `StoreError` if it can't be a database."""
     file, address = Path(url.database or ""), shown(url)
     try:
         status = file.stat()
@@ -145,14 +144,14 @@ def is_file(url: URL) -> bool:
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{address}: this isn't a file", hint="name the file itself")
-    # SQLite takes the shortest of files for empty ones, and would write over them.
+    # SQLite takes very short files for empty ones, and would overwrite them.
     if 0 < status.st_size < _SHORTEST_DATABASE_BYTES:
         raise StoreCorruptError(f"{address}: it isn't a database: too short", hint="name another file")
     return True
 
 
 def check_its_log(url: URL) -> None:
-    """Raise `StoreError` for a file with other names, for each of which SQLite would keep a write-ahead log of its own."""
+    """Raise `StoreError` for a file with several names: SQLite would keep a write-ahead log of its own for each."""
     file, address = Path(url.database or "").resolve(), shown(url)
     if not file.exists():
         return
@@ -169,25 +168,25 @@ def check_its_log(url: URL) -> None:
 
 
 def why_unsafe(url: URL) -> str | None:
-    """Why what is committed to the file may be lost, by the file system that it is on; None where nothing speaks for that."""
+    """Why commits to the file may be lost, judged by its file system; None if nothing suggests that."""
     folder = _as_mounted(Path(url.database or "").resolve().parent)
     above = [mount for mount in _mounts() if f"{folder}/".startswith(f"{mount.point.removesuffix('/')}/")]
     if not above:
         return None
-    mount = max(above[::-1], key=lambda mount: len(mount.point))  # of two at one point the later one covers the other
+    mount = max(above[::-1], key=lambda mount: len(mount.point))  # of two at one point, the later covers the earlier
     return next((why for where, why in _UNSAFE if re.search(where, f"{mount.root} {mount.kind}")), None)
 
 
 class _Mount(NamedTuple):
     root: str
-    """Which of the file system's folders is mounted."""
+    """The folder of the file system that is mounted."""
     point: str
     kind: str
-    """That of the file system, such as ext4."""
+    """The kind of file system, such as ext4."""
 
 
 def _mounts() -> list[_Mount]:
-    """As Linux lists them (proc_pid_mountinfo(5)), in the order they were made; none on other systems."""
+    """The mounts, as Linux lists them (proc_pid_mountinfo(5)), in the order in which they were made; none elsewhere."""
     with suppress(OSError):
         listed = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         fields = (line.split(" ") for line in listed)
@@ -201,18 +200,18 @@ def _as_mounted(path: Path) -> str:
 
 
 def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
-    """The file is created if need be, and writes ahead from then on."""
+    """Open the file to write. Creates it if need be, and switches it to a write-ahead log."""
     connection = _opened(url, settings, "mode=rwc")
     try:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):
-            # Only before the first page is written, so that forgotten rows' pages can be given back.
+            # Lets the pages of deleted rows be given back. It must be set before the first page is written.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _write_ahead(connection, settings.lock_timeout_secs)
         connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
         connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
-        # Some builds overwrite all that is deleted: an empty page would be read and written once more for that alone.
+        # Some builds overwrite deleted data, for which empty pages would be read and written once more.
         connection.execute("PRAGMA secure_delete = FAST")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a commit to two files isn't one
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a commit to two files isn't atomic
         connection.note_log()
     except BaseException:
         connection.close()
@@ -221,7 +220,7 @@ def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
 
 
 def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
-    """Switch the file to a write-ahead log; tried again, for while another does so it fails at once, whatever the timeout."""
+    """Switch the file to a write-ahead log. While another process does so, SQLite fails at once: so this tries again."""
     until_done(
         lambda: connection.execute("PRAGMA journal_mode = WAL"),
         is_passing=lambda error: (
@@ -233,7 +232,7 @@ def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
 
 
 def open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
-    """Creates and changes nothing."""
+    """Open the file to read. Creates and changes nothing."""
     connection = _opened(url, settings, _way_to_read(Path(url.database or "").resolve()))
     connection.execute("PRAGMA query_only = ON")
     return connection
@@ -241,12 +240,12 @@ def open_to_read(url: URL, settings: StoreSettings) -> sqlite3.Connection:
 
 def _way_to_read(file: Path) -> str:
     with suppress(FileNotFoundError):
-        # A journal that a power cut left beside the log is rolled back first, and for that the file must be writable.
+        # A journal that a power cut left beside the log must be rolled back first, which needs a writable file.
         if Path(f"{file}-wal").stat().st_size > 0 and not Path(f"{file}-journal").exists():
-            return "mode=ro"  # the last to close a writable file brings it up to date from its log
+            return "mode=ro"  # the last connection to close a writable file would copy the log into it
     if not os.access(file.parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        return "immutable=1"  # else SQLite needs files beside it
-    return "mode=rw"  # which removes those files when it closes; with mode=ro they stay
+        return "immutable=1"  # otherwise SQLite makes files beside it
+    return "mode=rw"  # removes those files on closing; with mode=ro they would stay
 
 
 def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
@@ -257,8 +256,8 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
         uri=True,
         factory=FileConnection,
         timeout=settings.lock_timeout_secs,
-        isolation_level=None,  # transactions begin and end where we say
-        check_same_thread=False,  # threads wait for each other under a lock of the receiver's
+        isolation_level=None,  # we begin and end transactions ourselves
+        check_same_thread=False,  # a lock of the receiver's makes threads wait for each other
     )
     connection.watch(file)
     _check_not_removed(connection)
@@ -266,7 +265,7 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
 
 
 def _check_not_removed(connection: FileConnection) -> None:
-    """Raise `StoreError` where other connections of this process have a removed log: SQLite would share its index with them."""
+    """Raise `StoreError` if other connections of this process use a removed log: SQLite would share its index with them."""
     removed = _removed_logs(connection)
     if removed:
         time.sleep(_CLOSING_SECS)
@@ -280,13 +279,13 @@ def _check_not_removed(connection: FileConnection) -> None:
 
 
 def _removed_logs(connection: FileConnection) -> set[_File]:
-    """The logs of the file, and their indexes, that this process has open and that have no name any more."""
+    """The file's removed logs, and their indexes, that this process still has open."""
     names = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
     return set(_of_descriptors(lambda path: _identity_of(path) if os.readlink(path) in names else None)) - {None}  # noqa: PTH115
 
 
 def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
-    """What this gives for each file that the process has open, as Linux lists them."""
+    """The result of `read` for each file that this process has open, as Linux lists them."""
     with suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - it is read whole, and closed
             with suppress(FileNotFoundError):  # closed since
