@@ -1,9 +1,9 @@
-"""From a log that can be replayed, and what is asked of it, to all that the reports show.
+"""Analyses a log: sizes and replays settings, and gathers the figures of the reports.
 
-A setting of each `Kind` is sized by what duplicates need, then replayed with the grid. Two sentences follow from the rules. An
+A setting of each `Kind` is sized by the needs of duplicates, then replayed with the grid. The rules give two guarantees. An
 id that comes again within E is caught, however busy the source was. An id that comes again within the last W ids of its source
-is caught, however late it is. So `both` asks each tier alone to catch what the log holds, with the margin. Such a setting still
-holds on a day with more traffic or with longer pauses.
+is caught, however late it is. So for `both`, each tier alone catches the log's duplicates, with the margin. Such a setting
+still holds on a day with more traffic or with longer pauses.
 
 `lean` is the setting with the fewest ids. Caught duplicates only grow with W and with E. So for each window w there is one
 smallest expiry e(w) that misses no more than allowed. The windows tried are 0 (the time queue alone), the largest need (the
@@ -37,7 +37,7 @@ _TIMES_DELIVERY = 3
 """Apama's rule of thumb: an expiry of two to three times the longest redelivery."""
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _CHOSEN = 8
-"""How many values are chosen at most where nobody lists any."""
+"""The most values of W, or of E, that are chosen if none are given."""
 
 
 def analyse(log: Replays, question: Question) -> Analysis:
@@ -75,12 +75,12 @@ def _source_figures(facts: Facts, outcome: PairOutcome) -> Iterator[SourceFigure
 
 
 def sized(log: Replays, question: Question) -> tuple[Grid, Choice]:
-    """The grid to replay; and a setting of each kind, by what each part of the log needs of both tiers together."""
+    """The grid to replay; and settings of each kind, sized by the whole log and by each half."""
     facts, settings = log.facts, question.settings
     tried = tuple(_windows(part.windows, facts.max_missed) for part in facts.parts)
     both = _asked(facts.whole, [], facts, settings).both
     grid = grid_of(question, facts, both)
-    # What a half needs, and what is needed beside a window, is never more than what the whole log needs without one.
+    # No half needs more than the whole log, and no duplicate needs a larger E beside a window than without one.
     lean = with_margin(max(chain(*tried), default=0), facts.whole.expiry_us, settings.margin)
     windows, expiries_us = zip(both, lean, question.present, ReceiverSettings().sizes, map(max, grid), strict=True)
     together = needs_together(log, tried, (max(windows), max(expiries_us)))
@@ -93,13 +93,13 @@ def _windows(needs: ValueCounts, max_missed: int) -> list[int]:
     if not needs.total:
         return []
     last = needs.total - 1
-    # The largest needs may be missed, as many as `max_missed`. The next one is then the largest that counts.
+    # The `max_missed` largest needs may be missed. The next one is then the largest that counts.
     ranks = (max(0, last - max_missed), *(int(q * last) for q in _QUANTILES))
     return sorted({0, *(needs.at(rank) for rank in ranks)})
 
 
 def _asked(part: PartNeeds, lean: Sequence[Pair], facts: Facts, settings: SimulateSettings) -> Asked:
-    """`lean` is what the part needs of both tiers together, without a margin."""
+    """The settings that a part of the log asks for. `lean`: what it needs of both tiers together, without a margin."""
     window, expiry_us = with_margin(part.window, part.expiry_us, settings.margin)
     # However little the duplicates need, the expiry covers a redelivery.
     least_us = rounded_up(max(_TIMES_DELIVERY * facts.log.delivery_us, LEAST_EXPIRY_US))
@@ -108,11 +108,11 @@ def _asked(part: PartNeeds, lean: Sequence[Pair], facts: Facts, settings: Simula
 
 
 def needs_together(log: Replays, tried: PerPart[Sequence[int]], largest: Pair) -> PerPart[list[Pair]]:
-    """Each window tried for a part, and the smallest E in microseconds that together with it misses no more of the
-    part's duplicates than allowed; 0 where none is needed. Nothing that is asked later exceeds `largest`.
+    """Each window tried for a part, with the smallest E in microseconds that together with it misses no more of the part's
+    duplicates than allowed; 0 if the window alone does. No later replay exceeds `largest`.
     """
     facts = log.facts
-    max_missed = facts.max_missed  # for `work`, which may be sent to tasks: not with all the facts
+    max_missed = facts.max_missed  # so that `work`, which may be sent to tasks, doesn't take all facts along
     # A window that catches all of a part needs no expiry, and the need without a window is known.
     parts = zip(facts.parts, tried, strict=True)
     windows = sorted({window for part, of_part in parts for window in of_part if 0 < window < part.windows.most})
@@ -136,7 +136,7 @@ def needs_together(log: Replays, tried: PerPart[Sequence[int]], largest: Pair) -
 
 @dataclass(frozen=True, slots=True)
 class TopNeeds:
-    """The largest expiries that duplicates of one section, in one half of the log, need beside a window which misses them."""
+    """The largest expiry needs of those duplicates of one section, in one half of the log, that a window misses."""
 
     window: int
     half: int
@@ -155,8 +155,8 @@ def _top_needs(section: Section, windows: Sequence[int], max_missed: int) -> Ite
 
 
 def grid_of(question: Question, facts: Facts, also: Pair) -> Grid:
-    """The windows and the expiries to try; what is chosen from the log has this setting among it."""
-    # A log's duplicates come to be caught at 0, at the default, and at steps up to twice what one of them needs most.
+    """The windows and the expiries to try. Those that are chosen from the log include `also`."""
+    # Chosen values are 0, the default, and steps up to twice the largest need.
     windows = question.windows or _ladder(facts.whole.windows.most, also[0], ReceiverSettings().sizes[0], least=10)
     most_us = facts.most_expiry_need_us
     expiries_us = question.expiries_us or _ladder(most_us, also[1], ReceiverSettings().sizes[1], least=100_000)
@@ -164,8 +164,8 @@ def grid_of(question: Question, facts: Facts, also: Pair) -> Grid:
 
 
 def _ladder(most_need: int, also: int, default: int, *, least: int) -> list[int]:
-    """0, the default, `also`, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is twice the most
-    needed."""
+    """0, the default, `also`, and a few round steps (1, 2, 5, 10 ...) from the least to the first that is at least twice the
+    largest need."""
     most = 2 * max(least, most_need, default // 20)
     steps = [mantissa * 10**power for power in range(1, 19) for mantissa in (1, 2, 5)]
     rungs = [step for step in steps if least <= step < most]

@@ -1,4 +1,4 @@
-"""Functions compiled to machine code, and how much the numbers of 32 bits that they work on can number."""
+"""Functions compiled to machine code, and the limit of the 32-bit numbers that they use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from numba.np.arrayobj import make_array
 from receiver.errors import LogFormatError
 
 MOST_NUMBERED = 2**31 - 2
-"""The most receipts, ids or names. Two numbers are taken: the missing id's, and the largest, for "after all rows"."""
+"""The most receipts, ids or names. Two numbers are reserved: the missing id's, and the largest, for "after all rows"."""
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
@@ -24,21 +24,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(**options: Any) -> Callable[[_Function], _Function]:
-    """Compile with Numba, to run without Python's lock, and keep the code beside its source or in the user's cache."""
+    """Compile with Numba, to run without the GIL. The machine code is cached beside its source or in the user's cache."""
 
     def compile_(function: _Function) -> _Function:
         machine_code: _Function
         try:
             machine_code = njit(cache=True, nogil=True, **options)(function)
-        except RuntimeError:  # neither folder can be written to, as in many a container: then each run compiles
+        except RuntimeError:  # neither folder is writable, as in many containers: then each run compiles
             machine_code = njit(nogil=True, **options)(function)
         return machine_code
 
     return compile_
 
 
-# Numba has neither of the two that follow. Without `prefetch`, numbering ids takes 1.6 times as long, and a replay of many
-# sources 1.15 times. `ones` is one instruction of the processor's.
+# Numba lacks the two functions that follow. Without `prefetch`, numbering ids takes 1.6 times as long, and a replay of many
+# sources 1.15 times. `ones` is one instruction of the processor.
 def _prefetch(_typing: Any, column: Any, _index: Any) -> Any:
     def instruction(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         array = make_array(column)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
@@ -55,8 +55,8 @@ def _prefetch(_typing: Any, column: Any, _index: Any) -> Any:
 
 
 prefetch: Callable[[Any, Any], None] = cast("Any", intrinsic(_prefetch))
-"""In compiled functions, `prefetch(column, index)` has a value brought into the cache, without waiting for it. It changes
-nothing, so the index may lie behind the column's end."""
+"""In compiled functions, `prefetch(column, index)` fetches a value into the processor's cache without waiting for it. An index
+behind the column's end does no harm."""
 
 
 def _ones(_typing: Any, word: Any) -> Any:
@@ -67,14 +67,14 @@ def _ones(_typing: Any, word: Any) -> Any:
 
 
 ones: Callable[[int], int] = cast("Any", intrinsic(_ones))
-"""In compiled functions, how many bits of a word are set."""
+"""In compiled functions, the number of set bits in a word."""
 
 
 _CUT_BY_SPARK = "receiver simulate --engine spark cuts a log of any size into chunks; or take a part of it"
 
 
 def check_numbered(count: int, what: str, hint: str = _CUT_BY_SPARK) -> None:
-    """Raise `LogFormatError` for a `count` of `what` that is more than can be numbered, before any of it is numbered."""
+    """Raise `LogFormatError` if the `count` of `what` is more than can be numbered. Call it before numbering."""
     if count > MOST_NUMBERED:
         raise LogFormatError(
             "the log",

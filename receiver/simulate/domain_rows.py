@@ -1,6 +1,6 @@
-"""The receipts of one domain as columns, with the links that every replay follows; and what its duplicates need.
+"""The receipts of one domain as columns, with the links that every replay follows; and the needs of its duplicates.
 
-The *reuse distances* of a duplicate are the least W, and the least E, that catch it by themselves. It is what it *needs*.
+The *reuse distances* of a duplicate are the least W, and the least E, that catch it by themselves: its *needs*.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class DomainRows(NamedTuple):
     replaced: Int32s
     """The newest earlier receipt of the same id from the same source, or -1."""
     several: Int32s
-    """A number for the receipt's id where several sources sent it, else -1."""
+    """A number for the receipt's id if several sources sent the id, else -1."""
     several_ids: int
-    """How many such numbers there are."""
+    """How many ids have such a number."""
     slab_start: Int64s
     """Source -> the index of its first row, where rows are ordered by source, then by receipt: a slab for each source."""
     slab_index: Int32s
@@ -40,8 +40,8 @@ class DomainRows(NamedTuple):
     slab_row: Int32s
     """Index in that order -> row."""
     replaced_by: Int32s
-    """Index in that order -> the next receipt of the same id from the same source; where there is none, a number above all
-    rows. A queue loses its entries in that order, so what is read lies together, however quiet the source."""
+    """Index in that order -> the next receipt of the same id from the same source; if there is none, a number above all
+    rows. Entries leave a queue in that order, so reads are adjacent, however quiet the source."""
     duplicates: int
     """How many receipts have an earlier one."""
 
@@ -110,7 +110,7 @@ def link_rows(
     duplicates = _link_by_id(ids, source, np.full(distinct_ids, _NOTHING, np.int32), earlier, in_several)
     replaced = earlier
     several = np.full(len(ids), _NOTHING, np.int32)
-    # Few ids are sent by several sources. Only these pay for a search of the receipt that each replaces.
+    # Few ids are sent by several sources. Only for these, the receipt that each receipt replaces must be searched.
     if in_several.any():
         numbers = np.where(in_several, np.cumsum(in_several) - 1, _NOTHING).astype(np.int32)
         several = numbers[ids]
@@ -139,14 +139,14 @@ def link_rows(
 
 @dataclass(frozen=True, slots=True)
 class ReuseDistances:
-    """The reuse distance of each duplicate of a domain, as its needs: columns, in order of receipt."""
+    """The reuse distances of a domain's duplicates, as columns in order of receipt."""
 
     row: Int32s
     """The duplicate's row in the domain."""
     window: Int64s
     """The smallest W whose per-source tier catches it: distinct newer ids of the source that holds it, plus 1."""
     expiry_us: Int64s
-    """The smallest E that catches it with W = 0; an expiry of 0 catches nothing, whatever this says."""
+    """The smallest E that catches it with W = 0. It may be 0 here, though an expiry of 0 catches nothing."""
 
 
 @compiled()
@@ -170,13 +170,13 @@ def _count_live(live: npt.NDArray[Any], in_block: Int64s, start: int, end: int) 
 
 @compiled()
 def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int64s) -> None:
-    # Arrays within a tuple are slow to reach.
+    # Numba is slow to reach arrays within a tuple.
     earlier, replaced, several = rows.earlier, rows.replaced, rows.several
     source, slab_index = rows.source, rows.slab_index
-    # A live row is its id's newest from its source: how many are live behind a row is how many ids came since.
+    # A live row is its id's newest from its source. So the live rows behind a row are the ids that came since.
     live = np.zeros(len(earlier) + 1, weights.dtype)
     in_block = np.zeros((len(earlier) >> _BLOCK_BITS) + 1, np.int64)
-    following = rows.slab_start.copy()  # of each source, the index behind its latest row
+    following = rows.slab_start.copy()  # for each source, the index behind its latest row
     # The entries of an id of several sources, newest first: a chain of rows.
     newest = np.full(rows.several_ids, _NOTHING, np.int32)
     older = np.full(len(earlier) if rows.several_ids else 0, _NOTHING, np.int32)
@@ -220,7 +220,7 @@ def _unchain(newest: Int32s, older: Int32s, number: int, row: int) -> None:
 def reuse_distances(rows: DomainRows, weights: Int64s | None = None) -> ReuseDistances:
     """The reuse distances of a domain's duplicates.
 
-    The first rows may each stand for several ids, none of which occurs in another row: row i for `weights[i]` ids.
+    Each of the first rows may stand for several ids, none of which occurs in another row: row i for `weights[i]` ids.
     """
     duplicates = np.flatnonzero(rows.earlier != _NOTHING).astype(np.int32)
     windows = np.zeros(len(duplicates), np.int64)
@@ -245,7 +245,7 @@ def expiry_need_us(needs_us: Int64s, max_missed: int) -> int:
 
 @compiled()
 def _first_receipts_need(rows: DomainRows) -> tuple[int, int]:
-    """What a ring and a time need that go by an id's first receipt."""
+    """The needs of a ring and of a time-out that go by an id's first receipt: ids, and microseconds."""
     earlier, times = rows.earlier, rows.received_at_us
     first = np.empty(len(earlier), np.int32)  # of each row's id
     new_before = np.zeros(len(earlier), np.int32)  # of the first receipt of an id
@@ -265,14 +265,14 @@ def _first_receipts_need(rows: DomainRows) -> tuple[int, int]:
 
 @compiled()
 def lru_size(earlier: Int32s, weights: Int64s) -> int:
-    """The least memory of a domain's latest used ids that misses no duplicate; 0 without any. Columns as in `DomainRows`.
+    """The least LRU memory in ids that misses no duplicate of a domain; 0 without any. Columns as in `DomainRows`.
 
-    A memory of N ids holds those of the N newest rows that are their id's newest. So a duplicate needs as many as there are
-    from its earlier receipt on: what its window would need if the domain were one source. Only the largest need is asked
-    for, so the memory grows only when it misses an id: it walks back over rows that it had dropped, in all no more steps than
-    its size. The first rows may stand for several ids each, as in `reuse_distances`, but not for none.
+    An LRU memory of N ids holds the ids of the N newest rows that are their id's newest. So a duplicate needs as many ids as
+    there are such rows from its earlier receipt on: its window need if the domain were one source. Only the largest need is
+    wanted, so the memory grows only when it misses an id: then it walks back over rows that it had dropped, in all no more
+    steps than its size. The first rows may stand for several ids each, as in `reuse_distances`, but not for none.
     """
-    # Rows that are their id's newest so far, as a list. A row before all is the last element, for its index is -1.
+    # A linked list of the rows that are their id's newest so far. A row before all is the last element: its index is -1.
     older = np.arange(-1, len(earlier), dtype=np.int32)
     newer = np.arange(1, len(earlier) + 2, dtype=np.int32)
     size, held, oldest = 0, 0, 0  # `held`: how many ids the memory holds, whose oldest row is `oldest`
@@ -297,7 +297,7 @@ def lru_size(earlier: Int32s, weights: Int64s) -> int:
 
 
 def elsewhere_of(rows: DomainRows) -> Elsewhere:
-    """What a domain's duplicates need of other systems' memories."""
+    """What a domain's duplicates need in other systems' memories."""
     if not rows.duplicates:
         return Elsewhere()
     ring, ttl_us = _first_receipts_need(rows)

@@ -1,4 +1,4 @@
-"""The facts of a log, whatever the setting: what the shares of its sections add up to."""
+"""The facts of a log that don't depend on a setting: the sums of its sections' shares."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 PerPart = tuple[_T, ...]
-"""Something for the whole log, and for its first and second half."""
+"""A value for the whole log, one for its first half, and one for its second."""
 WORST_SOURCES = 50
 _EXACT_NEEDS = 200
-"""How many of the largest needs a curve shows exactly; they are those that matter."""
+"""How many of the largest needs a curve shows exactly; the largest matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """How often each value came: exact, and as large as there are different values."""
+    """How often each value came, exactly. It is as large as there are different values."""
 
     values: Int64s
     """Ascending, without repeats."""
@@ -39,7 +39,7 @@ class ValueCounts:
 
     @classmethod
     def of(cls, values: Int64s, counts: Int64s | None = None) -> ValueCounts:
-        """Count values in any order; the `counts` of equal values add up, and each counts once without them."""
+        """Count values in any order. `counts` of equal values add up; without `counts`, each value counts once."""
         distinct, index = np.unique(values, return_inverse=True)
         weights = np.ones(len(values), np.int64) if counts is None else counts
         sums = np.zeros(len(distinct), np.int64)
@@ -52,20 +52,20 @@ class ValueCounts:
 
     @property
     def most(self) -> int:
-        """The largest value; 0 where there is none."""
+        """The largest value; 0 if there is none."""
         return int(self.values[-1]) if len(self.values) else 0
 
     def at(self, rank: int) -> int:
-        """The value that stands at a rank, from 0, among all in ascending order."""
+        """The value at a rank, counted from 0, among all values in ascending order."""
         return int(self.values[np.searchsorted(np.cumsum(self.counts), rank, side="right")])
 
 
 @dataclass(frozen=True, slots=True)
 class PartNeeds:
-    """What the duplicates of a log, or of one half of it, need."""
+    """The needs of the duplicates of a log, or of one half of it."""
 
     windows: ValueCounts
-    """Of each, the least W that catches it without the time tier."""
+    """The window need of each: the least W that catches it without the time tier."""
     window: int
     """The least W that, without the time tier, misses no more of them than allowed."""
     expiry_us: int
@@ -73,7 +73,7 @@ class PartNeeds:
 
 
 class LogSeen(NamedTuple):
-    """What is known of a log before its ids are looked at."""
+    """What is known about a log before its ids are compared."""
 
     log: LogFigures
     """Its figures; `duplicates` and `clock_clamped` come from shares."""
@@ -95,12 +95,12 @@ class Facts:
     domains: tuple[DomainFigures, ...]
     """Ordered by name, without settings."""
     max_missed: int
-    """How many duplicates a setting may miss: the needs of parts and domains go by it."""
+    """How many duplicates a setting may miss; the needs of parts and domains allow for these."""
     firsts: int
     """Receipts with an id that is new in their domain."""
     whole: PartNeeds
     halves: tuple[PartNeeds, PartNeeds]
-    """Of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
+    """The needs of the duplicates before `LogFigures.middle_us`, by the clamped time, and of the others."""
     bursts: int
     """`figures.Evidence.bursts`"""
     elsewhere: Elsewhere | None
@@ -112,26 +112,26 @@ class Facts:
     """The most duplicates that one id makes in a domain."""
     most_expiry_need_us: int
     missed_by_window: Curve
-    """What a window alone misses (E = 0)."""
+    """How many duplicates each window alone misses (E = 0)."""
     missed_by_expiry_us: Curve
-    """What an expiry alone misses (W = 0)."""
+    """How many duplicates each expiry alone misses (W = 0)."""
     sources: tuple[SourceFigures, ...]
-    """The sources that need most, worst first: by window need, expiry need (both descending), domain, source; without headroom."""
+    """The sources that need most, ordered by window need, expiry need (both descending), domain, source; without headroom."""
     source_window_needs: ValueCounts
-    """Per source with duplicates, the window that catches them all."""
+    """For each source with duplicates, the window that catches them all."""
     checked_sources: int
     """How many sources sent an id."""
     ended_sources: ValueCounts
-    """Per source that sent its last id before `LogFigures.middle_us`, by the clamped time, its receipts with an id."""
+    """For each source that sent its last id before `LogFigures.middle_us`, by the clamped time: its receipts with an id."""
     timeline: Timeline | None
     cross_domain: Counter[tuple[str, str]]
-    """Receipts that repeat an id of their queue, but of another domain, so that the KEY hides the repeat: how many by
-    (connection of the receipt before, connection of this one)."""
+    """Receipts whose id came before by the same queue but in another domain, so that the KEY hides the repeat. Counted by
+    (connection of the earlier receipt, connection of this one)."""
     lacking: dict[str, int]
     """How many receipts lack a part of their channel, by part."""
     has_digest: bool
     reused: int
-    """Duplicates whose digest isn't that of the receipt they repeat, both being there."""
+    """Duplicates with another digest than the receipt that they repeat, if both have one."""
     has_redelivered: bool
     unmarked_duplicates: int
     """Duplicates without the flag JMSRedelivered."""
@@ -139,7 +139,7 @@ class Facts:
     """Receipts of new ids with the flag JMSRedelivered."""
     largest_step_back_us: int
     status_lines: list[StatusLine]
-    """Ordered by the time they were logged at."""
+    """Ordered by the time at which they were logged."""
 
     @property
     def parts(self) -> PerPart[PartNeeds]:
@@ -157,7 +157,7 @@ def facts_of(
 ) -> Facts:
     """Add up a log, by the shares of all of its chunks in order; `domain_of` has the domain of each chunk.
 
-    Each of `ids` is of a part of the ids. `elsewhere` has domains, each maybe several times, and what some of its ids need.
+    Each of `ids` counts a part of the ids. `elsewhere` has the needs of some ids of a domain; a domain may occur several times.
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
@@ -207,13 +207,13 @@ def facts_of(
         unmarked_duplicates=duplicates - marked_duplicates,
         marked_firsts=sum(share.marked_firsts for share in shares),
         largest_step_back_us=max((share.largest_step_back_us for share in shares), default=0),
-        # Lines of one time are ordered by their values: then it doesn't matter in which order files were read.
+        # Lines of equal times are ordered by their values, so that the order of files doesn't matter.
         status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),
     )
 
 
 class _BySource(NamedTuple):
-    """Columns by source, over all chunks of its domain."""
+    """Columns with a value for each source, over all chunks of its domain."""
 
     names: list[str]
     domain: list[int]
@@ -232,7 +232,7 @@ class _BySource(NamedTuple):
         worst = np.flatnonzero(self.duplicates)
         if len(worst) > WORST_SOURCES:
             last = worst[np.lexsort((expiry_us[worst], window[worst]))[-WORST_SOURCES]]
-            # Names decide between equal needs, so none is left out that needs as much as the last.
+            # Names decide between equal needs. So all sources that need as much as the last are kept for now.
             is_as_bad = (window > window[last]) | ((window == window[last]) & (expiry_us >= expiry_us[last]))
             worst = worst[is_as_bad[worst]]
         columns = (self.receipts, self.duplicates, window, expiry_us)
@@ -264,7 +264,7 @@ def _by_source(domain_of: Sequence[int], shares: Sequence[Share]) -> _BySource:
 
 
 def _part_needs(shares: Sequence[Share], measures: Measures, half: int | None = None) -> PartNeeds:
-    """Of all duplicates of these shares, or of those in one half of the log."""
+    """The needs of all duplicates of these shares, or of those in one half of the log."""
     halves = (0, 1) if half is None else (half,)
     counts = _all([(share.in_first_half, share.in_second_half)[of] for of in halves for share in shares])
     tops_us = _all([(share.top_of_first_half_us, share.top_of_second_half_us)[of] for of in halves for share in shares])
@@ -276,12 +276,12 @@ def _part_needs(shares: Sequence[Share], measures: Measures, half: int | None = 
 
 
 def _all(columns: Sequence[Int64s]) -> Int64s:
-    """One column of several; of none, too."""
+    """The columns as one; empty for no columns."""
     return np.concatenate([np.empty(0, np.int64), *columns])
 
 
 def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> int:
-    """Bursts of all chunks. A burst that crosses a cut was counted twice, so it is subtracted once."""
+    """The bursts of all chunks. A burst that crosses a cut was counted twice, so it is subtracted once."""
     return sum(share.bursts for share in shares) - sum(
         domain_of[before.section] == domain_of[after.section]
         and after.first_duplicate_us - before.last_duplicate_us <= gap_us
@@ -290,7 +290,7 @@ def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> i
 
 
 def _peak_per_second(by_source: _BySource, shares: Sequence[Share]) -> int:
-    """The most receipts of a source in one second; where a second goes on in another chunk, the counts of both add up."""
+    """The most receipts of a source in one second; if a second goes on in another chunk, the counts of both add up."""
     if not shares:
         return 0
     source = np.concatenate([at[share.edge_source] for share, at in zip(shares, by_source.of_chunk, strict=True)])
@@ -318,7 +318,7 @@ def _cross_domain(ids: Iterable[IdCounts]) -> Counter[tuple[str, str]]:
 
 
 def missed_by(values: ValueCounts) -> Curve:
-    """What each setting misses of duplicates with these needs: exact at the largest needs, and between them at round ones."""
+    """How many duplicates with these needs each setting misses: exactly at the largest needs, and at round ones below."""
     needs = np.union1d(values.values[-_EXACT_NEEDS:], ROUND[values.most > ROUND])
     sums = np.concatenate([[0], np.cumsum(values.counts)])
     missed = values.total - sums[np.searchsorted(values.values, needs, side="right")]
@@ -326,8 +326,8 @@ def missed_by(values: ValueCounts) -> Curve:
 
 
 def missed_between(steps: Int64s, most: int) -> Curve:
-    """What `missed_by` gives, from counts between the numbers of `ROUND` and the largest need. A duplicate whose need is one
-    of them counts as missed; one that needs 0 is caught from 1 on.
+    """As `missed_by`, but from counts between the numbers of `ROUND`, and the largest need. A duplicate whose need is one of
+    these numbers counts as missed there; one that needs 0 is caught from 1 on.
     """
     filled = np.flatnonzero(steps)
     if not len(filled):

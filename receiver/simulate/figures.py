@@ -1,7 +1,7 @@
-"""What a replay shows, as plain values: the reports format them, and nothing here knows how they were counted.
+"""The figures of an analysis, as plain values: the reports format them, and nothing here knows how they were counted.
 
 Times are whole microseconds (`_us`); sizes are bytes. Needs are exact: each is the smallest setting that would have caught
-the duplicate. JSON has the fields of logs, domains, settings, findings and such by the names that they have here.
+the duplicate. In JSON, logs, domains, settings, findings and the like have these names of their fields.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from receiver.policies.interface import Limit
 Pair = tuple[int, int]
 """A window, and an expiry in microseconds."""
 Curve = tuple[tuple[int, int], ...]
-"""Settings, ascending, each with how many duplicates it misses. One between two of them misses at most what the smaller one does.
+"""Settings, ascending, each with the number of duplicates that it misses. A setting between two of them misses at most as many
+as the smaller.
 
-It begins with 0 and ends with the least that misses none; it is empty for a log without duplicates.
+A curve begins with setting 0 and ends with the least that misses none; it is empty for a log without duplicates.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class SettingFigures:
-    """One pair of the grid: a window W, an expiry E, and what the log would have seen with them."""
+    """One pair of the grid: a window W, an expiry E, and the log's figures under them."""
 
     window: int
     expiry_us: int
@@ -52,42 +53,42 @@ class LogFigures:
 
     @property
     def middle_us(self) -> int:
-        """Half way from the first receipt to the last, rounded down; 0 for a log without receipts."""
+        """The time half way from the first receipt to the last, rounded down; 0 for a log without receipts."""
         return ((self.first_received_at_us or 0) + (self.last_received_at_us or 0)) // 2
 
     @property
     def span_us(self) -> int:
-        """From the first receipt to the last."""
+        """The time from the first receipt to the last."""
         return (self.last_received_at_us or 0) - (self.first_received_at_us or 0)
 
     @property
     def delivery_us(self) -> int:
-        """The longest redelivery, but no more than the log spans: a clock of the sender's that is wrong says more."""
+        """The longest redelivery, at most the span of the log: a longer one shows a sender's clock that is wrong."""
         return min(round(self.max_delivery_secs * 1_000_000), self.span_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """What other systems' memories need, without a margin, so that they miss no duplicate."""
+    """The least sizes with which other systems' memories miss no duplicate, without a margin."""
 
     artemis_id_cache_size: int = 0
-    """The least size of a ring of ids: the most new ids since the first receipt of an id, with that one, up to a repeat."""
+    """The least size of a ring of ids: the most new ids from the first receipt of an id, itself included, to a repeat."""
     lru_size: int = 0
-    """The least size of a memory of the ids used last, where a repeat is a use: the most different ids since the newest
-    receipt of an id, with that one, up to a repeat."""
+    """The least size of an LRU memory of ids, for which a repeat is a use: the most different ids from the newest receipt of an
+    id, itself included, to a repeat."""
     ttl_us: int = 0
     """The longest time from the first receipt of an id to a repeat."""
     sources: int = 0
-    """How many sources a memory holds that has one number of each."""
+    """The number of sources, for a memory that has one number for each."""
 
     @classmethod
     def largest(cls, parts: Iterable[Elsewhere | None]) -> Elsewhere | None:
-        """As much as any of these needs; None where none needs anything."""
+        """The largest of each need; None if there are none."""
         needs = [astuple(part) for part in parts if part]
         return cls(*map(max, zip(*needs, strict=True))) if needs else None
 
     def of(self, limit: Limit) -> int:
-        """What a memory needs that is limited in this way: ids, microseconds or sources."""
+        """The need of a memory with this kind of limit: ids, microseconds or sources."""
         match limit:
             case Limit.ACCEPTED:
                 return self.artemis_id_cache_size
@@ -105,11 +106,11 @@ class DomainFigures:
     receipts: int
     duplicates: int = 0
     sources: int = 0
-    """Sources of receipts without an id included."""
+    """The number of sources, including those of receipts without an id."""
     window_need: int = 0
     """The least W that, without the time tier, misses no more of its duplicates than allowed."""
     expiry_need_us: int = 0
-    """The least E that does so without a window."""
+    """The least E that, without a window, misses no more of its duplicates than allowed."""
     elsewhere: Elsewhere | None = None
     """None without duplicates."""
     settings: tuple[SettingFigures, ...] = ()
@@ -117,7 +118,7 @@ class DomainFigures:
 
 @dataclass(frozen=True, slots=True)
 class SourceFigures:
-    """One source of one domain, its worst duplicate and its share of the log."""
+    """One source of one domain: its needs, and its share of the log."""
 
     domain: str
     source: str
@@ -136,7 +137,7 @@ class SourceFigures:
 
 @dataclass(frozen=True, slots=True)
 class HeadroomFigures:
-    """How close the caught duplicates came to being missed, for the recommended setting."""
+    """How nearly the recommended setting missed the duplicates that it catches."""
 
     caught_by_source: int
     """Duplicates whose id a source's queue still held."""
@@ -158,10 +159,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something true of this log that a person should know before choosing; `text` holds its figures."""
+    """A fact about this log that a person should know before choosing; `text` holds its figures."""
 
     id: str
-    """A fixed word, such as `crosses-connections`; programs may look for it."""
+    """A fixed name, such as `crosses-connections`, for programs."""
     text: str
 
 
@@ -182,16 +183,16 @@ MEANINGS = {
     Kind.KEEP: "what is set today, raised where the log needs more",
     Kind.PRESENT: "what is set today",
 }
-"""What a setting of each kind does; those that go by the log do it with the margin."""
+"""What a setting of each kind does. Kinds that are sized by the log do it with the margin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A way of choosing put to the test: settings chosen by each half of a log, and replayed on the other half."""
+    """A test of a way of choosing: it chooses by each half of a log, and the setting is replayed on the other half."""
 
     duplicates: int
     missed: int
-    """Of the other half's duplicates, both ways added up."""
+    """The other half's duplicates that were missed, both ways added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,16 +219,16 @@ class Grade(StrEnum):
 class Evidence:
     grade: Grade
     bursts: int
-    """Groups of duplicates of one domain that came close together: each stands for one disturbance."""
+    """Groups of duplicates of one domain that came close together. Each group counts as one disturbance."""
     window_need: int
     """The least W that, without the time tier, misses no more duplicates than allowed."""
     expiry_need_us: int
-    """The least E that does so without a window."""
+    """The least E that, without a window, misses no more duplicates than allowed."""
     span_us: int
 
 
 class Move(StrEnum):
-    """What the advice does to W, or to E, as it is set today."""
+    """What the advice does to today's W, or to today's E."""
 
     KEEP = "keep"
     RAISE = "raise"
@@ -246,14 +247,14 @@ class Recommendation:
 
     sized: SizedSetting
     present: Pair
-    """What is set today."""
+    """Today's setting."""
     margin: float
     why: str
-    """What the log needs, and how the setting goes by it."""
+    """What the log needs, and how the setting follows from it."""
     risk: str = ""
-    """What the budget costs; empty where it allows to keep what is set."""
+    """What may get through because of the budget; empty if today's setting fits the budget."""
     caveat: str = ""
-    """Which KEY to take first, where this one doesn't count many of the repeats; else empty."""
+    """Which KEY to try first, if this one hides many repeats; else empty."""
 
     @property
     def setting(self) -> SettingFigures:
@@ -281,7 +282,7 @@ class Analysis:
     """Everything that the table, the JSON and the report show."""
 
     key: str
-    """The domain KEY the log was replayed under."""
+    """The domain KEY under which the log was replayed."""
     log: LogFigures
     settings: tuple[SettingFigures, ...]
     """Sums over the domains, ordered by window, then expiry."""
@@ -292,16 +293,16 @@ class Analysis:
     """One of each `Kind`, in their order."""
     evidence: Evidence
     elsewhere: Elsewhere | None
-    """What the neediest domain needs; None for a log without duplicates."""
+    """The largest needs of any domain; None for a log without duplicates."""
     peak_per_second: int
-    """The most receipts with an id that one source has in one second of the clock."""
+    """The most receipts with an id from one source in one second of the clock."""
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
     """The sources that need most, worst first; not all of them."""
     missed_by_window: Curve
-    """What a window alone misses (E = 0)."""
+    """How many duplicates each window alone misses (E = 0)."""
     missed_by_expiry_us: Curve
-    """What an expiry alone misses (W = 0)."""
+    """How many duplicates each expiry alone misses (W = 0)."""
     headroom: HeadroomFigures
     timeline: Timeline | None
     """None for a log without receipts."""

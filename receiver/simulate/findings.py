@@ -1,4 +1,4 @@
-"""Findings in words: what is true of a log that a person should know before choosing, each with its figures."""
+"""Findings in words: facts about a log that a person should know before choosing, each with its figures."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from receiver.simulate.figures import Evidence, Recommendation, SizedSetting
 
 _FAR_ABOVE = 10
-"""How many times as much as others a source must need to be named."""
+"""A source is named if it needs this many times as much as others."""
 _LEAST_ENDED_PERCENT = 1
-"""The share of the remembered ids, below which it isn't worth a word that their sources have ended."""
+"""Ended sources are only mentioned if they keep at least this share of the remembered ids."""
 _ENOUGH_TO_DOUBT = 100
-"""How many checked receipts a log must have to be doubted: a shorter one may look odd by chance."""
+"""How many checked receipts a log must have to be doubted: a shorter log may look odd by chance."""
 _REPEATS_PER_ID = 100
-"""From so many on, the id says hardly anything of the message."""
+"""From this many repeats per id on, ids hardly distinguish messages."""
 _WAYS_TO_WRITE = re.compile(r"queue://|/queues?/|jms\.queue\.|\s")
-"""What one log writes before a queue's name, and another may leave out; they may differ in case, too."""
+"""Prefixes of a queue's name that some logs write and others don't. Names may also differ in case."""
 _MINUTE_US = 60 * SECOND_US
 _YEAR_2000_US = 946_684_800 * SECOND_US
-"""Earlier times are in another unit, or count from something else than the epoch."""
+"""Earlier times are in another unit, or don't count from the epoch."""
 
 
 class Known(NamedTuple):
-    """All that findings are drawn from."""
+    """The figures from which findings are drawn."""
 
     facts: Facts
     recommendation: Recommendation
@@ -54,7 +54,7 @@ class Known(NamedTuple):
 
 
 def _before_lowering(known: Known) -> str:
-    """Goes on with a sentence that asks for more logs."""
+    """The end of a sentence that asks for more logs."""
     return " before you lower what is set today" if known.recommendation.lowers else " to learn more"
 
 
@@ -93,7 +93,7 @@ def _one_id(known: Known) -> str:
 
 
 def _ids_anew(known: Known) -> str:
-    # Between the two receipts of its first id, such a source sends all others.
+    # Such a source sends all its other ids between the two receipts of its first id.
     sources = (each for each in known.facts.sources if each.window_need == each.receipts - each.duplicates)
     worst = next((each for each in sources if each.duplicates >= _ENOUGH_TO_DOUBT), None)
     if worst is None or known.facts.log.duplicates >= known.facts.firsts:
@@ -173,7 +173,7 @@ def _counts_lacking(known: Known) -> str:
     log, said = known.facts.log, []
     for name, here, noun in (("rx", log.receipts, "receipt"), ("rDupsDet", log.duplicates, "duplicate")):
         counted = [line.values[name] for line in known.facts.status_lines if name in line.values]
-        # Counts that fall are of several correlators, or of one that was started again.
+        # If counts fall, they are from several correlators, or from one that was restarted.
         if counted and counted == sorted(counted) and counted[-1] - counted[0] > here:
             said.append(f"{name} rose by {counted[-1] - counted[0]:,.0f}, and the log has {count(here, noun)}")
     if not said:
@@ -225,7 +225,7 @@ def _crosses_connections(known: Known) -> str:
         return ""
     (before, after), most = max(cross_domain.items(), key=lambda item: (item[1], item[0]))
     most_often = ""
-    if before != after:  # else it was by receivers of one connection
+    if before != after:  # otherwise the receivers shared a connection
         most_often = f" (most often first over '{before}', then over '{after}': {most:,})"
     return (
         f"Receipts that repeat an id of the same queue, but over another connection or receiver: {cross_domain.total():,}. The "
@@ -279,7 +279,7 @@ def _demanding_sources(known: Known) -> str:
     if not needs.total:
         return ""
     median = needs.at((needs.total - 1) // 2)
-    bound = _FAR_ABOVE * max(median, _FAR_ABOVE)  # tens of ids cost nothing worth a word
+    bound = _FAR_ABOVE * max(median, _FAR_ABOVE)  # tens of ids cost next to nothing
     far = int(needs.counts[needs.values > bound].sum())
     if not far:
         return ""
@@ -310,7 +310,7 @@ def _ended_sources(known: Known) -> str:
     facts, setting = known.facts, known.recommendation.setting
     ended = facts.ended_sources
     most_kept = int((ended.counts * np.minimum(ended.values, setting.window)).sum())
-    kept = min(most_kept, setting.peak_ids)  # repeats are counted too, and an id may be in several queues
+    kept = min(most_kept, setting.peak_ids)  # `most_kept` counts repeats too, and an id may be in several queues
     if not kept or 100 * kept < _LEAST_ENDED_PERCENT * setting.peak_ids:
         return ""
     return (
@@ -336,7 +336,7 @@ def _few_bursts(known: Known) -> str:
     bursts = known.evidence.bursts
     if not 0 < bursts < STRONG_BURSTS:
         return ""
-    # Of n + 1 bursts that are alike, the last is the largest as often as any other.
+    # Of n + 1 bursts that are alike, each is equally likely to be the largest, the last one too.
     largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
     return (
         f"The duplicates came in {count(bursts, 'burst')}. If bursts are alike, the next one exceeds {largest} with a chance "
@@ -359,7 +359,7 @@ def _halves_disagree(known: Known) -> str:
 def _short_window(known: Known) -> str:
     facts, setting = known.facts, known.recommendation.setting
     delivery_us, peak = facts.log.delivery_us, facts.peak_per_second
-    # Too short: at the peak rate the window is full sooner than the longest redelivery takes. Cross-multiplied, to be exact.
+    # W is too short if the peak rate fills it sooner than the longest redelivery takes. Cross-multiplied, to be exact.
     if not setting.window or not peak or setting.window * SECOND_US >= delivery_us * peak:
         return ""
     way_out = f"So W alone may miss a redelivery at the peak. E covers it: keep E at {duration(delivery_us)} or more."
@@ -453,7 +453,7 @@ _DOUBTS: dict[str, Callable[[Known], str]] = {
     "no-duplicates": _without_duplicates,
 }
 DOUBTS = frozenset(_DOUBTS)
-"""The findings that ask whether this is the log that was meant. Reports show them beside the decision."""
+"""The findings that ask whether this is the right log. Reports show them beside the decision."""
 _FINDERS = _DOUBTS | {
     "crosses-connections": _crosses_connections,
     "missing-parts": _missing_parts,
@@ -471,7 +471,7 @@ _FINDERS = _DOUBTS | {
     "unchecked": _without_ids,
     "status-lines": _status_lines,
 }
-"""What is said under each fixed word; empty where it isn't so. Most important first."""
+"""By fixed name, a function that writes the finding's text, or empty text if it doesn't apply. Most important first."""
 
 
 def findings_of(known: Known) -> tuple[Finding, ...]:

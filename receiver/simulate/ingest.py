@@ -1,4 +1,4 @@
-"""From batches of a log to whole columns of numbers: the form in which a log is replayed.
+"""Turns batches of a log into whole columns of numbers, the form in which a log is replayed.
 
 A receipt takes about twenty bytes here, and each distinct id its text once.
 """
@@ -55,8 +55,8 @@ class Receipts:
 def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     """Read a log to its end.
 
-    `LogFormatError` for a KEY that needs a column which the whole log lacks, and for more receipts than can be numbered:
-    before the first is read, where the files say how many they hold.
+    `LogFormatError` for a KEY that needs a column which the whole log lacks, and for more receipts than can be numbered. If
+    the files say how many they hold, this is raised before the first receipt is read.
     """
     check_numbered(batches.known_receipts, "receipts")
     ids, sources, channels = numbering.TextNumbers(), numbering.Texts(), numbering.Channels()
@@ -78,7 +78,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
             columns["id_number"].append(ids.number(numbering.plain_text(batch.unique_message_id)))
             columns["source_number"].append(sources.column(batch.message_source_id, len(batch)))
             columns["channel_number"].append(channels.column(batch))
-            # What a batch lacks is broadcast, which takes no memory.
+            # A missing column is broadcast, which takes no memory.
             columns["redelivered"].append(np.broadcast_to(np.False_, len(batch)) if flags is None else flags)
             none = np.broadcast_to(np.uint64(0), len(batch))
             columns["digest_hash"].append(none if digests is None else numbering.digest_hashes(digests))
@@ -89,7 +89,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     domains: numbering.Names[str] = numbering.Names()
     of_channel = np.array([domains.number(key.name(channel)) for channel in channels.names], np.int32)
     return Receipts(
-        # Taken out one by one: a column's parts are not kept beside it.
+        # Popped one by one, so that the parts of a column are freed before the next is made.
         **{name: np.concatenate(columns.pop(name)) for name in list(columns)},
         ids=ids,
         sources=sources.names,
@@ -103,7 +103,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
 
 
 def _read_ahead(batches: Iterator[LogBatch]) -> Generator[LogBatch, None, None]:
-    """Batches, each read while the one before is worked on: Arrow and Numba both release Python's lock."""
+    """The batches, each read while the one before is worked on: Arrow and Numba both release the GIL."""
     coming: SimpleQueue[LogBatch | BaseException | None] = SimpleQueue()
     wanted, stopped = Semaphore(), Event()
 
@@ -118,7 +118,7 @@ def _read_ahead(batches: Iterator[LogBatch]) -> Generator[LogBatch, None, None]:
             if batch is None:
                 return
 
-    # A daemon, as a pool's threads are not: one that waits for standard input must not hold up an interrupt.
+    # A daemon thread, unlike a pool's: a thread that waits for standard input must not hold up an interrupt.
     reader = Thread(target=read, daemon=True)
     reader.start()
     try:

@@ -2,24 +2,24 @@
 
 It follows the rules of `receiver.detector` and gives its verdicts. Four facts let one replay answer for all expiries:
 
-*A queue is a stretch of its source's receipts.* Entries leave a source's queue in the order they came, or because a newer
-receipt of the same id replaced them, and which receipts those are is known beforehand. So a *mark* on the oldest receipt
-that may still hold its entry, and a length, are all there is to a queue. The mark moves on through the source's slab.
+*A queue is a range of its source's receipts.* Entries leave a source's queue in the order they came, or because a newer
+receipt of the same id replaced them. Which receipts are replaced is known beforehand. So a queue is represented by its length
+and a *mark* on the oldest receipt that may still hold its entry. The mark moves on through the source's slab.
 
-*Spilling does not depend on E.* Nor does the clock, the newest entry that ever left a queue. An id that is in no queue any
-more is remembered while clock - time(its newest receipt) <= E. So a duplicate that the first tier misses *needs* an expiry
-of clock - time(earlier receipt), and is caught by each E of at least that much.
+*Spilling does not depend on E.* An entry spills when it leaves a queue. Nor does the clock depend on E: it is the newest entry
+that ever spilled. An id that is in no queue any more is remembered while clock - time(its newest receipt) <= E. So a duplicate
+that the first tier misses *needs* an expiry of clock - time(earlier receipt), and each E of at least that much catches it.
 
-*Forgotten is a prefix.* Receipts are in order of time, so those too old for the time queue of E are the rows before a
-certain row, its *limit*, which only ever moves on. The ids remembered under E are those in queues and those spilled whose newest
-receipt is not before the limit.
+*Forgotten receipts are a prefix.* Receipts are in order of time, so those too old for the time queue of E are the rows before
+a certain row, the *limit* of E, which only ever moves on. The ids remembered under E are those in queues, and those spilled
+whose newest receipt isn't before the limit.
 
-*A limit may lag.* Then too many ids count as remembered, never too few; while even they are not more than the peak so
-far, the peak stands. The difference is the *room* of E. Limits move on only when room runs out, over all the rows passed
-at once, and so one comparison per receipt and E remains: is the id that spills before the limit?
+*A limit may lag.* Then too many ids count as remembered, never too few. While even this count isn't above the peak so far,
+the peak stands. The difference is the *room* of E. Limits move on only when room runs out, past many rows at once. So only one
+comparison per receipt and E remains: is the id that spills before the limit?
 
-Related to the single pass of Mattson et al. (1970) for all sizes of an LRU cache, which knows no time. There is a replay for
-each window because a single pass for all windows would make the peaks expensive to count.
+The kernel is related to the single pass of Mattson et al. (1970) for all sizes of an LRU cache, which has no time. Each window
+has a replay of its own, because a single pass for all windows would make counting the peaks expensive.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class WindowCounts(NamedTuple):
     """How many duplicates each expiry catches."""
     peak_ids: Int64s
     needs_us: Int64s
-    """By duplicate: the smallest E that catches it, above 0, or -1 where the first tier does; empty unless asked."""
+    """For each duplicate: the smallest E that catches it, above 0, or -1 if the first tier catches it; empty unless asked."""
 
 
-# The steps are inlined by force: a call would count references to each array, which costs more than the step.
+# The steps are forced inline: a call would count references to each array, which costs more than the step.
 @compiled(forceinline=True)
 def _searched(times: Int64s, start: int, end: int, time: int) -> int:
-    """The first row from `start` on whose time isn't before `time`, at most `end`; near rows are found fastest."""
+    """The first row from `start` on whose time isn't before `time`, at most `end`. Near rows are found fastest."""
     stride = 1
     probe = start
     while probe < end and times[probe] < time:
@@ -81,7 +81,7 @@ def _searched(times: Int64s, start: int, end: int, time: int) -> int:
 
 @compiled(forceinline=True)
 def _first_not_before(times: Int64s, sparse_times: Int64s, start: int, end: int, time: int) -> int:
-    """`_searched`, in every 32nd time first, then in the 32 between: fewer cache misses."""
+    """As `_searched`, but searches every 32nd time first, then the 32 between: this has fewer cache misses."""
     near = _searched(sparse_times, start // _SPARSE, end // _SPARSE, time)
     return _searched(times, max(start, _SPARSE * (near - 1)), end, time)
 
@@ -104,7 +104,7 @@ def _remove(rows: Int64s, row: int) -> None:
 
 @compiled(forceinline=True)
 def _count(rows: Int64s, start: int, end: int) -> int:
-    """How many rows of the set are from `start` on and before `end`."""
+    """The number of rows of the set from `start` to before `end`."""
     first, last = start >> 6, end >> 6
     count = ones(rows[last] & ((1 << (end & 63)) - 1)) - ones(rows[first] & ((1 << (start & 63)) - 1))
     for word in range(first, last):
@@ -114,12 +114,12 @@ def _count(rows: Int64s, start: int, end: int) -> int:
 
 @compiled(forceinline=True)
 def _take_oldest(row: int, queue: int, mark: Int32s, replaced_by: Int32s, slab_row: Int32s) -> int:
-    """The row of the oldest entry of a queue, which it leaves."""
+    """Remove the oldest entry of a queue, and return its row."""
     oldest = mark[queue]
     while replaced_by[oldest] <= row:
         oldest += 1
     mark[queue] = oldest + 1
-    prefetch(replaced_by, oldest + _AHEAD)  # the processor foresees few stretches by itself, and each queue has its own
+    prefetch(replaced_by, oldest + _AHEAD)  # the processor prefetches few streams by itself, and each queue is one
     prefetch(slab_row, oldest + _AHEAD)
     return int(slab_row[oldest])
 
@@ -144,7 +144,7 @@ def _give_room(recalled: int, limit: Int32s, room: Int32s) -> None:
 
 @compiled(forceinline=True)
 def _take_room(spilled: int, in_queues: int, limit: Int32s, room: Int32s) -> bool:
-    """Count the id spilled under each E that doesn't forget it at once. -> whether room is short under any."""
+    """Count the spilled id under each E that doesn't forget it at once. Returns whether room is short under any E."""
     least = np.int32(in_queues)
     for e in range(len(room)):  # of 32 bits and without a branch, for wide vector instructions
         left = np.int32(room[e] - np.int32(np.int32(spilled) >= limit[e]))
@@ -155,7 +155,7 @@ def _take_room(spilled: int, in_queues: int, limit: Int32s, room: Int32s) -> boo
 
 @compiled(forceinline=True)
 def _is_any_due(clock_us: int, in_queues: int, due_us: Int64s, room: Int32s) -> bool:
-    """Whether forgetting would give room under any E that is short of it."""
+    """Whether forgetting would give room under any E that has none."""
     is_due = np.int32(0)
     for e in range(len(room)):
         is_due |= np.int32(room[e] < np.int32(in_queues)) & np.int32(due_us[e] < clock_us)
@@ -174,7 +174,7 @@ def _move_limits(
     due_us: Int64s,
     room: Int32s,
 ) -> None:
-    """Forget what is too old, under each E that has no room."""
+    """Forget ids that are too old, under each E that has no room."""
     if clock == _NOTHING or not _is_any_due(times[clock], in_queues, due_us, room):
         return
     for e in range(len(room)):
@@ -202,7 +202,7 @@ def _note_need(need_us: int, duplicate: int, expiries_us: Int64s, needing: Int64
 
 @compiled(forceinline=True)
 def _limits(times: Int64s, expiries_us: Int64s, spilled: Int64s, start: int) -> tuple[Int32s, Int64s, Int32s, Int32s]:
-    """Limits, the clocks after which they move, room and peaks before row `start`, where no id was counted yet."""
+    """Limits, the clocks after which they move, room and peaks, as of row `start`, before any id is counted."""
     limit = np.zeros(len(expiries_us), np.int32)
     due_us = np.full(len(expiries_us), np.iinfo(np.int64).max)
     room = np.zeros(len(expiries_us), np.int32)
@@ -227,22 +227,22 @@ def _replay(
     needs_us: Int64s,
 ) -> None:
     """Replay a domain under one window, into one row of each result."""
-    # Arrays within a tuple are slow to reach.
+    # Numba is slow to reach arrays within a tuple.
     times, source, earlier, replaced = rows.received_at_us, rows.source, rows.earlier, rows.replaced
     several, slab_row, replaced_by = rows.several, rows.slab_row, rows.replaced_by
     mark = rows.slab_start.astype(np.int32)
     length = np.zeros(len(mark), np.int32)
-    held = np.zeros(rows.several_ids, np.int32)  # of each id of several sources: how many queues hold it
-    newest = np.zeros(rows.several_ids, np.int32)  # and its newest receipt
+    held = np.zeros(rows.several_ids, np.int32)  # for each id of several sources, how many queues hold it
+    newest = np.zeros(rows.several_ids, np.int32)  # for each id of several sources, its newest receipt
     spilled = np.zeros(len(times) // 64 + 1, np.int64)  # set of the newest receipts of ids that are in no queue
     in_queues = 0  # distinct ids
     clock = _NOTHING
     duplicates = 0
     needing = np.zeros(len(expiries_us) + 1, np.int64)  # duplicates, by the first E that catches them
-    for counting in (False, True):  # what comes before the counted rows is replayed for the queues alone
+    for counting in (False, True):  # rows before the counted ones are replayed only for the state of the queues
         start, end = (counted_from, len(times)) if counting else (0, counted_from)
         asked_us = expiries_us if counting else expiries_us[:0]
-        # Room is for ids that queues may hold before a peak may be passed.
+        # Room is how many ids queues may hold before a peak may be exceeded.
         limit, due_us, room, peaks = _limits(times, asked_us, spilled, start)
         needing[:] = 0
         for row in range(start, end):
@@ -288,8 +288,8 @@ def replay_windows(
 ) -> list[WindowCounts]:
     """Replay one domain under each window, with its own expiries.
 
-    The rows before `counted_from` are replayed for the state that they leave, and not counted. Uses all processors
-    unless `threads` says how many.
+    The rows before `counted_from` are replayed for the state that they leave, but not counted. Uses `threads` threads, by
+    default one for each processor.
     """
 
     def replay(each: WindowAsked) -> WindowCounts:
@@ -306,5 +306,5 @@ def replay_windows(
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
     if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         return list(map(replay, asked))
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # the kernel runs without Python's lock
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # the kernel runs without the GIL
         return list(pool.map(replay, asked))

@@ -1,8 +1,8 @@
-"""Numbers for what a log names: its ids, sources and channels; and checks of its columns as they are read.
+"""Numbers the ids, sources and channels of a log, and checks its columns as they are read.
 
-Numbers for ids are exact: equal texts get equal numbers, different texts never do. A 64-bit hash gives the slot in the
-table and the bytes of the id's first receipt decide, so nothing rests on hashes being unequal. The hash is seeded anew in
-every process: no log can be made to collide.
+Numbers for ids are exact: equal texts get equal numbers, different texts get different ones. A 64-bit hash gives the slot in
+the hash table, but the bytes are compared, so equal hashes do no harm. Every process has its own seed for the hash, so that
+nobody can make a log that collides.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from receiver.simulate.compiled import Int32s, Int64s, check_numbered, compiled,
 if TYPE_CHECKING:
     from receiver.logs import LogBatch
 
-# An entry of the table: the upper half of a text's hash, and its number plus 1. The hash's uppermost bits are the slot to
-# begin at, so the entries of a table that has become too short say themselves where they belong in a longer one.
+# An entry of the table: the upper half of a text's hash, and its number plus 1. The hash's uppermost bits are the slot where
+# the search begins, so that entries can be moved to a longer table without their texts.
 _HASH_BITS = np.uint64(0xFFFFFFFF_00000000)
 _NUMBER_BITS = np.uint64(0x00000000_FFFFFFFF)
 _FREE = np.uint64(0)
 _LEAST_BITS = 12
-# So many rows ahead, a row's slot is sent for. It mostly isn't in the processor's cache, and takes as long to come as these
-# rows take to number.
+# How many rows ahead a row's slot is prefetched. It mostly isn't in the processor's cache, and takes as long to come as
+# numbering these rows.
 _AHEAD = 32
 _MANY_BYTES = 1 << 30
 _STRETCH = 1 << 17
@@ -49,7 +49,7 @@ def _mixed(hash_: np.uint64, word: np.uint64) -> np.uint64:
 
 @compiled(inline="always")
 def word_at(data: _Bytes, at: int, size_bytes: int) -> np.uint64:
-    """Up to 8 bytes as a number, the lowest first."""
+    """Up to 8 bytes as a little-endian number."""
     word = np.uint64(0)
     for i in range(size_bytes):
         word |= np.uint64(data[at + i]) << np.uint64(8 * i)
@@ -88,7 +88,7 @@ def _same(  # noqa: PLR0917 - compiled functions take no names
 
 @compiled()
 def _rebuild(entries: _Words, slots: _Words, shift: np.uint64) -> None:
-    """Enter all entries of a table into a longer one. Both are in order of the hashes, so both are gone through in order."""
+    """Copy all entries of a table into a longer one. Both are in order of the hashes, so both are passed through in order."""
     last = np.uint64(len(slots) - 1)
     for entry in entries:
         if entry != _FREE:
@@ -154,7 +154,7 @@ class TextNumbers:
         self._stored = np.empty(0, np.uint8)
 
     def number(self, texts: pa.Array) -> Int32s:
-        """The numbers of a `string` array without nulls; `LogFormatError` where they may be too many."""
+        """The numbers of a `string` array without nulls; `LogFormatError` if there may be too many."""
         check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
         offsets, data = text_buffers(texts)
         self._make_room(len(texts), int(offsets[-1] - offsets[0]))
@@ -167,7 +167,7 @@ class TextNumbers:
         return numbers
 
     def stretches(self, numbers: Int32s) -> Iterator[slice]:
-        """All of these numbers in turn, each time bounded in how many and, but for a single one, in the bytes of their texts."""
+        """Slices that cover these numbers in turn. Each is bounded in length and, unless it has one number, in bytes of text."""
         for start in range(0, len(numbers), _STRETCH):
             some = numbers[start : start + _STRETCH]
             ends = np.cumsum(self._ends[some + 1] - self._ends[some])
@@ -179,7 +179,7 @@ class TextNumbers:
                 at = following
 
     def texts(self, numbers: Int32s) -> pa.Array:
-        """The `string` array of numbers that were given out."""
+        """The texts of these numbers, as a `string` array."""
         stored = pa.LargeStringArray.from_buffers(
             self.count, pa.py_buffer(self._ends[: self.count + 1]), pa.py_buffer(self._stored)
         )
@@ -195,14 +195,14 @@ class TextNumbers:
 
 
 def _shift(slots: _Words) -> np.uint64:
-    """How far a hash is shifted for its slot in a table, whose length is a power of 2."""
+    """How far to shift a hash to get its slot in a table, whose length is a power of 2."""
     return np.uint64(65 - len(slots).bit_length())
 
 
 def _grown(column: npt.NDArray[Any], least: int) -> npt.NDArray[Any]:
     if len(column) >= least:
         return column
-    # Memory is taken only when written to, and copying costs time: grow by much while small.
+    # Memory is only used once it is written to, and copying costs time: so grow by more while small.
     times = 4 if column.nbytes < _MANY_BYTES else 2
     longer = np.empty(max(least, times * len(column)), column.dtype)
     longer[: len(column)] = column
@@ -234,7 +234,7 @@ class Texts(Names[str]):
     """Names that stand in a text column."""
 
     def column(self, texts: pa.Array | None, rows: int) -> Int32s:
-        """The number of each row; a column that isn't there is empty text throughout."""
+        """The number of each row's text; a missing column counts as empty texts."""
         if texts is None:
             return np.full(rows, self.number(""), np.int32)
         if not pa.types.is_dictionary(texts.type):
@@ -263,7 +263,7 @@ class Channels(Names[Channel]):
             tuples += part
         different, index = distinct(tuples)
         row = np.empty(len(different), np.int64)
-        row[index] = np.arange(len(batch))  # one of those that have the tuple, whichever
+        row[index] = np.arange(len(batch))  # any one of the rows with the tuple
         named = [[texts.names[number] for number in part[row]] for texts, part in zip(self._parts, parts, strict=True)]
         return np.array([self.number(Channel(*names)) for names in zip(*named, strict=True)], np.int32)[index]
 
@@ -271,7 +271,7 @@ class Channels(Names[Channel]):
 def distinct(
     numbers: Int32s | Int64s,
 ) -> tuple[Int64s, Int32s]:
-    """The different numbers (from 0 up) in ascending order, and per row the index of its number among them."""
+    """The different numbers (from 0 up) in ascending order, and for each row the index of its number among them."""
     if int(numbers.max(initial=0)) > _MANY:
         ascending, inverse = np.unique(numbers, return_inverse=True)
         return ascending.astype(np.int64), inverse.astype(np.int32)
@@ -282,12 +282,12 @@ def distinct(
 
 
 def plain_text(texts: pa.Array) -> pa.Array:
-    """A text column as `string`."""
+    """A text column as a `string` array."""
     return texts.cast(pa.string()) if pa.types.is_dictionary(texts.type) else texts
 
 
 def digest_hashes(digests: pa.Array) -> _Words:
-    """A hash per digest, the same in every process; 0 where the digest is missing."""
+    """A hash of each digest, equal in every process; 0 for a missing digest."""
     hashes = np.zeros(len(digests), np.uint64)
     offsets, data = text_buffers(plain_text(digests))
     hash_texts(offsets, data, _DIGEST_SEED, hashes)

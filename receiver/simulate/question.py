@@ -1,4 +1,4 @@
-"""What is asked of a log: its domains, the grid of settings, what is set at present; and how they are read from text."""
+"""The question to a log: its domains, the grid of settings, the present setting; and how to read these from text."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _PRESENT_HINT = "write W,E, such as 2000,120"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What an analysis is asked; `SettingsError` for what can't be answered."""
+    """The question to an analysis; `SettingsError` if it can't be answered."""
 
     key: str
     """The KEY of the domains."""
     windows: list[int] | None = None
-    """The windows of the grid. This list and that of the expiries are chosen from the log where they are None."""
+    """The windows of the grid. If this list, or that of the expiries, is None, it is chosen from the log."""
     expiries_us: list[int] | None = None
     settings: SimulateSettings = field(default_factory=SimulateSettings)
     present: Pair = field(default_factory=lambda: ReceiverSettings().sizes)
-    """What is set at present."""
+    """The present setting."""
 
     def __post_init__(self) -> None:
         domain_key(self.key)
@@ -43,24 +43,24 @@ class Question:
 
     @property
     def single(self) -> Pair | None:
-        """The pair that is asked about, where it is one; 0 with 0 is none."""
+        """The pair that is asked about, if the grid has a single one. 0 with 0 doesn't count."""
         pairs = [pair for pair in product(self.windows or (), self.expiries_us or ()) if pair != (0, 0)]
         return pairs[0] if len(pairs) == 1 else None
 
 
 def parse_windows(values: Sequence[object] | str, name: str = "--window") -> list[int]:
-    """Windows as whole numbers, ascending, without repeats, of numbers or a LIST. `name` is what errors call it."""
+    """Windows as whole numbers, ascending, without repeats, from numbers or a LIST. Errors name the option `name`."""
     return sorted({int(value.to_integral_value()) for value in _values(name, values, _WINDOWS_HINT)})
 
 
 def parse_expiries_us(values: Sequence[object] | str, name: str = "--expiry") -> list[int]:
-    """Expiries, in seconds, as whole microseconds: as `parse_windows` gives windows."""
+    """Expiries in whole microseconds, from seconds, otherwise like `parse_windows`."""
     numbers = _values(name, values, _EXPIRIES_HINT, significant_digits=3)
     return sorted({int((number * 1_000_000).to_integral_value()) for number in numbers})
 
 
 def parse_present(text: str) -> tuple[int, int]:
-    """`W,E`, the setting that is in use: the window, and the expiry in seconds as whole microseconds."""
+    """The setting in use, from `W,E`: the window, and the expiry in whole microseconds (E is in seconds)."""
     values = text.split(",")
     if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
         raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
@@ -76,7 +76,7 @@ _BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*(|k|M|G|
 
 
 def parse_budget_bytes(text: str) -> int:
-    """A size such as `500MB`, `2GB`, `1.5 GiB` or `1e9`, in bytes."""
+    """The bytes of a size such as `500MB`, `2GB`, `1.5 GiB` or `1e9`."""
     match = _BUDGET.fullmatch(text)
     if match is not None:
         number, prefix, binary = match.groups()
@@ -126,14 +126,14 @@ def _range(option: str, text: str, hint: str, significant_digits: int | None) ->
     if count != count.to_integral_value() or not 2 <= count <= MAX_SETTINGS:  # noqa: PLR2004
         raise SettingsError(f"{option}: the range {text!r} needs a whole COUNT from 2 to {MAX_SETTINGS:,}")
     spaced = [Decimal(float(value)) for value in np.geomspace(float(first), float(last), int(count))]
-    spaced[0], spaced[-1] = first, last  # exactly as they were written, which a power of a float needn't be
+    spaced[0], spaced[-1] = first, last  # exactly as written; powers of floats are inexact
     if significant_digits is not None:
         spaced = [Decimal(f"{value:.{significant_digits - 1}e}") for value in spaced]
     return spaced
 
 
 def check_grid(windows: list[int], expiries_us: list[int]) -> None:
-    """Refuse a grid that can't be replayed. Inside a larger grid, whoever replays leaves out the pair 0, 0."""
+    """Refuse a grid that can't be replayed. In a larger grid, the replay itself leaves out the pair 0, 0."""
     settings = len(windows) * len(expiries_us)
     if settings > MAX_SETTINGS:
         raise SettingsError(

@@ -1,10 +1,10 @@
-"""Which of the settings that were sized to take, one of each `Kind`: what each costs, and why.
+"""Recommends one of the sized settings, of which there is one for each `Kind`: what each costs, and why.
 
-What is set today is kept, and raised where the log asks for more, because ids are cheap and a missed duplicate isn't. It is
-lowered only where memory is short: then the safest kind that fits the budget is taken.
+Today's setting is kept, and raised where the log asks for more, because ids are cheap and a missed duplicate isn't. It is
+lowered only if memory is short: then the safest kind that fits the budget is taken.
 
-A way of choosing is put to the test on the log itself: what it chooses by the duplicates of one half is replayed against
-those of the other.
+Each way of choosing is tested on the log itself: its choice by the duplicates of one half is replayed against those of the
+other.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 LEAST_EXPIRY_US = 1_000_000
 STRONG_BURSTS, FAIR_BURSTS = 30, 10
 STRONG_SPANS = 10
-"""How many times as long as the longest repeat a log must be."""
+"""For strong evidence, a log must be this many times as long as its longest repeat."""
 _BY_THE_LOG = (Kind.BOTH, Kind.WINDOW, Kind.LEAN)
 _SAFEST_FIRST = (Kind.KEEP, *_BY_THE_LOG)
 """The first whose memory is within the budget is recommended."""
@@ -49,44 +49,44 @@ _BY_KIND = {
 }
 """Why a setting is recommended."""
 _CROSSING = 10
-"""The KEY is in doubt where it hides more repeats than one for so many duplicates that it counts."""
+"""The KEY is in doubt if it hides more than one repeat for this many duplicates that it counts."""
 
 
 def rounded_up(value: Fraction | int) -> int:
-    """To two significant digits, upwards: settings are read by people."""
+    """The value rounded up to two significant digits, because people read settings."""
     whole = math.ceil(value)
     unit: int = 10 ** max(0, len(str(whole)) - 2)
     return -(-whole // unit) * unit
 
 
 def _times(margin: float, need: int) -> Fraction:
-    """Exactly, by the margin's shortest decimal form: 1.1 times 100 is 110, not a little more."""
+    """The exact product, by the margin's shortest decimal form: 1.1 times 100 is 110, not a little more."""
     return Fraction(repr(margin)) * need
 
 
 def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
-    """The setting that stands for a need: so many times as much, rounded up."""
+    """The setting for a need: the need times the margin, rounded up."""
     expiry = max(LEAST_EXPIRY_US, rounded_up(_times(margin, expiry_us))) if expiry_us else 0
     return rounded_up(_times(margin, window)), expiry
 
 
 def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Elsewhere:
-    """What to set other systems' memories to."""
+    """The settings for other systems' memories: their needs times the margin, rounded up."""
     ring, lru, sources = (
         rounded_up(_times(margin, need)) for need in (needs.artemis_id_cache_size, needs.lru_size, needs.sources)
     )
     _, ttl_us = with_margin(0, max(1, needs.ttl_us), margin)
-    # Some systems forget an id that is exactly as old as their time, and others don't say: so it is longer than the need.
+    # Some systems forget an id once it is exactly as old as their time, and others don't say: so the time exceeds the need.
     return Elsewhere(ring, lru, max(ttl_us, rounded_up(needs.ttl_us + 1)), sources)
 
 
 class Asked(NamedTuple):
-    """The pairs that a log, or half of it, asks for: one of each kind."""
+    """The pairs that a log, or half of it, asks for, by kind."""
 
     both: Pair
     window: Pair
     lean: Sequence[Pair]
-    """Several: which of them remembers the fewest ids is known once they are replayed."""
+    """Several candidates: only their replay shows which remembers the fewest ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Choice:
 
     @property
     def pairs(self) -> list[Pair]:
-        """All to replay."""
+        """All pairs to replay."""
         pairs = {self.question.present, self._kept()}
         for part in self.asked:
             pairs |= {part.both, part.window, *part.lean}
@@ -110,7 +110,7 @@ class Choice:
         return max(window, both[0]), max(expiry_us, both[1])
 
     def choose(self, outcomes: Mapping[Pair, PairOutcome]) -> tuple[Recommendation, tuple[SizedSetting, ...], Evidence]:
-        """From the replay of each pair: the setting to take, a setting of each kind, and the evidence."""
+        """From the replay of each pair, the setting to take, a setting of each kind, and the evidence."""
         settings = self.question.settings
         kinds = tuple(self._sized(kind, outcomes) for kind in Kind)
         by_kind = {sized.kind: sized for sized in kinds}
@@ -150,7 +150,7 @@ class Choice:
     def _unseen(self, kind: Kind, outcomes: Mapping[Pair, PairOutcome]) -> Unseen:
         by_first, by_second = (outcomes[self._pair_of(kind, half, outcomes)] for half in self.asked[1:])
         in_first, in_second = (half.windows.total for half in self.facts.halves)
-        # What one half chose is held against the other: its duplicates, less those of them that were caught.
+        # The choice of each half is tested on the other half: its duplicates, less those that were caught.
         missed = in_second - (by_first.caught - by_first.caught_in_first_half)
         missed += in_first - by_second.caught_in_first_half
         return Unseen(in_first + in_second, missed)
@@ -166,7 +166,7 @@ class Choice:
         return Evidence(grade, facts.bursts, facts.whole.window, expiry_us, span_us)
 
     def _caveat(self) -> str:
-        """Says which KEY would count the repeats that this one hides, where those are many."""
+        """Which KEY would count the repeats that this one hides; empty if they are few."""
         hidden, duplicates = self.facts.cross_domain.total(), self.facts.log.duplicates
         if hidden * _CROSSING <= duplicates:
             return ""
@@ -190,7 +190,7 @@ class Choice:
         ) + _BY_KIND[sized.kind].format(margin=f"{self.question.settings.margin:g}")
 
     def _risk(self, sized: SizedSetting, keep: SizedSetting, evidence: Evidence) -> str:
-        """Why what is set today can't be kept, and what may get through that it would catch."""
+        """Why today's setting can't be kept, and which repeats may get through that it would catch."""
         budget_bytes, (window, expiry_us) = self.question.settings.budget_bytes, self.question.present
         advised = sized.setting
         said = f"Memory decides: '{keep.kind}' takes {keep.memory_bytes:,} bytes, and --budget allows {budget_bytes:,}."

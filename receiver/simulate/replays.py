@@ -1,8 +1,8 @@
-"""A log replayed under every setting asked for: what is asked of each section, and what the answers add up to.
+"""Replays a log, section by section, under every setting asked for, and adds up the results.
 
 A *section* is a domain, or a chunk of one behind its starting state. Each engine is a `Replays`, which has the sections.
-The *slack* of a duplicate under a setting is by how much W or E exceeds what it needs: how close it came to being missed.
-Users read of it as headroom.
+The *slack* of a duplicate under a setting is by how much W or E exceeds its need: it shows how nearly the duplicate was missed.
+Users read *headroom*.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from receiver.simulate.facts import Facts
 
 NONE_CAUGHT = np.iinfo(np.int64).max
-"""The least slack of no duplicate."""
+"""The least slack if there is no duplicate."""
 _Counts = TypeVar("_Counts")
 
 
@@ -40,8 +40,8 @@ class Replays(ABC):
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> Iterable[_Counts]:
-        """Values of a `kind`: everything that `work` makes of sections, which replay no larger window and expiry than
-        `largest`. `what` names it to those who wait.
+        """All values of a `kind` that `work` makes of the sections. It may replay no larger window and expiry than `largest`.
+        `what` names the work to people who wait.
         """
 
     def replay(self, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> Replayed:
@@ -57,17 +57,17 @@ class Replays(ABC):
 
 
 class ReplayAsked(NamedTuple):
-    """A grid and pairs (window, expiry_us) to replay. What is counted for a window and an expiry is a *cell*."""
+    """A grid and pairs (window, expiry_us) to replay. A *cell* is a window with one of its expiries."""
 
     windows: list[WindowAsked]
     """Every window, once."""
     cell: dict[Pair, int]
-    """Each window with each of its expiries -> the number of their cell, by which a `ReplayShare` has its counts."""
+    """Window and expiry -> the number of their cell, which is the index of its counts in a `ReplayShare`."""
     grid: list[Pair]
-    """In order, without 0 and 0."""
+    """The pairs of the grid in order, without 0 and 0."""
     pairs: Sequence[Pair]
     sources: dict[tuple[int, str], int]
-    """The sources whose headroom is wanted: (the domain's number, source) -> the source's index in `Facts.sources`."""
+    """The sources whose headroom is wanted: (number of the domain, source) -> index of the source in `Facts.sources`."""
 
     @classmethod
     def of(cls, facts: Facts, windows: Sequence[int], expiries_us: Sequence[int], pairs: Sequence[Pair]) -> ReplayAsked:
@@ -78,7 +78,7 @@ class ReplayAsked(NamedTuple):
         asked = [WindowAsked(window, sorted(tried), window in with_pairs) for window, tried in of_window.items()]
         cells = ((each.window, expiry_us) for each in asked for expiry_us in each.expiries_us)
         cell = {pair: number for number, pair in enumerate(cells)}
-        grid = [pair for pair in product(windows, expiries_us) if pair != (0, 0)]  # which detects nothing
+        grid = [pair for pair in product(windows, expiries_us) if pair != (0, 0)]  # 0 and 0 detect nothing
         domain = {each.domain: number for number, each in enumerate(facts.domains)}
         sources = {(domain[each.domain], each.source): index for index, each in enumerate(facts.sources)}
         return cls(asked, cell, grid, pairs, sources)
@@ -95,9 +95,9 @@ class Section(NamedTuple):
     sources: Sequence[str]
     """Number of a source in `rows` -> source."""
     window_needs: Int64s
-    """Per duplicate of the section."""
+    """The window need of each duplicate of the section."""
     in_first_half: int
-    """How many of the duplicates are in the first half of the log: the first ones."""
+    """How many of the duplicates, from the first on, are in the first half of the log."""
     threads: int | None = None
     """As for `replay_windows`."""
 
@@ -123,11 +123,11 @@ class ReplayShare:
     caught_in_first_half: Int64s
     """[pair]"""
     least_window: Int64s
-    """[pair, source], row by row: the least slack in W of each source of `Facts.sources`, in their order, and last of all
-    others together; `NONE_CAUGHT` where nothing is caught.
+    """[pair, source], row by row: the least slack in W of each source of `Facts.sources`, in their order, and last that of all
+    other sources together; `NONE_CAUGHT` if nothing is caught.
     """
     least_expiry_us: Int64s
-    """[pair, source], row by row: the least slack in microseconds of E."""
+    """[pair, source], row by row: the least slack in E, in microseconds."""
 
 
 def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
@@ -136,7 +136,7 @@ def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
     needs_us = {tried.window: counts.needs_us for tried, counts in zip(asked.windows, replayed, strict=True)}
     counts = np.zeros((3, len(asked.pairs)), np.int64)
     least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
-    # All sources that aren't among `Facts.sources` count as one more.
+    # All sources that aren't among `Facts.sources` count as one more source.
     indexes = [asked.sources.get((section.domain, source), len(asked.sources)) for source in section.sources]
     source = np.array(indexes, np.int32)[section.rows.source[section.duplicates]]
     for pair, (window, expiry_us) in enumerate(asked.pairs):
@@ -166,11 +166,11 @@ def count_slack(  # noqa: PLR0917 - compiled functions take no names
     least_expiry_us: Int64s,
 ) -> tuple[int, int, int]:
     """Count the duplicates that a pair catches: by a source's queue, by the time queue alone, and in the first half of the
-    log; and lower the least slack of their sources.
+    log. Lowers the least slack of their sources.
 
-    Each column has a value per duplicate, of which the first ones, `in_first_half`, are in the first half:
+    Each column has a value for each duplicate. The first `in_first_half` of them are in the first half of the log.
     - `window_needs`: the window that catches it alone;
-    - `needs_us`: the expiry, never 0, that catches it together with the pair's window; -1 where that window does alone;
+    - `needs_us`: the expiry, never 0, that catches it together with the pair's window; -1 if that window does alone;
     - `source`: the index of its source in `least_window` and `least_expiry_us`.
     """
     by_source, by_time, caught_in_first_half = 0, 0, 0
@@ -199,11 +199,11 @@ class PairOutcome:
     peak_ids: int
     """The sum of the domains' peaks."""
     least_window: Int64s
-    """The least slack in W of each source of `Facts.sources`, in their order, and last of all others together;
-    `NONE_CAUGHT` where nothing is caught.
+    """The least slack in W of each source of `Facts.sources`, in their order, and last that of all other sources together;
+    `NONE_CAUGHT` if nothing is caught.
     """
     least_expiry_us: Int64s
-    """The least slack in microseconds of E, of the same sources."""
+    """The least slack in E, in microseconds, of the same sources."""
 
     @property
     def caught(self) -> int:
@@ -215,7 +215,7 @@ class PairOutcome:
         return HeadroomFigures(self.by_source, self.by_time, *least)
 
     def left(self, source: int) -> tuple[int | None, int | None]:
-        """The least headroom in W, and in E (microseconds), of a source of `Facts.sources`."""
+        """The least headroom of a source of `Facts.sources`: in W, and in E (microseconds)."""
         return _or_none(self.least_window[source]), _or_none(self.least_expiry_us[source])
 
 
@@ -226,14 +226,14 @@ def _or_none(least: np.int64) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Replayed:
     settings: tuple[SettingFigures, ...]
-    """Every pair of the grid but 0 with 0; sums over the domains."""
+    """Sums over the domains, for every pair of the grid but 0 with 0."""
     domains: tuple[DomainFigures, ...]
-    """With their settings."""
+    """The domains, with their settings."""
     pairs: dict[Pair, PairOutcome]
 
 
 def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures], asked: ReplayAsked) -> Replayed:
-    """Add up all sections: a peak of a domain is the largest of its sections', that of the log the sum of the domains'."""
+    """Add up all sections. A domain's peak is the largest peak of its sections; the log's is the sum over the domains."""
     caught, peak_ids = np.zeros((2, len(domains), len(asked.cell)), np.int64)
     counts = np.zeros((3, len(asked.pairs)), np.int64)
     least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)

@@ -1,6 +1,6 @@
-"""Synthetic logs of receipts: ways in which messages come twice, seeded and of any length.
+"""Synthetic logs of receipts: scenarios in which messages come twice, seeded and of any length.
 
-This file knows the scenarios by name only, so that the command's help needs nothing but the base install.
+This file has only the names of scenarios, so that the command's help needs nothing but the base install.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ScenarioPlan:
         )
         start_secs = self.start.timestamp()
         _demand("the start must be after the first day of 1970", self.start, met=start_secs >= _DAY_SECS)
-        if 2 * self.receipts > (_LAST_SECS - start_secs) * self.rate:  # exactly, for a quotient has a largest value
+        if 2 * self.receipts > (_LAST_SECS - start_secs) * self.rate:  # a product, because a quotient may overflow
             raise SettingsError("such a log would end after the year 9998", hint="a higher rate or an earlier start")
 
 

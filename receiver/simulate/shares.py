@@ -1,7 +1,7 @@
-"""What is counted of one section of a log: of a domain that is held whole, or of a chunk of one.
+"""Shares: the counts of one section of a log, which is a domain that is held whole, or a chunk of one.
 
-Shares add up: `facts_of` makes the facts of a log of those of all its sections. So a new figure is a field of `Share`, and a
-line in `share_of` and in `facts_of`.
+`facts_of` adds the shares of all sections up to the facts of a log. So a new figure is a field of `Share`, and a line in
+`share_of` and in `facts_of`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTHING = -1
 
 
 class Measures(NamedTuple):
-    """What counting goes by, known before any id of the log is looked at."""
+    """The parameters of counting, known before any id of the log is looked at."""
 
     max_missed: int
     """How many duplicates a recommended setting may miss."""
@@ -40,11 +40,11 @@ class Measures(NamedTuple):
     burst_gap_us: int
     """The longest time between two duplicates of one burst: a second, or the longest redelivery if that took longer."""
     start_us: int
-    """Where the timeline starts."""
+    """When the timeline starts."""
     slice_us: int
-    """How long a slice of it is: a round time."""
+    """The length of a slice of the timeline: a round time."""
     slices: int
-    """How many there are: at most 201."""
+    """The number of slices: at most 201."""
 
     @classmethod
     def of(cls, log: LogFigures, max_missed: int) -> Measures:
@@ -55,7 +55,7 @@ class Measures(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """The receipts of a section, in order: columns of those with an id, but for `unchecked_us`."""
+    """The receipts of a section, in order. All columns but `unchecked_us` are of receipts with an id."""
 
     as_read_us: Int64s
     received_at_us: Int64s
@@ -64,41 +64,41 @@ class Counted(NamedTuple):
     """Indices of `sources`, each of which sent at least one of them."""
     sources: list[str]
     redelivered_row: npt.NDArray[np.integer[Any]]
-    """Which of them are marked as redelivered."""
+    """The rows of receipts that are marked as redelivered."""
     unchecked_us: Int64s
-    """When receipts without an id came, as read."""
+    """The times of receipts without an id, as read."""
 
 
-# `steps` makes columns of shares, by how their types are written here.
+# `steps` makes columns of shares, from these annotations.
 @dataclass(frozen=True, slots=True)
 class Share:
     section: int
-    """The chunk's number, or the domain's where domains are held whole. Chunks are numbered domain by domain, in order."""
+    """The chunk's number, or the domain's if domains are held whole. Chunks are numbered domain by domain, in order."""
     clock_clamped: int
     largest_step_back_us: int
     marked_duplicates: int
     """Duplicates with the flag JMSRedelivered."""
     marked_firsts: int
-    """Other receipts with it."""
+    """Other receipts with the flag."""
     filled_slice: Int64s
-    """The slices of the timeline with a receipt, be it without an id, by the time as read."""
+    """The slices of the timeline that have a receipt, with or without an id, by the time as read."""
     receipts_in_slice: Int64s
     duplicates_in_slice: Int64s
     window_needs: Int64s
     """The different windows that duplicates need."""
     in_first_half: Int64s
-    """How many duplicates of the first half of the log need each of these windows."""
+    """How many duplicates of the first half of the log need each window of `window_needs`."""
     in_second_half: Int64s
     top_of_first_half_us: Int64s
-    """The largest E that duplicates of the first half need without a window. `max_missed` + 1 of them are kept: with those
-    of the other shares, that is enough to tell what the whole log needs."""
+    """The largest E that duplicates of the first half need without a window. `max_missed` + 1 values are kept: over all
+    shares, that is enough to tell the need of the whole log."""
     top_of_second_half_us: Int64s
     expiry_steps: Int64s
     """How many duplicates need an expiry between each of `ROUND` and the next."""
     bursts: int
     """Bursts of duplicates, as if there were no other chunk."""
     first_duplicate_us: int
-    """When the first duplicate came, clamped, and when the last one; -1 without any."""
+    """The clamped time of the first duplicate; -1 without any. The next field has that of the last."""
     last_duplicate_us: int
     sources: list[str]
     """The sources; the next five columns have a value for each."""
@@ -108,34 +108,34 @@ class Share:
     last_us: Int64s
     """When its last receipt came, clamped."""
     window_need: Int64s
-    """What its duplicates need, each tier alone; 0 without any."""
+    """The window need of its duplicates; 0 without any. The next column has the expiry need."""
     expiry_need_us: Int64s
     most_in_second: int
     """The most receipts of one source in one second of the clock."""
     edge_source: Int32s
-    """The edges: the first and the last second of each source, which may go on in other chunks. This is the edge's source."""
+    """The source of each edge. Edges are the first and the last second of each source, which may go on in other chunks."""
     edge_second: Int64s
     in_edge: Int64s
     """The source's receipts in that second."""
 
     @property
     def duplicates_in_first_half(self) -> int:
-        """How many of its duplicates came in the first half of the log: its first ones."""
+        """How many of its duplicates, from the first on, came in the first half of the log."""
         return int(self.in_first_half.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class IdCounts:
-    """What only a look at the ids can count."""
+    """The counts that need the ids themselves."""
 
     reused: int
-    """Duplicates whose digest isn't that of the id's newest earlier receipt in the domain, both being there."""
+    """Duplicates with another digest than the id's newest earlier receipt in the domain, if both have one."""
     from_other_sources: int
     """Duplicates whose id came last from another source."""
     most_repeats: int
     """The most duplicates that one id makes in a domain."""
     cross_from: list[str]
-    """Cross-domain duplicates by the connection of the receipt before and that of this one: three parallel lists."""
+    """Cross-domain duplicates, in three parallel lists: connection of the earlier receipt, connection of this one, count."""
     cross_to: list[str]
     cross_count: Int64s
 
@@ -149,7 +149,7 @@ class IdCounts:
 
 
 def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Measures) -> Share:
-    """Count a section; `needs` is what its duplicates need, whose ids may have come before the chunk."""
+    """Count a section. `needs` has the needs of its duplicates, whose ids may have come before the chunk."""
     received_at_us, source, sources = counted.received_at_us, counted.source, counted.sources
     steps_back_us = received_at_us - counted.as_read_us
     is_duplicate = np.zeros(len(source), np.bool_)
@@ -204,7 +204,7 @@ def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Me
 
 
 def _by_slice(counted: Counted, duplicates: Int32s, measures: Measures) -> tuple[Int64s, Int64s, Int64s]:
-    """`Share.filled_slice`, and how many receipts and duplicates are in each."""
+    """`Share.filled_slice`, and the number of receipts and of duplicates in each of these slices."""
 
     def counts(times_us: Int64s) -> npt.NDArray[np.intp]:
         return np.bincount((times_us - measures.start_us) // measures.slice_us, minlength=measures.slices)
@@ -217,12 +217,12 @@ def _by_slice(counted: Counted, duplicates: Int32s, measures: Measures) -> tuple
 
 @compiled()
 def _second_counts(source: Int32s, times: Int64s, sources: int) -> tuple[Int64s, Int64s, Int64s, Int64s, Int64s]:
-    """By source: the most receipts in a second, the first second and the receipts in it, the last one and those in it."""
+    """For each source: the most receipts in a second, the first second and its receipts, the last second and its receipts."""
     most, in_first, in_last = np.zeros(sources, np.int64), np.zeros(sources, np.int64), np.zeros(sources, np.int64)
     first, last = np.full(sources, _NOTHING, np.int64), np.full(sources, _NOTHING, np.int64)
     second, ends_us = np.int64(0), np.int64(0)
     for row in range(len(source)):
-        if times[row] >= ends_us:  # divided once a second: a division takes as long as all else
+        if times[row] >= ends_us:  # divide only once a second: a division takes as long as all else
             second = times[row] // SECOND_US
             ends_us = (second + 1) * SECOND_US
         s = source[row]
@@ -247,9 +247,9 @@ def _by_second(source: Int32s, times_us: Int64s, sources: int) -> tuple[int, Int
 
 
 def queues_of(destinations: Iterable[str]) -> Int32s:
-    """Per destination, the number of its queue, or -1.
+    """For each destination the number of its queue, or -1 for a topic.
 
-    Every receiver of a topic gets a copy of its own, so a topic's ids rightly come more than once.
+    Every receiver of a topic gets a copy of each message, so a topic's ids rightly come more than once.
     """
     numbers: dict[str, int] = {}
     names = [destination_name(destination) for destination in destinations]
@@ -259,7 +259,7 @@ def queues_of(destinations: Iterable[str]) -> Int32s:
 
 
 def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) -> Int32s:
-    """Per channel, the number of its queue where the queue's channels fall into several `domains`, else -1."""
+    """For each channel the number of its queue if the queue's channels are in several `domains`, else -1."""
     queue = queues_of(channel.destination for channel in channels)
     domains_of = Counter(number for number, _ in set(zip(queue.tolist(), domains, strict=True)))
     is_parted = np.array([domains_of[number] > 1 for number in queue.tolist()], np.bool_)
@@ -273,11 +273,11 @@ def cross_domain_counts(
     connection: Int32s,
     names: Sequence[str],
 ) -> dict[tuple[str, str], int]:
-    """How many receipts are new in their domain, although their queue brought the id before: by (connection of the newest
-    such receipt, connection of this one).
+    """How many receipts are new in their domain although their queue brought the id before, by (connection of the newest such
+    receipt, connection of this one).
 
-    The columns are of receipts in order; those of ids that are new in one domain only may be left out. `connection`
-    holds indexes of `names`, which may repeat.
+    The columns are of receipts in order. Receipts of ids that are new in only one domain may be left out. `connection` holds
+    indexes of `names`; names may repeat.
     """
     order = np.lexsort((ids, queue))
     before, after = order[:-1], order[1:]

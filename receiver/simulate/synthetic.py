@@ -1,7 +1,7 @@
-"""Synthetic logs: a stream of first receipts in blocks, what each scenario makes of a block, and the rows as columns.
+"""Makes synthetic logs: a stream of first receipts in blocks, a function for each scenario, and the rows as columns.
 
-Every scenario is a function from a block to the block as it was received, with the receipts that come again. Those are
-merged in by time. No function here loops over rows.
+Every scenario is a function from a block of first receipts to the block as it was received, with the receipts that come again.
+These are merged in by time. No function here loops over rows.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from receiver.quantities import HOUR_US
 from receiver.simulate.scenarios import ScenarioPlan
 
 BLOCK_ROWS = 1 << 20
-"""Rows made at a time, about: all the memory that a log of any length takes."""
+"""About how many rows are made at a time. It bounds memory, however long the log."""
 QUIET_SHARE = 0.001
 """The share of the messages that the last source sends, the quiet one."""
 _LEAST_BLOCKS = 8
-"""How many blocks a log has at least, so that even a short one has room for every part of `mixed`."""
+"""The least number of blocks in a log, so that even a short log has every part of `mixed`."""
 _BURST_GAP_US = 10
-"""The time between the receipts of a run that comes again."""
+"""The time between the resends of a run."""
 _CONNECTIONS = pa.array(["bridge-1", "bridge-2"])
 _DESTINATIONS = pa.array(["queue://orders", "queue://payments"])
 _RECEIVERS = pa.array(["orders-1", "orders-2", "payments-1", "payments-2"])
@@ -36,7 +36,7 @@ _DIGEST_LETTERS = 8
 
 @dataclass(frozen=True, slots=True)
 class MadeReceipts:
-    """Rows in columns, still as numbers. All columns have the same length."""
+    """Receipts in columns of numbers, all of the same length."""
 
     received_at_us: npt.NDArray[np.int64]
     source: npt.NDArray[np.int32]
@@ -62,13 +62,13 @@ class MadeReceipts:
 
 
 def queue_of(source: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
-    """Per source, the queue that it sends to: 0 is that of orders, 1 that of payments, which every fifth source uses."""
+    """For each source the queue to which it sends: 0 for orders, 1 for payments, which every fifth source uses."""
     return source.astype(np.int64) % 5 // 4
 
 
 @dataclass(frozen=True, slots=True)
 class TrafficBlock:
-    """The first receipts of a stretch of the log, in order of time, for a scenario to work on."""
+    """A block of first receipts, in order of time, for a scenario to work on."""
 
     number: int
     plan: ScenarioPlan
@@ -77,11 +77,11 @@ class TrafficBlock:
 
     @property
     def resends(self) -> float:
-        """How many resends to make in all, about."""
+        """About how many resends to make in all."""
         return len(self.firsts) * self.plan.duplicates / (1 - self.plan.duplicates)
 
     def delay_us(self, secs: float) -> float:
-        """A delay, cut where it is long against the block: resends that wait for later blocks take memory."""
+        """A delay in microseconds, shortened if the block is short: resends that wait for later blocks take memory."""
         times = self.firsts.received_at_us
         return min(secs * 1e6, float(times[-1] - times[0]) / 4)
 
@@ -93,23 +93,23 @@ class BlockOutcome:
     firsts: MadeReceipts
     """The block's rows in their order, a few of them received later or over another connection."""
     resends: MadeReceipts
-    """In any order; those received after the block are kept until their time has come."""
+    """Resends in any order; those received after the block are kept until their time has come."""
     silence_us: tuple[int, int] | None = None
-    """The time from which everything comes later, and by how much."""
+    """The time from which everything comes later, and how much later."""
 
 
 Scenario = Callable[[TrafficBlock], BlockOutcome]
 
 
 def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS) -> Iterator[MadeReceipts]:
-    """The plan's receipts in order of time, a block at a time; `plan.receipts` of them in all."""
+    """The plan's `plan.receipts` receipts in order of time, a block at a time."""
     rows = min(block_rows, max(1, plan.receipts // _LEAST_BLOCKS))
     senders = _Senders(plan)
     clock_us = round(plan.start.timestamp() * 1_000_000)
     waiting: list[MadeReceipts] = []
     left = plan.receipts
     for number in itertools.count():
-        # A stream of random numbers for each block, whatever the blocks before have drawn.
+        # Each block has its own stream of random numbers, whatever earlier blocks have drawn.
         rng = np.random.Generator(np.random.PCG64([plan.seed, number]))
         firsts = senders.firsts(rng, max(1, round(rows * (1 - plan.duplicates))), clock_us)
         outcome = scenario(TrafficBlock(number, plan, rng, firsts))
@@ -131,11 +131,11 @@ def _later(receipts: MadeReceipts, start_us: int, by_us: int) -> MadeReceipts:
 
 
 class _Senders:
-    """The upstream sources: who sends next, and which sequence number."""
+    """The upstream sources: which sends next, and with which sequence number."""
 
     def __init__(self, plan: ScenarioPlan) -> None:
         self._mean_gap_us = 1e6 / plan.rate
-        # A few sources send most, as in real logs; one hardly sends at all.
+        # A few sources send most messages, as in real logs; one hardly sends at all.
         shares = 1 / np.arange(1.0, plan.sources + 1)
         shares[-1] = QUIET_SHARE * shares.sum()
         self._ends = np.cumsum(shares) / shares.sum()
@@ -178,13 +178,13 @@ def steady(block: TrafficBlock) -> BlockOutcome:
 
 
 def sender_crash(block: TrafficBlock) -> BlockOutcome:
-    """A source crashes, comes back and sends everything since its last checkpoint again, to the broker new messages."""
+    """A source crashes, comes back and resends everything since its last checkpoint; to the broker these are new messages."""
     firsts = block.firsts
     breaks = _breaks(block, firsts.source.astype(np.int64), mean_run=25, secs=(1, 5))
     again = firsts.take(breaks.again)
     latency_us = again.received_at_us - again.sent_at_us
     resends = replace(again, received_at_us=breaks.again_at_us, sent_at_us=breaks.again_at_us - latency_us)
-    # What it would have sent meanwhile, it sends once it is back.
+    # Messages that it would have sent meanwhile, it sends once it is back.
     moved_us = breaks.carried_on_at_us - firsts.received_at_us
     return BlockOutcome(
         replace(firsts, received_at_us=breaks.carried_on_at_us, sent_at_us=firsts.sent_at_us + moved_us), resends
@@ -217,7 +217,7 @@ def outage(block: TrafficBlock) -> BlockOutcome:
 
 
 def two_bridges(block: TrafficBlock) -> BlockOutcome:
-    """Two bridges compete for the orders. What a dying one hadn't confirmed upstream comes again, mostly over the other.
+    """Two bridges compete for the orders. Unconfirmed messages of a dying bridge come again, mostly over the other bridge.
 
     A bridge sends the message anew, so the flag JMSRedelivered is not set.
     """
@@ -234,7 +234,7 @@ def two_bridges(block: TrafficBlock) -> BlockOutcome:
 
 
 def quiet_source(block: TrafficBlock) -> BlockOutcome:
-    """Beside steady traffic, the quiet source sends single old ids again: as late as the log's length allows, or hours."""
+    """Beside steady traffic, the quiet source resends single old ids: hours later, or as late as the log's length allows."""
     outcome, firsts, plan = steady(block), block.firsts, block.plan
     quiet = np.flatnonzero(firsts.source == plan.sources - 1)
     again = firsts.take(np.repeat(quiet, block.rng.poisson(min(0.5, plan.duplicates / QUIET_SHARE), len(quiet))))
@@ -245,13 +245,13 @@ def quiet_source(block: TrafficBlock) -> BlockOutcome:
 
 
 def mixed(block: TrafficBlock) -> BlockOutcome:
-    """All the others in turn, a block each."""
+    """All other scenarios in turn, a block each."""
     others = (steady, sender_crash, redelivery_storm, outage, two_bridges, quiet_source)
     return others[block.number % len(others)](block)
 
 
 def _redelivered(receipts: MadeReceipts, at_us: npt.NDArray[np.int64]) -> MadeReceipts:
-    """Messages delivered again by the broker, which keeps the time they were sent."""
+    """Messages that the broker delivers again, with the time at which they were sent."""
     return replace(receipts, received_at_us=at_us, redelivered=np.ones(len(receipts), np.bool_))
 
 
@@ -260,7 +260,7 @@ class _Breaks:
     """Groups that break off, each with the rows that come again once it is back."""
 
     again: npt.NDArray[np.intp]
-    """Rows of the block, the last ones of a group before it broke off; a row may be there twice."""
+    """Rows of the block that come again: the last ones of a group before it broke off. A row may occur twice."""
     again_at_us: npt.NDArray[np.int64]
     carried_on_at_us: npt.NDArray[np.int64]
     """When each row of the block is received if a broken group delivers nothing until it is back."""
@@ -307,8 +307,8 @@ def _held_back(
     """The rows' times where each group, after its row at `last`, receives nothing until `back_at`."""
     after = np.minimum(last + 1, len(times) - 1)
     goes_on = (after > last) & (group[after] == group[last])
-    # A row of the block may not come before the first row that comes once its group is back. The running maximum
-    # hands that bound on to the group's later rows; steps larger than any row keep the groups apart.
+    # After its break, no row of a group comes before the block's first row from `back_at` on. The running maximum hands that
+    # bound on to the group's later rows. `base` separates the groups: it differs between them by more than any row number.
     base = group * (len(times) + 1)
     bound = base.copy()
     bound[after[goes_on]] += np.searchsorted(times, back_at[goes_on])
@@ -327,11 +327,11 @@ SCENARIO_FUNCTIONS: dict[str, Scenario] = {
     "quiet-source": quiet_source,
     "mixed": mixed,
 }
-"""By the names of `scenarios.SCENARIOS`."""
+"""The functions, by the names of `scenarios.SCENARIOS`."""
 
 
 def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
-    """The plan's log in order, in batches of `SYNTHETIC_SCHEMA` of about `block_rows` rows, which is all that is held of it."""
+    """The plan's log in order, in batches of `SYNTHETIC_SCHEMA`. Only about `block_rows` rows are in memory at a time."""
     scenario = SCENARIO_FUNCTIONS[plan.scenario]
     is_payments = queue_of(np.arange(plan.sources, dtype=np.int32))
     sources = pa.array([_source_name(index, bool(pays)) for index, pays in enumerate(is_payments)])
@@ -353,7 +353,7 @@ def _words(index: npt.NDArray[np.integer], words: pa.Array) -> pa.DictionaryArra
 
 
 def _digests(receipts: MadeReceipts) -> pa.Array:
-    """Eight hexadecimal digits per row that depend on its id alone: the same message has the same body."""
+    """Eight hexadecimal digits for each row, which depend only on its id: the same message has the same body."""
     # The finishing steps of splitmix64, which spread neighbouring numbers over all digits.
     mixed = receipts.seq_no.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) ^ receipts.source.astype(np.uint64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -377,5 +377,5 @@ _COLUMNS: dict[str, Callable[[MadeReceipts, pa.DictionaryArray], pa.Array]] = {
     "jms_timestamp": lambda receipts, _source: pa.array(receipts.sent_at_us // 1_000),
     "body_digest": lambda receipts, _source: _digests(receipts),
 }
-"""How each column is made, of receipts and their sources' names. A log has no other column."""
+"""Functions that make each column of receipts and their sources' names. A log has no other column."""
 SYNTHETIC_SCHEMA = pa.schema([columns.SCHEMA.field(name) for name in _COLUMNS])

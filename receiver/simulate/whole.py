@@ -1,4 +1,4 @@
-"""A log that one process holds whole: its domains, its facts and its replay; the verdict on each receipt, as rows for a table."""
+"""A log that one process holds whole: its domains, facts and replay; and the verdict on each receipt, as rows of a table."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ _Counts = TypeVar("_Counts")
 class Domain:
     name: str
     receipts: int
-    """Unchecked ones included."""
+    """The number of receipts, unchecked ones included."""
     rows: DomainRows
     log_rows: Int64s
     """Row of the domain -> row of the log."""
     unchecked_rows: Int64s
     """The rows of the log that are of this domain and have no id."""
     source_numbers: Int32s
-    """Source of the domain -> its number in the log; checked receipts only."""
+    """Number of a source in the domain -> its number in the log; only sources of checked receipts."""
     sources: int
-    """Distinct sources, those of unchecked receipts included."""
+    """The number of distinct sources, including those of unchecked receipts."""
 
 
 @compiled()
 def _number_densely(numbers: Int32s, seen: Int32s) -> tuple[Int32s, Int32s]:
-    """Number anew from 0 in the order of first coming; `seen` is all -1 and is left so. Also gives new -> old."""
+    """Renumber from 0 in order of first occurrence. Also returns new -> old. `seen` must be all -1, and is left so."""
     dense = np.empty_like(numbers)
     count = 0
     for row in range(len(numbers)):
@@ -66,7 +66,7 @@ def _number_densely(numbers: Int32s, seen: Int32s) -> tuple[Int32s, Int32s]:
 def split_domains(receipts: Receipts) -> Iterator[Domain]:
     """The domains of a log, ordered by name."""
     domain = receipts.domain_of_channel[receipts.channel_number]
-    few = len(receipts.domains) <= 1 << 16  # numbers of 16 bits are sorted many times faster
+    few = len(receipts.domains) <= 1 << 16  # 16-bit numbers are sorted many times faster
     order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
     ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
     ids_seen = np.full(receipts.ids.count, _NOTHING, np.int32)
@@ -77,7 +77,7 @@ def split_domains(receipts: Receipts) -> Iterator[Domain]:
 
 
 def taken(column: npt.NDArray[_Value], log_rows: Int64s) -> npt.NDArray[_Value]:
-    """The column's values at these ascending rows; no copy where they are all rows."""
+    """The column's values at these ascending rows; no copy if these are all rows."""
     return column if len(log_rows) == len(column) else column[log_rows]
 
 
@@ -91,7 +91,7 @@ def _domain(
     has_id = taken(receipts.id_number, log_rows) != 0
     checked, unchecked = (log_rows, log_rows[:0]) if has_id.all() else (log_rows[has_id], log_rows[~has_id])
     ids, distinct_ids = taken(receipts.id_number, checked), receipts.ids.count
-    if 2 * len(ids) < distinct_ids:  # else numbers of the whole log will do, and tables by them are hardly larger
+    if 2 * len(ids) < distinct_ids:  # otherwise the log's own numbers will do: tables by them are hardly larger
         ids, numbers = _number_densely(ids, ids_seen)
         distinct_ids = len(numbers)
     source, source_numbers = _number_densely(taken(receipts.source_number, checked), sources_seen)
@@ -111,15 +111,15 @@ def _domain(
 
 
 class WholeLog(Replays):
-    """Receipts in memory, as a log that can be replayed: a section for each domain."""
+    """A log of receipts in memory that can be replayed, with a section for each domain."""
 
     def __init__(
         self, receipts: Receipts, *, max_missed: int = 0, advance: Callable[[int], None] = lambda _done: None
     ) -> None:
-        """`max_missed` is how many duplicates a recommended setting may miss. `advance` is called with 1 for each domain whose
+        """`max_missed`: how many duplicates a recommended setting may miss. `advance` is called with 1 for each domain whose
         grid is done."""
         self.domains = list(split_domains(receipts))
-        """Ordered by name."""
+        """The log's domains, ordered by name."""
         seen = _seen(receipts, self.domains)
         measures = Measures.of(seen.log, max_missed)
         self._sections: list[Section] = []
@@ -138,7 +138,7 @@ class WholeLog(Replays):
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> Iterator[_Counts]:
-        del what, largest  # a whole domain can be replayed by any setting
+        del what, largest  # a whole domain can be replayed under any setting
         for section in self._sections:
             yield from work(section)
             if kind is ReplayShare:
@@ -221,7 +221,7 @@ def _cross_domain(receipts: Receipts, domains: Sequence[Domain]) -> dict[tuple[s
 
 _FEW = pa.dictionary(pa.int32(), pa.string())
 _VERDICTS = (Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED)
-"""Columns of verdicts hold indexes of this. The first two are those of a flag: whether a receipt is a duplicate."""
+"""Columns of verdicts hold indexes of this tuple. Indexes 0 and 1 equal the flag of whether a receipt is a duplicate."""
 
 
 def verdict_schema(columns: Sequence[str] = ("verdict",)) -> pa.Schema:
@@ -234,9 +234,9 @@ VERDICT_SCHEMA = verdict_schema()
 
 
 def receipt_batches(receipts: Receipts, is_duplicate: Iterable[Flags], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Rows of `schema`, one per receipt, in the order of the log; ids as their exact text.
+    """Rows of `schema`, one for each receipt, in the order of the log; ids are exact text.
 
-    `is_duplicate` has, for each column of verdicts, a flag per receipt.
+    `is_duplicate` has a column of flags, one for each receipt, for each column of verdicts.
     """
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
     names, unchecked = pa.array(map(str, _VERDICTS), pa.string()), np.int32(_VERDICTS.index(Verdict.UNCHECKED))
@@ -254,7 +254,7 @@ def receipt_batches(receipts: Receipts, is_duplicate: Iterable[Flags], schema: p
 
 
 def duplicates_by(receipts: Receipts, window: int, expiry_us: int) -> Flags:
-    """Per receipt, whether it is a duplicate under one setting."""
+    """For each receipt, whether it is a duplicate under one setting."""
     is_duplicate = np.zeros(len(receipts.received_at_us), np.bool_)
     for domain in split_domains(receipts):
         (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
