@@ -1,13 +1,13 @@
-"""A log replayed in chunks that fit a task, to the same figures as one that is held whole.
+"""Replays a log in chunks that fit a task, to exactly the figures of a log that is held whole.
 
 | file | what is in it |
 |---|---|
-| `log.py` | what the units say together; all steps in order, with an example that is followed through them |
-| `arrow_rows.py`, `schemas.py` | `RowFlow` and its rows; what the steps hand to each other, a dataclass for each kind of row |
-| `read.py`, `digests.py` | units are read and checked; ids become digests |
+| `log.py` | joins the reports of units; runs all steps in order, and follows an example through them |
+| `arrow_rows.py`, `schemas.py` | `RowFlow` and its rows; a dataclass for each kind of row that steps exchange |
+| `read.py`, `digests.py` | read and check units; turn ids into digests |
 | `plan.py` | where domains are cut into chunks, and which chunks share a task |
-| `link.py` | which receipts repeat an id, and which ones later chunks refer to |
-| `chunks.py` | each chunk put in order |
-| `measuring.py` | what each duplicate needs, also over chunks between |
-| `replaying.py` | `ChunkedLog`: what chunks hand to later ones; each chunk replayed from its true starting state |
+| `link.py` | which receipts repeat an id, and to which receipts later chunks refer |
+| `chunks.py` | puts each chunk in order |
+| `measuring.py` | the needs of each duplicate, across chunks too |
+| `replaying.py` | `ChunkedLog`: chunks hand tails to later ones; each chunk is replayed from its true starting state |
 """

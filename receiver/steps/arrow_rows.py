@@ -1,7 +1,7 @@
-"""Rows on their way between tasks: what a step takes and gives, as typed columns of Arrow; and small work on their columns.
+"""Rows on their way between tasks, as typed Arrow columns; and small helpers for columns.
 
-A row holds one value, a dataclass: columns of receipts as lists (`schemas`), or counts. Its table has a column of structs
-for each kind of value that the step gives, null in the rows of other kinds.
+A row holds one value, a dataclass: columns of receipts as lists (`schemas`), or counts. The output table of a step has a column
+of structs for each kind of value, null in the rows of other kinds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _BLOCK_BYTES = 8 << 20
-"""Of a value in one row: longer columns go on in further rows, so that no buffer has to hold a chunk."""
+"""The most bytes of a value in one row: longer columns go on in further rows, so that no buffer has to hold a chunk."""
 _TOGETHER_BYTES = 1 << 20
 LEAD = {"key": pa.int32(), "value": pa.int64(), "block": pa.int32(), "blocks": pa.int32()}
 _SCALARS = {"int": pa.int64(), "str": pa.string(), "bytes": pa.binary()}
@@ -41,40 +41,40 @@ _LISTS = {
 
 
 class Row(NamedTuple):
-    """A value, and whom it is for."""
+    """A value, and the key of the task that it is for."""
 
     key: int
-    """From 0: rows of one key can be brought together."""
+    """A number from 0. Rows with equal keys can be brought together."""
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of the package's own, on its way from a task to the driver."""
+    """An error of this package, on its way from a task to the driver."""
 
     pickled: bytes
 
 
 class RowFlow(Protocol):
-    """Rows, somewhere. Only `kept` and `collect` do work; what is kept is worked out once.
+    """A lazy collection of rows. Only `kept` and `collect` compute; kept rows are computed once.
 
-    `kinds` are those of the values that the work gives.
+    `kinds` are the classes of the values that the work returns.
     """
 
     def map(self, work: Callable[[Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> RowFlow:
-        """Work on rows one by one, in many tasks; each sees a share of them, in no order."""
+        """Work on rows one by one, in many tasks. Each task gets a part of the rows, in any order."""
         ...
 
     def grouped(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], keys: int, *kinds: type[Any]) -> RowFlow:
-        """Work on all rows of a key at once, which come in no order; keys are below `keys`."""
+        """Work on all rows of a key at once, which come in any order; keys are below `keys`."""
         ...
 
     def dealt(self, keys: int) -> Self:
-        """Each key's rows in one task, for `each_key`."""
+        """Bring the rows of each key into one task, for `each_key`."""
         ...
 
     def each_key(self, work: Callable[[int, Iterator[Row]], Iterable[Row]], *kinds: type[Any]) -> RowFlow:
-        """As `grouped`, of what was `dealt`."""
+        """As `grouped`, on a flow that `dealt` returned."""
         ...
 
     def only(self, *kinds: type[Any]) -> RowFlow: ...
@@ -84,26 +84,26 @@ class RowFlow(Protocol):
     def kept(self, what: str, *counts: type[Any]) -> tuple[Self, list[Any]]:
         """Compute the rows now and keep them. Returns the kept flow, and all values of the kinds in `counts`.
 
-        `what` names the step to those who wait.
+        `what` names the step to people who wait.
         """
         ...
 
     def collect(self, what: str) -> list[Any]:
-        """Bring values here, in no order: counts, never receipts."""
+        """Bring the values to the driver, in any order: only for counts, never for receipts."""
         ...
 
     def forget(self) -> None:
-        """What was kept isn't needed any more."""
+        """Free kept rows."""
         ...
 
 
 def values_in(rows: Iterable[Row], *kinds: type[Any]) -> tuple[list[Any], ...]:
-    """The values of each kind; there are no others."""
+    """The values of these kinds in rows, a list for each kind. There must be no other kinds."""
     return by_kind((row.value for row in rows), *kinds)
 
 
 def by_kind(values: Iterable[Any], *kinds: type[Any]) -> tuple[list[Any], ...]:
-    """The values of each kind; there are no others."""
+    """The values of each kind. There must be no other kinds."""
     of_kind: dict[type[Any], list[Any]] = {kind: [] for kind in kinds}
     for value in values:
         of_kind[type(value)].append(value)
@@ -117,12 +117,12 @@ def _struct(kind: type[Any]) -> pa.StructType:
 
 
 def schema_of(*kinds: type[Any]) -> pa.Schema:
-    """Of rows that hold such values, or failures."""
+    """The schema of rows that hold values of these kinds, or failures."""
     return pa.schema(LEAD | {kind.__name__: _struct(kind) for kind in (*kinds, Failure)})
 
 
 def batches_of(rows: Iterable[Row], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
-    """Rows as Arrow; small ones go together, and a large one doesn't wait for others."""
+    """Rows as Arrow batches: small rows share a batch, a large row doesn't wait for others."""
     schema = schema_of(*kinds)
     waiting: list[tuple[tuple[int, ...], Any, dict[str, Any]]] = []
     waiting_bytes = 0
@@ -142,7 +142,7 @@ def _blocks(rows: Iterable[Row]) -> Iterator[tuple[tuple[int, ...], type[Any], d
         cells = {each.name: getattr(value, each.name) for each in fields(kind)}
         size_bytes = sum(_size_bytes(cell) for cell in cells.values())
         blocks = -(-size_bytes // _BLOCK_BYTES) or 1
-        # Blocks of values from many tasks come together in no order: each value has a number that no other draws.
+        # Blocks of values from many tasks arrive in any order: each value has a random number of its own.
         number = secrets.randbits(62) if blocks > 1 else 0
         for block in range(blocks):
             part = cells if blocks == 1 else {name: _part(cell, block, blocks) for name, cell in cells.items()}
@@ -197,7 +197,7 @@ def _elements(cells: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Row]:
-    """The rows again, whose arrays may not be written to. A failure among them is raised, so that each step passes it on."""
+    """Rows from Arrow batches; their arrays are read-only. Raises a failure among them, so that each step passes it on."""
     by_name = {kind.__name__: kind for kind in (*kinds, Failure)}
     unfinished: dict[int, dict[int, Any]] = {}
     for batch in batches:
@@ -259,17 +259,17 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def joined(kind: type[_Number], parts: Iterable[npt.NDArray[_Number]]) -> npt.NDArray[_Number]:
-    """One column of several; of none, too."""
+    """The parts as one column; empty for no parts."""
     return np.concatenate([np.empty(0, kind), *parts])
 
 
 def column(values: Iterable[object], name: str, kind: type[_Number]) -> npt.NDArray[_Number]:
-    """One attribute of several values, one after the other."""
+    """The columns of one name of several values, joined."""
     return joined(kind, (getattr(value, name) for value in values))
 
 
 def by_chunk(values: Iterable[Any]) -> defaultdict[int, list[Any]]:
-    """Values by the chunk they are for."""
+    """The values by `chunk`."""
     by_number: defaultdict[int, list[Any]] = defaultdict(list)
     for value in values:
         by_number[value.chunk].append(value)
@@ -277,19 +277,19 @@ def by_chunk(values: Iterable[Any]) -> defaultdict[int, list[Any]]:
 
 
 def changes(values: npt.NDArray[Any]) -> Flags:
-    """Where a value isn't the one before it, as the first never is."""
+    """Whether each value differs from the one before it; true for the first."""
     is_change = np.ones(len(values), np.bool_)
     is_change[1:] = values[1:] != values[:-1]
     return is_change
 
 
 def runs(begins: Flags) -> Iterator[tuple[int, int]]:
-    """Where rows that belong together begin and end, by marks where they begin; the first row is marked."""
+    """The begin and end of each group of adjacent rows. `begins` marks the first row of each, so also the first of all."""
     return pairwise([*np.flatnonzero(begins).tolist(), len(begins)])
 
 
 def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, Int64s]]:
-    """Each different key, ascending, with the rows that have it, as they stand."""
+    """Each different key, ascending, with the rows that have it, in their order."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     for begin, end in runs(changes(ordered)):
@@ -297,14 +297,14 @@ def split_by(keys: npt.NDArray[Any]) -> Iterator[tuple[int, Int64s]]:
 
 
 def stable_order(values: npt.NDArray[Any]) -> Int64s:
-    """The order that sorts them, equal ones as they stand."""
+    """The order that sorts the values stably."""
     if len(values) and int(values.max()) - int(values.min()) < 1 << 16:
-        values = (values - values.min()).astype(np.uint16)  # which are sorted many times faster
+        values = (values - values.min()).astype(np.uint16)  # these are sorted many times faster
     return np.argsort(values, kind="stable")
 
 
 def order_unless_sorted(values: npt.NDArray[Any]) -> Int64s | None:
-    """The order that sorts values, equal ones as they stand; None where they are in order."""
+    """The order that sorts the values stably; None if they are sorted."""
     return None if np.all(values[1:] >= values[:-1]) else stable_order(values)
 
 
@@ -321,6 +321,6 @@ def in_one(parts: Iterable[tuple[Int32s, Sequence[_Name]]], first: Iterable[_Nam
 
 
 def used(numbers: Int32s, names: Sequence[_Name]) -> tuple[Int32s, list[_Name]]:
-    """Numbers anew for the names that they stand for, which are often few of all, and those names."""
+    """New numbers for only those names that occur, often few of all; and these names."""
     in_use, index = distinct(numbers)
     return index, [names[number] for number in in_use.tolist()]

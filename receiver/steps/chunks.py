@@ -1,9 +1,9 @@
-"""Each chunk put in order, its clock clamped, and what each source sent in it.
+"""Puts each chunk in order, clamps its times, and counts what each source sent in it.
 
 In: every `Piece`, whose `TaskReceipts` go to the tasks of their chunks, and the `Links`. Out, for each chunk: `ChunkReceipts`,
-`References` and `IdEnds`; `SourceCounts` and `NeededElsewhere` for the driver, which adds them up. A chunk's begin is a place
-in the order of the log, so sorting its receipts gives the order of the whole log; and it begins with the clock of the latest
-receipt before, which is known (`before_us`).
+`References` and `IdEnds`; `SourceCounts` and `NeededElsewhere` for the driver, which adds them up. Chunks are cut in the order
+of the log, so sorting the receipts within each gives the order of the whole log. Clamping begins with the latest time before
+the chunk, which is known (`before_us`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 def assemble(
     pieces: RowFlow, links: RowFlow, plan: CutPlan, before_us: Int64s
 ) -> tuple[RowFlow, list[SourceCounts], list[NeededElsewhere]]:
-    """`ChunkReceipts`, `References` and `IdEnds`, kept; and what the driver gets.
+    """Kept `ChunkReceipts`, `References` and `IdEnds`; and the values for the driver.
 
-    `before_us` is, per chunk, the latest time of its domain before it, -1 if none.
+    `before_us` is for each chunk the latest time of its domain before it, or -1.
     """
 
     def work(task: int, rows: Iterator[Row]) -> Iterator[Row]:
@@ -105,10 +105,10 @@ def cut_receipts(pieces: RowFlow, plan: CutPlan) -> RowFlow:
 
 
 class _Columns(NamedTuple):
-    """Receipts of several units. A column that isn't there is empty."""
+    """Receipts of several units. A missing column is empty."""
 
     receipt_key: Int64s
-    """Unit and row in the unit, of which `_receipt_keys` makes one number."""
+    """Unit and row in the unit, as one number of `_receipt_keys`."""
     key_us: Int64s
     received_at_us: Int64s
     source: Int32s
@@ -126,11 +126,11 @@ def _receipt_keys(unit: Int32s | int, row: npt.NDArray[Any]) -> Int64s:
 
 
 def _chunks(plan: CutPlan, pieces: list[TaskReceipts]) -> Iterator[tuple[int, _Columns, list[str]]]:
-    """The receipts of each chunk in order, and what the numbers of their sources stand for."""
+    """The number of each chunk, its receipts in order, and the names for the numbers of their sources."""
     pieces.sort(key=lambda piece: (piece.unit, piece.first_row))
     chunk = joined(np.int32, (np.repeat(each.chunk, np.diff(each.chunk_end, prepend=0)) for each in pieces))
     receipts, sources = _columns_of(plan, pieces)
-    pieces.clear()  # nothing is held twice
+    pieces.clear()  # so that no receipt is in memory twice
     order = _order(chunk, receipts.key_us)
     if order is not None:
         chunk, receipts = chunk[order], receipts.taken(order)
@@ -163,7 +163,7 @@ def _columns_of(plan: CutPlan, pieces: Sequence[TaskReceipts]) -> tuple[_Columns
 
 
 def _marks(rows: Sequence[Int32s], sizes: Sequence[int]) -> Flags:
-    """One column of marks for several pieces, given which rows of each are marked."""
+    """One column of flags for several pieces, from the marked rows of each."""
     begins = np.cumsum([0, *sizes])
     marks = np.zeros(begins[-1], np.bool_)
     marks[joined(np.int64, (begin + each for begin, each in zip(begins, rows, strict=False)))] = True
@@ -171,7 +171,7 @@ def _marks(rows: Sequence[Int32s], sizes: Sequence[int]) -> Flags:
 
 
 def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
-    """The order by chunk, then key, equal ones as they stand; None where they are in order."""
+    """The stable order by chunk, then key; None if the receipts are in that order."""
     by_key = order_unless_sorted(key_us)
     by_chunk_ = order_unless_sorted(chunk if by_key is None else chunk[by_key])
     if by_key is None or by_chunk_ is None:
@@ -180,7 +180,7 @@ def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
 
 
 class _Linked(NamedTuple):
-    """What `Links` say of each `ChunkReceipts.linked_row`."""
+    """The columns of `Links` for each `ChunkReceipts.linked_row`."""
 
     is_duplicate: Flags
     replaces: Flags
@@ -220,7 +220,7 @@ def _assembled(
 
 
 def _rows_of(links: Sequence[Links], receipt_key: Int64s) -> Int32s:
-    """The row in the chunk of each receipt that links name by unit and row; `receipt_key` is that of the chunk's receipts."""
+    """The row in the chunk of each receipt that links name by unit and row. `receipt_key` is the column of the chunk."""
     by_key = order_unless_sorted(receipt_key)
     wanted = joined(np.int64, (_receipt_keys(each.unit, each.unit_row) for each in links))
     rows = np.searchsorted(receipt_key, wanted, sorter=by_key)
@@ -252,9 +252,9 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
 
 
 def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterator[Row]:
-    """What the ids need whose first and last receipt are both in this chunk; `IdEnds` of the others."""
+    """The needs of ids whose first and last receipt are both in this chunk; `IdEnds` of the other ids."""
     at = np.flatnonzero(~linked.is_duplicate | linked.is_last)
-    # All receipts before it that aren't duplicates are new.
+    # The new receipts before a row are all that aren't duplicates.
     new_before = receipts.linked_row.astype(np.int64) - (np.cumsum(linked.is_duplicate) - linked.is_duplicate)
     label, is_last = receipts.label[at], linked.is_last[at]
     times_us = receipts.received_at_us[receipts.linked_row[at]]
@@ -272,7 +272,7 @@ def first_to_last(
     new_before: Int64s,
     received_at_us: Int64s,
 ) -> tuple[int, int, npt.NDArray[np.intp]]:
-    """What the ids need whose first and last receipt are both among these columns of `IdEnds`: a size of a ring, and a time in
+    """The needs of ids whose first and last receipt are both among these columns of `IdEnds`: the size of a ring, and a time in
     microseconds. Also the rows whose other end isn't here."""
     order = np.lexsort((is_last, label))
     second = np.flatnonzero(~changes(label[order]))
@@ -293,7 +293,7 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     again = receipts.again_in()[receipts.linked_row] - np.int32(receipts.chunk)
     gone = np.zeros(plan.chunks - receipts.chunk, np.int64)
     alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, receipts.ref_to - receipts.chunk, gone)
-    # Not Python's own hash, which differs from process to process.
+    # Not Python's own hash: it differs from process to process.
     keys = [zlib.crc32(f"{domain}:{name}".encode()) % plan.partitions for name in receipts.sources]
     for key, chosen in split_by(np.array(keys, np.int64)[source]):
         row = receipts.ref_row[chosen]
@@ -315,12 +315,12 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
 
 @compiled()
 def _alive_within(linked_row: Int32s, again_in: Int32s, ref_row: Int32s, ref_to: Int32s, gone: Int64s) -> Int64s:
-    """`References.alive_within`. Chunks count from the references' own; `gone` is all 0, with an element for each."""
+    """`References.alive_within`. Chunks are counted from the references' own. `gone` has a 0 for each chunk."""
     alive_within = np.empty(len(ref_row), np.int64)
     linked = 0
     for ref in range(len(ref_row)):
         while linked < len(linked_row) and linked_row[linked] <= ref_row[ref]:
-            if again_in[linked] < len(gone):  # else never
+            if again_in[linked] < len(gone):  # otherwise the id never comes again
                 gone[again_in[linked]] += 1
             linked += 1
         alive_within[ref] = ref_row[ref] + 1 - gone[: ref_to[ref]].sum()
@@ -328,7 +328,7 @@ def _alive_within(linked_row: Int32s, again_in: Int32s, ref_row: Int32s, ref_to:
 
 
 def _lasts_within(receipts: ChunkReceipts) -> Int64s:
-    """Per receipt, how many of its source's receipts up to it, with it, are never replaced."""
+    """For each receipt, how many of its source's receipts up to and including it are never replaced."""
     is_last = np.ones(len(receipts.source), np.bool_)
     is_last[receipts.linked_row[receipts.next_in < NEVER]] = False
     by_source = stable_order(receipts.source)

@@ -1,6 +1,6 @@
-"""Digests of ids: SipHash-2-4 of 128 bits under a key that each run draws, so that nobody can make two ids collide.
+"""Digests of ids: SipHash-2-4 with 128 bits, under a random key of each run, so that nobody can make two ids collide.
 
-Of n ids two are taken for one with a probability of n^2 / 2^129: of 10^12 ids, less than one run in 10^14.
+The probability that two of n ids have one digest is about n^2 / 2^129: for 10^12 ids, less than one run in 10^14.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _digest(  # noqa: PLR0917 - compiled functions take no names
 
 
 def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
-    """The two halves of the digest of each text of a `string` array without nulls; 0 and 0 of the empty text.
+    """The two halves of each text's digest, for a `string` array without nulls; 0 and 0 for the empty text.
 
     `key` has 16 bytes.
     """
@@ -92,7 +92,7 @@ def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
 
 
 def numbered(high: Int64s, low: Int64s) -> tuple[Int32s, int]:
-    """Digests as numbers from 0, in the order of their first coming, and how many there are."""
+    """Numbers from 0 for digests, in order of first occurrence; and how many different ones there are."""
     halves = pa.py_buffer(np.stack([high, low], axis=1))
     digests = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(high), [None, halves]).dictionary_encode()
     return digests.indices.to_numpy(), len(digests.dictionary)

@@ -1,11 +1,11 @@
-"""Which receipts repeat an id of their domain, and which receipts of a chunk later chunks refer to.
+"""Finds the receipts that repeat an id of their domain, and the receipts of a chunk to which later chunks refer.
 
 In: every `Piece`, whose `Ids` go to the partitions of their digests. Out: the `Links` of each chunk; `Latest` and `IdCounts` for
 the driver. A partition has all receipts of its ids, of all domains and chunks. A receipt is a duplicate exactly if its id came
-before in its domain, and is replaced exactly if its source sends the id again. So both are seen here, and nowhere else.
+before in its domain, and is replaced exactly if its source sends the id again. So a partition alone can tell both.
 
-A later chunk that has the id refers to the newest receipt of each source before it. So a receipt is referred to by all later
-chunks with the id, up to the one in which it is replaced.
+A later chunk that has the id refers to the newest receipt of each source before it. So all later chunks with the id refer to a
+receipt, up to the chunk in which it is replaced.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts]]:
-    """`Links`, kept; per chunk, the latest time of its domain before it, -1 if none; and the counts of ids."""
+    """Kept `Links`; for each chunk the latest time of its domain before it, or -1; and the counts of ids."""
     links = cut_ids(pieces, plan).grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
     kept, counts = links.kept("Linking ids", Latest, IdCounts)
     latest, id_counts = by_kind(counts, Latest, IdCounts)
@@ -37,7 +37,7 @@ def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts
 
 
 def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
-    """Per chunk, the largest time of the receipts with an id in its domain's earlier chunks, -1 if none."""
+    """For each chunk, the largest time of receipts with an id in its domain's earlier chunks, or -1."""
     latest_us = np.full(plan.chunks, -1, np.int64)
     for each in latest:
         latest_us[each.chunk] = np.maximum(latest_us[each.chunk], each.latest_us)
@@ -49,7 +49,7 @@ def _latest_before_us(plan: CutPlan, latest: Sequence[Latest]) -> Int64s:
 
 
 def cut_ids(pieces: RowFlow, plan: CutPlan) -> RowFlow:
-    """`Ids` by partition, and `Latest`, which goes with any."""
+    """`Ids` with the key of their partition, and `Latest`, which may go to any."""
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
         for cut in cut_pieces(plan, rows):
@@ -92,10 +92,10 @@ def _ids(plan: CutPlan, cut: CutPiece, checked: npt.NDArray[np.intp]) -> Iterato
 
 
 def _partitions(plan: CutPlan, chunk: Int32s, id_low: Int64s) -> Int32s:
-    """The partition that each id goes to: equal ids of a domain go to the same one.
+    """The partition of each id: equal ids of a domain have the same one.
 
-    Where only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small
-    domains would be torn into as many rows as it has ids.
+    If only ids of one domain are compared, all ids of a small domain go to one partition. Otherwise each of many small domains
+    would be split into as many rows as it has ids.
     """
     partitions = (id_low.view(np.uint64) % np.uint64(plan.partitions)).astype(np.int32)
     if not plan.is_whole.any():
@@ -115,7 +115,7 @@ def link_partition(plan: CutPlan, partition: int, rows: Iterator[Row]) -> Iterat
 
 
 class _Recurring(NamedTuple):
-    """Receipts whose id comes more than once, in whatever domain: few in most logs, and all that links have to look at."""
+    """Receipts whose id comes more than once, in any domains: in most logs they are few, and links need no others."""
 
     id: Int32s
     """Numbered in the partition."""
@@ -125,7 +125,7 @@ class _Recurring(NamedTuple):
     unit_row: Int32s
     source: Int32s
     digest_hash: npt.NDArray[np.uint64]
-    """0 where it is missing."""
+    """0 for a missing digest."""
     channel: Int32s
     """Empty unless the plan looks across domains."""
 
@@ -134,7 +134,7 @@ class _Recurring(NamedTuple):
 
 
 def _recurring(ids: Sequence[Ids]) -> tuple[_Recurring, list[Channel]]:
-    """Also the channels that its numbers stand for."""
+    """The recurring receipts of these ids, and the channels for their numbers."""
     number, count = numbered(*(column(ids, half, np.int64) for half in ("id_high", "id_low")))
     comes_again = np.bincount(number, minlength=count) > 1
     ends = np.cumsum([len(each.unit_row) for each in ids]).tolist()
@@ -159,12 +159,12 @@ def _recurring(ids: Sequence[Ids]) -> tuple[_Recurring, list[Channel]]:
 
 
 class _Runs(NamedTuple):
-    """`_Recurring`, ordered by id, domain and receipt. Receipts of one id and domain, a *run*, stand together."""
+    """`_Recurring`, ordered by id, domain and receipt. So the receipts of one id and domain are adjacent: a *run*."""
 
     receipts: _Recurring
     run: npt.NDArray[np.intp]
     first: Flags
-    """Whether its run begins here."""
+    """Whether a run begins here."""
     by_source: npt.NDArray[np.intp]
     """The rows ordered by run, source, and receipt."""
     replaces: Flags
@@ -184,7 +184,7 @@ def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
     chunk = receipts.chunk[by_source]
     replaces, next_in = np.empty(len(chunk), np.bool_), np.empty(len(chunk), np.int32)
     replaces[by_source] = same_source
-    # What `roll` brings from the other end is never used: the first receipt of all is of no source before.
+    # The value that `roll` brings from the other end is never used: the first receipt of all continues no source.
     next_in[by_source] = np.where(np.roll(same_source, -1), np.roll(chunk, -1), np.int32(NEVER))
     return _Runs(receipts, run, first, by_source, replaces, next_in)
 
@@ -213,15 +213,15 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
 
 
 def _references(runs: _Runs) -> tuple[npt.NDArray[np.intp], Int32s]:
-    """The receipts that later chunks refer to, once for each such chunk; and those chunks."""
-    # A stop is rows of one chunk that follow each other. Where a run ends and the next begins in that chunk, they share it.
+    """The receipts to which later chunks refer, once for each such chunk; and these chunks."""
+    # A stop is a group of adjacent rows of one chunk. If a run ends and the next begins in the same chunk, they share a stop.
     receipts, by_source = runs.receipts, runs.by_source
     stops = changes(receipts.chunk)
     stop_chunk = receipts.chunk[stops]
     stop_number = np.cumsum(stops) - 1
     last_stop = stop_number[np.roll(runs.first, -1)]
     stop = stop_number[by_source]
-    # All stops after its own refer to it, up to the one where it is replaced: maybe its own already.
+    # All stops after a receipt's own refer to it, up to the stop where it is replaced, which may be its own.
     is_replaced = runs.next_in[by_source] < NEVER
     refs = np.where(is_replaced, np.roll(stop, -1), last_stop[runs.run[by_source]]) - stop
     each = np.repeat(np.arange(len(refs)), refs)
@@ -246,7 +246,7 @@ def _counts(runs: _Runs, cross_domain: dict[tuple[str, str], int]) -> IdCounts:
 
 
 def _cross_domain(runs: _Runs, channels: Sequence[Channel]) -> dict[tuple[str, str], int]:
-    """Repeats that the domain KEY hides: ids of one queue that are new in several domains."""
+    """Counts of repeats that the domain KEY hides: ids of one queue that are new in several domains."""
     receipts = runs.receipts
     queue = queues_of(channel.destination for channel in channels)[receipts.channel]
     in_several = np.bincount(receipts.id[runs.first]) > 1

@@ -1,7 +1,7 @@
-"""A log that was read, by the reports of its units; then all steps in order: plan, link, assemble, measure, hand on tails, replay.
+"""Joins the reports of a log's units, then runs all steps in order: plan, link, assemble, measure, hand on tails, replay.
 
-A step is a function from rows to rows, in the module of its name, which says what goes in, what comes out, and why it is right.
-Counts come here and are added up. Receipts never do. Five receipts of one source, cut into two chunks (a test reads this):
+A step is a function from rows to rows. The module of its name says what goes in, what comes out, and why it is right. Counts
+come here to be added up; receipts never do. An example: five receipts of one source, cut into two chunks (a test reads this):
 
     chunk 0: a at 1 s, b at 2 s
     chunk 1: b at 3 s, c at 4 s, a at 5 s
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from receiver.simulate.question import Question
 
 _CHUNK_ROWS, _PARTITION_ROWS = 4_000_000, 2_000_000
-"""The most receipts that a task holds, of a chunk or of the ids of a partition: they bound its memory."""
+"""The most receipts that a task holds, of a chunk and of the ids of a partition. They bound a task's memory."""
 _LEAST_CHUNK_ROWS = 50_000
 
 
@@ -62,15 +62,15 @@ def chunked_log(
     cores: int,
     keeps_rows: bool = False,
 ) -> ChunkedLog:
-    """Cut a log up that was read: `pieces` holds every `Piece`, kept, and `reports` are in any order; `cores` work at once.
-    `LogFormatError` for what is wrong with the log.
+    """Cut up a log that was read. `LogFormatError` for an error in the log.
 
-    `keeps_rows` keeps the pieces, and what it takes to know which receipts are duplicates by verdict (`ChunkedLog.caught`).
+    `pieces` has every `Piece`, kept; `reports` are in any order; `cores` work at once. `keeps_rows` keeps the pieces, and what
+    `ChunkedLog.caught` needs to know which receipts are duplicates by verdict.
     """
     key = domain_key(question.key)
     reports = reports_of(reports, units, key)
     receipts = sum(report.receipts for report in reports)
-    # As many chunks as cores, or twice as many, and so on: then all cores end at about the same time.
+    # A multiple of the number of cores, so that all cores end at about the same time.
     rounds = max(1, -(-receipts // (_CHUNK_ROWS * cores)))
     chunk_rows = max(_LEAST_CHUNK_ROWS, -(-receipts // (cores * rounds)))
     plan = plan_of(
@@ -80,7 +80,7 @@ def chunked_log(
 
 
 def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, max_missed: int = 0) -> ChunkedLog:
-    """The log, cut up by a plan. `max_missed` is how many duplicates a recommended setting may miss."""
+    """The log, cut up by a plan. `max_missed`: how many duplicates a recommended setting may miss."""
     seen = seen_of(reports, domain_key(plan.key))
     measures = Measures.of(seen.log, max_missed)
     receipts = pieces.only(Piece)
@@ -102,7 +102,7 @@ def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, ma
 
 
 def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: DomainKey) -> list[UnitReport]:
-    """The reports by unit; `LogFormatError` for what is wrong with the log, as one process that reads it would raise."""
+    """The reports by unit; `LogFormatError` for an error in the log, as a single process that reads it would raise."""
     reports = sorted(unordered, key=lambda report: report.unit)
     first_units: dict[int, TimeUnit] = {}
     for report, unit in zip(reports, units, strict=True):
@@ -120,7 +120,7 @@ def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: Doma
 
 
 def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
-    """What is known of the log before any id is looked at."""
+    """What is known about the log before its ids are compared."""
     domains = _domains(reports, key)
     present = {column for report in reports for column in report.columns_present}
     lacking: Counter[str] = Counter()

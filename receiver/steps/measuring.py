@@ -1,23 +1,23 @@
-"""What each duplicate of a chunk needs, those whose id last came in an earlier chunk included.
+"""Measures the needs of each duplicate of a chunk, even if its id last came in an earlier chunk.
 
-In: `ChunkReceipts`, `References` and `IdEnds`. Out: `ChunkReceipts` with what their duplicates need, and the `EarlierReceipts`
-that they refer to; the `Share` of each chunk and `NeededElsewhere` for the driver.
+In: `ChunkReceipts`, `References` and `IdEnds`. Out: `ChunkReceipts` with the needs of their duplicates, and the
+`EarlierReceipts` to which they refer; the `Share` of each chunk and `NeededElsewhere` for the driver.
 
-The window that a duplicate needs is how many ids its source has sent since the receipt it repeats. If that receipt is in an
-earlier chunk, `_earlier_receipts` adds the ids up by source, without the chunks between. The ids that a source has sent after a
-receipt of its own, up to the begin of a chunk, are
+The window that a duplicate needs is the number of ids that its source has sent since the receipt that it repeats. If that
+receipt is in an earlier chunk, `earlier_receipts` counts these ids by source, without reading the chunks between. The number of
+ids that a source has sent after one of its receipts, up to the begin of a chunk, is
 
-    the ids it had sent before the chunk
+    the ids that it had sent before the chunk
     less the ids that it never sends after that receipt
     less the ids that it had last sent by then, and sends next in the chunk or later.
 
-An id is newer if it comes between that receipt and the chunk. So ids are taken away whose last receipt before the chunk is
-that one or an earlier one: they never come again (second line), or only in the chunk or later (third). The first two lines are
-in `SourceTotals`. The third is counted from the references themselves (`_replaced_later`): a chunk refers to each receipt that
-it replaces.
+An id counts if it comes between that receipt and the chunk. So the ids are subtracted whose last receipt before the chunk is
+that receipt or an earlier one: they never come again (second line), or only in the chunk or later (third). The first two lines
+are in `SourceTotals`. The third is counted from the references themselves (`_replaced_later`): a chunk refers to each receipt
+that it replaces.
 
-`_distances` then puts each chunk behind the receipts that it refers to, each followed by a row that stands for all newer ids of
-its source up to the next, and measures it as a domain of its own.
+`_distances` then puts each chunk behind the receipts to which it refers, and measures it as a domain of its own. Each of these
+receipts is followed by a row that stands for all ids of its source up to the next.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ if TYPE_CHECKING:
 class SourceTotals:
     """How many ids each source has sent by each chunk.
 
-    A chunk counts an id only where its source sends it first, or last, in all of the log. So a sum counts no id twice. A
-    *series* is one source of one domain. An *entry* is a chunk in which a series has receipts; they are ordered by series, then
-    chunk.
+    A chunk counts an id only if its source sends it there first, or last, in the whole log. So a sum counts no id twice. A
+    *series* is one source of one domain. An *entry* is a chunk in which a series has receipts; entries are ordered by series,
+    then chunk.
     """
 
     series: dict[tuple[int, str], int]
-    """(domain, source) -> its number; only domains of several chunks."""
+    """(domain, source) -> number of the series; only for domains of several chunks."""
     entry: Int64s
     """series << 32 | chunk."""
     firsts: Int64s
@@ -80,15 +80,15 @@ class SourceTotals:
     lasts: Int64s
     """Ids that the source sent last in this chunk or before."""
     new_before: Int64s
-    """Per chunk, the receipts of all chunks before it whose ids were new in their domain."""
+    """For each chunk, the receipts of all chunks before it whose ids were new in their domain."""
     first_us: Int64s
-    """Per chunk, `SourceCounts.first_us`."""
+    """For each chunk, `SourceCounts.first_us`."""
     replaced_us: Int64s
-    """Per chunk, `SourceCounts.replaced_us`."""
+    """For each chunk, `SourceCounts.replaced_us`."""
     receipts: Int64s
-    """Per chunk, its receipts with an id."""
+    """For each chunk, its receipts with an id."""
     again_from: Int64s
-    """Three columns, ordered by the first: `again` ids of the chunk `again_from` come next in the chunk `again_in`. Only of
+    """Three columns, ordered by the first: `again` ids of the chunk `again_from` come next in the chunk `again_in`. Only for
     domains of several chunks."""
     again_in: Int64s
     again: Int64s
@@ -128,8 +128,8 @@ class SourceTotals:
         return self._before(self.lasts, series, chunk)
 
     def alive_from(self, first: int, chunk: int) -> Int64s:
-        """Per chunk of a domain, from its first up to before this one: how many different ids the domain has sent since that
-        chunk began. These are its receipts whose ids don't come again before this chunk."""
+        """For each chunk of a domain from `first` to before `chunk`: how many different ids the domain has received from that
+        chunk's begin to the begin of `chunk`. These are the receipts whose ids don't come again before `chunk`."""
         alive = self.receipts[first:chunk].copy()
         begin, end = np.searchsorted(self.again_from, (first, chunk))
         come_before = np.flatnonzero(self.again_in[begin:end] < chunk) + begin
@@ -143,7 +143,7 @@ class SourceTotals:
 
 
 def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
-    """Running sums that begin anew at these indices."""
+    """Running sums that start again at these indices."""
     sums = np.cumsum(counts)
     before = np.concatenate([[0], sums])[begins]
     running: Int64s = sums - np.repeat(before, np.diff(begins, append=len(sums)))
@@ -153,9 +153,9 @@ def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
 def measure(
     chunks: RowFlow, plan: CutPlan, counts: Sequence[SourceCounts], before_us: Int64s, measures: Measures
 ) -> tuple[RowFlow, SourceTotals, list[Share], list[NeededElsewhere]]:
-    """`ChunkReceipts` and `EarlierReceipts`, kept; and what the driver gets, a `Share` of each chunk in order.
+    """Kept `ChunkReceipts` and `EarlierReceipts`; and the values for the driver, among them a `Share` of each chunk in order.
 
-    `counts` and `before_us` as `assemble` gives and takes them.
+    `counts` is as `assemble` returns it, `before_us` as `assemble` takes it.
     """
     totals = SourceTotals.of(plan, counts)
 
@@ -204,7 +204,7 @@ def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> Ro
 
 
 def _series_of(totals: SourceTotals, references: References) -> Int64s:
-    # Only sources that are referred to are sure to be known here.
+    # Only sources with references are sure to be known here.
     source, sources = used(references.source, references.sources)
     return np.array([totals.series[references.domain, name] for name in sources], np.int64)[source]
 
@@ -254,7 +254,7 @@ def _replaced_later(
     """For each reference: how many receipts of its series, up to its own, are replaced in the chunk that refers, or later.
 
     References are ordered by series, then by receipt; each receipt counts once, at its first reference (`is_first`). `waiting`
-    is room for a count per chunk, all 0 and left so: of the receipts so far that are replaced there.
+    has an element for each chunk: how many receipts so far are replaced there. It must be all 0, and is left so.
     """
     replaced_later = np.zeros(len(series), np.int64)
     begin = 0
@@ -264,7 +264,7 @@ def _replaced_later(
             if is_first[end] and next_in[end] < NEVER:
                 waiting[next_in[end]] += 1
                 newest = max(newest, next_in[end])
-            # Chunks are large, so a domain has few of them: adding up is as fast as a tree would be.
+            # Chunks are large, so a domain has few of them: a plain sum is as fast as a tree would be.
             for chunk in range(to_chunk[end], newest + 1):
                 replaced_later[end] += waiting[chunk]
             end += 1
@@ -282,7 +282,7 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     label, received_at_us, newer_ids = (
         column(referred, name, np.int64)[order] for name in ("label", "received_at_us", "newer_ids")
     )
-    # After each earlier receipt, a row of the same source and time for the ids between it and the next.
+    # After each earlier receipt follows a row of the same source and time, for the ids between it and the next.
     weights = np.ones(2 * len(order), np.int64)
     weights[1::2] = _between(source, newer_ids)
     ids, distinct = receipts.dense_ids(label)
@@ -297,18 +297,18 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     distances = reuse_distances(rows, weights)
     here = distances.row >= len(weights)
     row_here = distances.row[here]
-    # With W = 0 the clock is the receipt before, which isn't the row before where the chunk begins.
+    # With W = 0 the clock is the receipt before: for the chunk's first receipt, that isn't the row before.
     clock_us = np.where(row_here > len(weights), rows.received_at_us[row_here - 1], before_us)
     expiry_us = clock_us - rows.received_at_us[rows.earlier[row_here]]
     return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us)
 
 
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
-    """What the chunk's duplicates need of a memory of the domain's latest used ids.
+    """The need of the chunk's duplicates in an LRU memory of the domain's ids.
 
-    The chunk is put behind the newest earlier receipt of each of its ids, and each of these before a row that stands for all
-    ids up to the next. The ids since an earlier receipt are those since its chunk began (`alive_from`, which is
-    `SourceTotals.alive_from` of the chunk), less those that came last up to that receipt (`alive_within`).
+    The chunk is put behind the newest earlier receipt of each of its ids. Each of these receipts is followed by a row that
+    stands for all ids up to the next. The ids since an earlier receipt are those since the begin of its own chunk (`alive_from`:
+    the `SourceTotals.alive_from` of this chunk), less those that last came up to that receipt (`alive_within`).
     """
     from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))
     label, alive_within = (column(referred, name, np.int64) for name in ("label", "alive_within"))
@@ -319,7 +319,7 @@ def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], aliv
     weights = np.ones(2 * len(newest), np.int64)
     weights[1::2] = newer_ids - np.append(newer_ids[1:] + 1, 0)
     is_row = weights > 0
-    at = (np.cumsum(is_row) - 1)[::2]  # of each earlier receipt
+    at = (np.cumsum(is_row) - 1)[::2]  # the row of each earlier receipt
     weights = weights[is_row]
 
     labels = np.concatenate([label[newest], receipts.label])
@@ -332,7 +332,7 @@ def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], aliv
 
 
 def _between(source: Int32s, newer_ids: Int64s) -> Int64s:
-    """Per earlier receipt, the ids between it and the next one of its source, or the begin of the chunk."""
+    """For each earlier receipt, the ids between it and the next one of its source, or the begin of the chunk."""
     order = stable_order(source)
     newer = newer_ids[order]
     between = newer.copy()

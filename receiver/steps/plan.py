@@ -1,8 +1,8 @@
-"""How a log is cut up: its domains, the receipts at which their chunks begin, and which chunks share a task.
+"""Plans how a log is cut up: its domains, the receipts at which their chunks begin, and which chunks share a task.
 
-`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_pieces` says of each receipt of a
-`Piece` in which chunk it is. A cut is a place in the order of the log. So each receipt is in exactly one chunk, however inexact
-the samples are: they only decide how large chunks come out.
+`plan_of`: in, the `UnitReport`s with their samples of receipts; out, the `CutPlan`. `cut_pieces` finds the chunk of each
+receipt of a `Piece`. A cut is a position in the order of the log. So each receipt is in exactly one chunk, however inexact the
+samples are: they only decide the sizes of chunks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _BEFORE_EVERYTHING = -1
 
 @dataclass(frozen=True, slots=True)
 class CutPlan:
-    """How the log is cut up. The order of receipts is that of (key, unit, row in unit): a receipt's key is the largest
-    time of its file up to it.
+    """How the log is cut up. Receipts are ordered by (key, unit, row in unit). A receipt's key is the largest time of its file
+    up to it.
     """
 
     key: str
@@ -38,7 +38,7 @@ class CutPlan:
     domains: list[str]
     """Ordered by name."""
     carry_us: Int64s
-    """Per unit, the largest time of its file before it, -1 if none."""
+    """For each unit, the largest time of its file before it, or -1."""
     chunk_domain: Int32s
     """Chunk -> domain. Chunks are numbered domain by domain, in order of receipt."""
     chunk_task: Int32s
@@ -48,13 +48,13 @@ class CutPlan:
     cut_unit: Int32s
     cut_row: Int64s
     partitions: int
-    """Among how many partitions the ids are dealt."""
+    """The number of partitions of the ids."""
     unit_number: Int64s
     """Unit -> the number of its first receipt in the order of reading."""
     keeps_rows: bool
-    """Whether verdicts are asked for, so that each receipt keeps its number."""
+    """Whether each receipt keeps its number, because verdicts are asked for."""
     is_whole: Flags
-    """Per domain, whether it is so small that all of its ids go to one partition."""
+    """For each domain, whether it is so small that all of its ids go to one partition."""
     looks_across_domains: bool
     """Whether ids of one queue may hide in several domains."""
 
@@ -77,13 +77,13 @@ class CutPlan:
 
 
 class _Places(NamedTuple):
-    """Some receipts of one domain, in order: samples of all, or those at which its chunks begin."""
+    """Some receipts of one domain, in order: samples, or those at which its chunks begin."""
 
     key_us: Int64s
     unit: Int32s
     row: Int64s
     receipts: npt.NDArray[np.float64]
-    """How many, about, each stands for."""
+    """About how many receipts each of them stands for."""
 
 
 def plan_of(
@@ -100,7 +100,7 @@ def plan_of(
     """Cut a log into chunks, chunks into tasks of about `chunk_rows` receipts, and ids into partitions of about
     `partition_rows`, at least one for each of the `cores`.
 
-    `chunks_per_domain` forces their number, as far as samples allow; `keeps_rows` is for verdicts.
+    `chunks_per_domain` forces the number of chunks, as far as samples allow; `keeps_rows` is for verdicts.
     """
     channels = [channels_of(report) for report in reports]
     name_of = names_of(reports, key)
@@ -140,7 +140,7 @@ def names_of(reports: Iterable[UnitReport], key: DomainKey) -> dict[Channel, str
 
 
 def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
-    """Per unit, the largest time of its file before it, -1 if none: `CutPlan.carry_us`."""
+    """`CutPlan.carry_us`: for each unit, the largest time of its file before it, or -1."""
     carry_us = np.full(len(units), -1, np.int64)
     for before, unit in pairwise(units):
         if before.file == unit.file:
@@ -149,7 +149,7 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
 
 
 def splits_a_queue(name_of: dict[Channel, str]) -> bool:
-    """Whether at least one queue is read in several domains, so that a repeat may hide from all of them."""
+    """Whether a queue is read in several domains, so that a repeat may be hidden from each of them."""
     return bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
 
 
@@ -174,14 +174,14 @@ def _samples(
 
 
 def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
-    """A channel's receipts, dealt evenly to its samples."""
+    """For each sample, its equal share of its channel's receipts."""
     samples = np.bincount(report.samples_channel, minlength=len(report.receipts_by_channel))
     each: npt.NDArray[np.float64] = (report.receipts_by_channel / samples)[report.samples_channel]
     return each
 
 
 def _chunks_by(samples: _Places, wanted: int) -> _Places:
-    """At most so many chunks of about the same number of receipts."""
+    """The begins of at most `wanted` chunks with about equal numbers of receipts."""
     before = np.cumsum(samples.receipts) - samples.receipts
     total = float(samples.receipts.sum())
     near = np.searchsorted(before, total * np.arange(1, wanted) / wanted - 0.5)  # half a receipt, for rounding
@@ -192,7 +192,7 @@ def _chunks_by(samples: _Places, wanted: int) -> _Places:
 
 
 def _tasks_of(sizes: Sequence[float], most: int) -> Int32s:
-    """Chunks that follow each other are worked on together as long as they hold no more than so many receipts."""
+    """The task of each chunk: adjacent chunks share a task while together they have at most `most` receipts."""
     task_of = np.zeros(len(sizes), np.int32)
     task, held = 0, 0.0
     for chunk, size in enumerate(sizes):
@@ -207,7 +207,7 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 class CutPiece(NamedTuple):
-    """A piece, and where its receipts belong."""
+    """A piece, with the keys and chunks of its receipts."""
 
     piece: Piece
     key_us: Int64s
@@ -244,9 +244,9 @@ def _chunks(
     piece: Piece,
     key_us: Int64s,
 ) -> Int32s:
-    """The chunk of each receipt of a piece; `cuts` are the chunks that aren't the first of their domain."""
+    """The chunk of each receipt of a piece. `cuts` are the chunks that aren't the first of their domain."""
     before = _receipts_before(plan, cuts, piece, key_us)
-    # Most cuts lie before the whole piece, or behind it. Each of the few within it is looked at by itself.
+    # Most cuts lie before the whole piece, or behind it. Each of the few within it is handled separately.
     passed = np.bincount(plan.chunk_domain[cuts[before == 0]], minlength=len(plan.domains))
     first = np.searchsorted(plan.chunk_domain, np.arange(len(plan.domains)))
     chunk: Int32s = (first + passed).astype(np.int32)[domain]
@@ -267,7 +267,7 @@ def _receipts_before(plan: CutPlan, cuts: npt.NDArray[np.intp], piece: Piece, ke
 
 
 class _Group(NamedTuple):
-    """The receipts of a piece that go to one task or partition: as they stand, but that those of one chunk stand together."""
+    """The receipts of a piece that go to one task or partition: in their order, but grouped by chunk."""
 
     key: int
     chunk: Int32s
@@ -275,12 +275,12 @@ class _Group(NamedTuple):
     rows: Int64s | slice
 
     def of(self, column: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-        """These receipts of a column; none of one that isn't there."""
+        """The values of a column for these receipts; none if the column is empty."""
         return column[self.rows] if len(column) else column
 
 
 def grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[_Group]:
-    """The receipts at `rows` by their `key`, which says where they go."""
+    """The receipts at `rows`, grouped by `key`, which is their task or partition."""
     chunks, at = distinct(chunk)
     keys, to = distinct(key)
     order = order_unless_sorted(to.astype(np.int64) * len(chunks) + at)
@@ -293,6 +293,6 @@ def grouped_by(key: Int32s, chunk: Int32s, rows: Int64s) -> Iterator[_Group]:
             int(keys[to[first]]),
             chunks[at[first:end][begins]].astype(np.int32),
             np.append(begins[1:], end - first),
-            # A slice copies nothing, and most pieces go to one task as a whole.
+            # A slice copies nothing, and most whole pieces go to one task.
             slice(int(rows[first]), int(rows[end - 1]) + 1) if follow_each_other else rows[first:end],
         )

@@ -1,6 +1,6 @@
-"""Each unit read, its rows checked by the log's own readers, its ids made digests.
+"""Reads each unit, checks its rows by the log's own readers, and turns its ids into digests.
 
-`reading`: in, a `Unit`; out, its `Piece`s in order, and one `UnitReport`, which has the error of a unit instead of failing.
+`reading`: in, a `Unit`; out, its `Piece`s in order, and one `UnitReport`. A `LogFormatError` isn't raised, but is in the report.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from receiver.steps.digests import digests_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, parts_of
 
 SAMPLE_ROWS = 8_192
-"""One receipt in so many of a channel shows the plan where it comes in the order: chunks come out about so exact."""
+"""One receipt in so many of a channel is a sample for the plan. The sizes of chunks are about this exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class Reading:
     options: ReadOptions
     digest_key: bytes
     with_ids: bool = False
-    """Whether the texts of ids are kept too."""
+    """Whether to keep the texts of ids too."""
     sample_rows: int = SAMPLE_ROWS
 
 
 def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
-    """The units of files that each task can open, in order; of a Parquet file about so many rows each.
+    """The units of these files, which every task can open, in order. Units of a Parquet file have about `rows_per_unit` rows.
 
-    Nothing is read but the footers of Parquet files that may be cut.
+    Reads only the footers of Parquet files that may be cut.
     """
     units: list[Unit] = []
     file_index = -1
@@ -60,7 +60,7 @@ def units_of(files: Sequence[LogFile], *, rows_per_unit: int) -> list[Unit]:
 
 
 def _runs(path: Path | None, rows_per_unit: int) -> list[RowGroups]:
-    """Runs of row groups; one without groups stands for a whole file."""
+    """Runs of row groups. A run without groups stands for a whole file."""
     whole = [RowGroups(0, 0, 0)]
     if path is None:
         return whole
@@ -74,7 +74,7 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[LogBatch]:
     """The receipts of a unit, or `LogFormatError`."""
     path = os.fsdecode(unit.path)
     url = path if is_url(path) else None
-    file = LogFile(None if url else Path(path), unit.name, 0, url=url)  # a size is for showing progress only
+    file = LogFile(None if url else Path(path), unit.name, 0, url=url)  # the size is only for showing progress
     groups = RowGroups(unit.first_group, unit.groups, unit.first_row) if unit.groups else None
     return read_file(file, options, groups=groups)
 
@@ -97,9 +97,9 @@ def pieces_of(
     how: Reading,
     carry: Callable[[Piece, LogBatch], Any] = lambda piece, _batch: piece,
 ) -> Iterator[Any]:
-    """The pieces of a unit in order, then its report, which says what is wrong with the unit.
+    """The pieces of a unit in order, then its report, with the error if the unit has one.
 
-    `carry` may make of a piece something that holds more of its batch.
+    `carry` may turn a piece into a value with more columns of its batch.
     """
     reader = _UnitReader(unit, how)
     problem = None
@@ -114,7 +114,7 @@ def pieces_of(
 
 
 class _UnitReader:
-    """Makes pieces of a unit's batches, and counts what is in them."""
+    """Turns a unit's batches into pieces, and counts them for the report."""
 
     def __init__(self, unit: int, how: Reading) -> None:
         self._how = how
@@ -123,11 +123,11 @@ class _UnitReader:
         self._channels = numbering.Channels()
         self._by_channel = np.zeros(0, np.int64)
         self._sources: set[tuple[str, int]] = set()
-        """With the channel that each sent to."""
+        """Pairs of a source and a channel to which it sent."""
         self._samples = [(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))]
 
     def add(self, batch: LogBatch) -> Piece | None:
-        """Count a batch, and give its receipts if there are any."""
+        """Count a batch. Returns its receipts, or None without any."""
         report = self._report
         report.skipped += batch.skipped
         report.status_lines += [json.dumps([line.logged_at_us, line.values]) for line in batch.status_lines]
@@ -182,7 +182,7 @@ class _UnitReader:
         seen = np.zeros(len(counts), np.int64)
         seen[: len(self._by_channel)] = self._by_channel
         order = stable_order(channel)
-        # Which receipt of its channel in the unit each is, counted from 0.
+        # Each receipt's number within its channel in the unit, from 0.
         number = np.arange(len(channel)) + np.repeat(seen - (np.cumsum(counts) - counts), counts)
         rows = order[number % self._how.sample_rows == 0]
         self._samples.append((channel[rows], running_us[rows], rows + self._report.receipts))

@@ -1,20 +1,20 @@
-"""Each chunk replayed from its true starting state, by the kernel of the whole log.
+"""Replays each chunk from its true starting state, by the kernel for whole logs.
 
-`behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` that they refer to; out, these, and more `EarlierReceipts`, which
-chunks leave to later ones as their *tails*. `ChunkedLog`: in, all these; out, what is made of each chunk's replay.
+`behind_tails`: in, `ChunkReceipts` and the `EarlierReceipts` to which they refer; out, these, and more `EarlierReceipts`, which
+chunks hand to later ones as their *tails*. `ChunkedLog`: in, all these; out, the results of each chunk's replay.
 
-What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only their
-receipts that can still change a verdict or a count:
+What is remembered depends on receipts alone, never on verdicts. So a chunk needs no replay of earlier chunks, only those of
+their receipts that can still change a verdict or a count:
 
-- of each source the newest ids, one more than the largest window. They fill its queue. The last one is outside of every
-  queue, so it moves the clock of the time queue, as it did in truth;
-- the newest receipt that was replaced, as that moves the clock too;
-- what the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. What is older was
-  forgotten, unless it is in a queue.
+- the newest ids of each source, one more than the largest window. They fill its queue. The oldest of them is outside of every
+  queue, so it moves the clock of the time queue, as it did in the whole log;
+- the newest receipt that was replaced, because it moves the clock too;
+- the ids that the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. Older ones were
+  forgotten, unless a source's queue holds them.
 
-More receipts do no harm: a queue loses those that are too old as the source's newer ones follow, as it did in truth. So
-`_sent_at_least` may count too few. A chunk gives a source's newest ids: one more than the largest window, less what the source
-has surely sent since.
+More receipts do no harm: a source's newer receipts push them out of its queue, as they did in the whole log. So
+`_sent_at_least` may count too few. For each source, a chunk hands on the newest ids: one more than the largest window, less
+the ids that the source has surely sent since.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _Counts = TypeVar("_Counts")
 
 @dataclass
 class ChunkedLog(Replays, Closing):
-    """A log in chunks, which are replayed behind their tails. Chunks with tails are kept, and made anew only for larger windows
-    and expiries."""
+    """A log in chunks, which are replayed behind their tails. Chunks with tails are kept, and only made anew for a larger window
+    or expiry."""
 
     facts: Facts
     plan: CutPlan
     pieces: RowFlow
-    """Forgotten with the log."""
+    """The pieces, which are freed with the log."""
     measured: RowFlow
     totals: SourceTotals
     _behind: tuple[int, int, RowFlow] | None = None
-    """The chunks behind their tails, and the largest window and expiry that the tails suit."""
+    """The largest window and expiry for which the tails are enough, and the chunks behind their tails."""
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
     ) -> list[_Counts]:
-        plan = self.plan  # not the log, which no task could take
+        plan = self.plan  # not `self`, which can't be sent to a task
 
         def of_task(_task: int, rows: Iterator[Row]) -> Iterator[Row]:
             for _, section in _sections(rows, plan):
@@ -68,7 +68,7 @@ class ChunkedLog(Replays, Closing):
         return self._kept_behind(*largest).each_key(of_task, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
-        """`Caught`: all receipts that are duplicates by verdict under one setting. The plan keeps rows."""
+        """`Caught`: all receipts that are duplicates by verdict under one setting. Needs a plan that keeps rows."""
         plan = self.plan
 
         def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
@@ -81,7 +81,7 @@ class ChunkedLog(Replays, Closing):
         return behind_tails(self.measured, plan, self.totals, window, expiry_us).grouped(of_task, plan.tasks, Caught)
 
     def close(self) -> None:
-        """Forget what is kept of the log."""
+        """Free the kept rows of the log."""
         for flow in (self.pieces, self.measured, *(self._behind[2:] if self._behind else ())):
             flow.forget()
 
@@ -97,7 +97,7 @@ class ChunkedLog(Replays, Closing):
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> RowFlow:
-    """`ChunkReceipts` and `EarlierReceipts`, which suit windows and expiries up to these."""
+    """`ChunkReceipts` and `EarlierReceipts`, enough for windows and expiries up to these."""
     tails = _tail_plan(plan, totals, window, expiry_us)
 
     def work(rows: Iterator[Row]) -> Iterator[Row]:
@@ -109,15 +109,15 @@ def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window:
 
 @dataclass(frozen=True, slots=True)
 class _TailPlan:
-    """What each chunk must be given."""
+    """Which earlier receipts each chunk needs."""
 
     totals: SourceTotals
     depth: int
-    """How many newest ids of each source."""
+    """How many of each source's newest ids a chunk needs."""
     horizon_us: Int64s
-    """Per chunk, from which time on the time queue's receipts matter when it begins."""
+    """For each chunk, the time from which on receipts of the time queue matter when the chunk begins."""
     replaced_from: Int32s
-    """Per chunk, the newest chunk before it that is known to hold a replaced receipt, or its domain's first."""
+    """For each chunk, the newest earlier chunk that surely has a replaced receipt, or its domain's first chunk."""
 
 
 def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> _TailPlan:
@@ -125,7 +125,7 @@ def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int)
     first = plan.first_chunk
     reached = np.full(plan.chunks + 1, -1, np.int32)
     _note_reached(totals.entry, totals.firsts, totals.lasts, depth, reached)
-    # Chunks are numbered domain by domain, so what earlier domains have reached lies before a domain's first chunk.
+    # Chunks are numbered domain by domain, so values of earlier domains are below the number of a domain's first chunk.
     reached = np.maximum.accumulate(reached)[: plan.chunks]
     horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
     replaced_from = first.copy()
@@ -139,7 +139,7 @@ def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int)
         else:
             replaced_from[chunk] = replaced_from[chunk - 1]
         if expiry_us:
-            # A source that has sent so many ids from a chunk on has pushed one of them out of its queue.
+            # A source that has sent `depth` ids since a chunk began has pushed one of them out of its queue.
             pushed_out_us = int(totals.first_us[reached[chunk]]) if reached[chunk] >= first[chunk] else -1
             least_us = max(clock_us, pushed_out_us)
             horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
@@ -154,13 +154,13 @@ def _note_reached(
     depth: int,
     reached: Int32s,
 ) -> None:
-    """Note, for the chunk after each entry (see `SourceTotals`), since which chunk the entry's series has sent `depth` ids: the
-    newest such chunk of any series."""
+    """For the chunk after each entry (see `SourceTotals`), note the newest chunk since whose begin the entry's series has sent
+    `depth` ids; over all series, the newest such chunk."""
     begin, at = 0, 0
     for end in range(len(entry)):
         if entry[end] >> 32 != entry[begin] >> 32:
             begin = at = end
-        # From `at` on its ids aren't known to be so many yet.
+        # From chunk `at` on, the series isn't known to have sent `depth` ids.
         while at <= end:
             firsts_before = firsts[at - 1] if at > begin else 0
             lasts_before = lasts[at - 1] if at > begin else 0
@@ -173,9 +173,10 @@ def _note_reached(
 
 
 def _sent_at_least(totals: SourceTotals, series: Int64s, from_chunk: int, to_chunk: int) -> Int64s:
-    """At least how many ids each of these series has sent from a chunk on, before another one.
+    """A lower bound on the number of ids that each of these series has sent from one chunk to before another.
 
-    Ids that it sent first, or last, in that time are different ones. Only ids that came before and come after aren't counted.
+    Ids that the series sent for the first time in between are distinct, and so are those that it sent for the last time. Only
+    ids that also came before and come after aren't counted.
     """
     begin, end = (np.full(len(series), chunk, np.int32) for chunk in (from_chunk, to_chunk))
     firsts = totals.firsts_before(series, end) - totals.firsts_before(series, begin)
@@ -190,7 +191,7 @@ def _tails(plan: CutPlan, tails: _TailPlan, receipts: ChunkReceipts) -> Iterator
     if not later or not len(receipts.source):
         return
     giver = _Giver(domain, tails, receipts)
-    # The id of a receipt that isn't linked comes in no other: it gets a label of its own, a negative one.
+    # The id of a receipt that isn't linked is in no other receipt: it gets a negative label of its own.
     label = -1 - ((np.int64(receipts.chunk) << np.int64(32)) | np.arange(len(receipts.source)))
     label[receipts.linked_row] = receipts.label
     for to_chunk in later:
@@ -212,7 +213,7 @@ def _tails(plan: CutPlan, tails: _TailPlan, receipts: ChunkReceipts) -> Iterator
 
 
 class _Giver:
-    """One chunk as it looks from later ones: which of its receipts are still the newest of something."""
+    """One chunk, and which of its receipts later chunks need."""
 
     def __init__(self, domain: int, tails: _TailPlan, receipts: ChunkReceipts) -> None:
         self._tails, self._receipts = tails, receipts
@@ -223,7 +224,7 @@ class _Giver:
         self._series = np.array([tails.totals.series[domain, source] for source in receipts.sources], np.int64)
 
     def rows_for(self, to_chunk: int) -> Int64s:
-        """The rows that a later chunk must be given."""
+        """The rows that a later chunk needs."""
         receipts, tails = self._receipts, self._tails
         due = tails.depth - _sent_at_least(tails.totals, self._series, receipts.chunk + 1, to_chunk)
         is_in_time = receipts.received_at_us[-1] >= tails.horizon_us[to_chunk]
@@ -238,7 +239,7 @@ class _Giver:
         return np.flatnonzero(wanted)
 
     def _newest_of_sources(self, due: Int64s, is_current: Flags) -> Int64s:
-        """The newest of each source's current receipts, as many as are due."""
+        """The newest `due` of each source's current receipts."""
         is_wanted = is_current & (due > 0)[self._receipts.source]
         rows = self._by_source[is_wanted[self._by_source]]
         source = self._receipts.source[rows]
@@ -256,7 +257,7 @@ def _sections(rows: Iterator[Row], plan: CutPlan) -> Iterator[tuple[ChunkReceipt
 
 
 def section_of(plan: CutPlan, receipts: ChunkReceipts, earlier: Sequence[EarlierReceipts]) -> Section:
-    """A chunk behind the receipts that it refers to, and those of its tails: some are both."""
+    """A chunk behind the receipts to which it refers, and those of its tails. Some receipts are both."""
     source, sources = in_one(((each.source, each.sources) for each in earlier), first=receipts.sources)
     position = (column(earlier, "from_chunk", np.int32).astype(np.int64) << 32) | column(earlier, "row", np.int32)
     order = np.argsort(position, kind="stable")
@@ -277,5 +278,5 @@ def section_of(plan: CutPlan, receipts: ChunkReceipts, earlier: Sequence[Earlier
         sources,
         receipts.window_needs,
         receipts.duplicates_in_first_half,
-        threads=1,  # other tasks have the other processors
+        threads=1,  # other tasks use the other processors
     )

@@ -1,23 +1,23 @@
-"""What the steps hand to each other: one dataclass for each kind of row, whose fields are its columns (see `arrow_rows`).
+"""The rows that steps exchange: one dataclass for each kind of row, whose fields are its columns (see `arrow_rows`).
 
 | word | meaning |
 |---|---|
-| unit | a file, or a part of one: what one task reads; receipts are numbered in it, unreadable rows aren't |
-| piece | receipts of a unit that follow each other, as they were read |
+| unit | a file, or a part of one, that one task reads; receipts are numbered in it, unreadable rows aren't |
+| piece | adjacent receipts of a unit, as they were read |
 | chunk | a stretch of one domain's receipts, in the order of the log |
 | task | works on the chunks that share its number |
 | partition | has all receipts of its ids |
 | row of a chunk | the index of a receipt with an id among those of its chunk, in order |
 | linked receipt | a receipt whose id comes more than once in its domain |
-| label | a number for the id of linked receipts: those of one id and domain have the same, all others another |
-| earlier receipt | a receipt of an earlier chunk that a chunk has to know: because it refers to it, or by a tail |
+| label | a number for the id of linked receipts: equal for receipts of one id and domain, different for all others |
+| earlier receipt | a receipt of an earlier chunk that a chunk needs: the chunk refers to it, or has it from a tail |
 | reference | from a chunk back to the newest receipt of an id and source before it, if the chunk has the id too |
 | tail | the receipts that are still remembered when a chunk begins |
-| replaced | said of a receipt once its source has sent the id again |
+| replaced | of a receipt: its source has sent the id again |
 
-A receipt is known by its unit and its row there, until its chunk is put in order; then by its chunk and its row there.
-Ids are digests (see `digests`). Other text stays text: each value has its own list of sources, since numbers for the whole
-log would have to be handed out by one task.
+A receipt is identified by its unit and its row there, until its chunk is put in order; then by its chunk and its row there.
+Ids are digests (see `digests`). Other text stays text: each value has its own list of sources, because a single task would
+have to number those of the whole log.
 """
 
 from __future__ import annotations
@@ -52,27 +52,27 @@ def _no_indices() -> Int32s:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one task reads. Units of one file follow each other."""
+    """The part of a log that one task reads. Units of one file are adjacent."""
 
     number: int
     file: int
-    """The index of its file among the files; the rows of a file stand in their order. Files that follow each other
-    (`LogFile.follows`) are one.
+    """The index of its file among the files. The rows of a file are in order. Files that follow each other (`LogFile.follows`)
+    count as one.
     """
     path: bytes
-    """Absolute, as the file system has it: a path need not be text."""
+    """The absolute path, in bytes: a path need not be text."""
     name: str
-    """As errors name it."""
+    """The name for errors."""
     first_group: int
     groups: int
-    """Row groups of a Parquet file; 0: the whole file, of any format."""
+    """The number of row groups of a Parquet file; 0: the whole file, of any format."""
     first_row: int
-    """Rows of the file before it, so that errors can name the line."""
+    """The number of the file's rows before the unit, so that errors can name the line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Receipts of a unit that follow each other, as read. A column that the log lacks is empty."""
+    """Adjacent receipts of a unit, as read. A column that the log lacks is empty."""
 
     unit: int
     first_row: int
@@ -81,32 +81,32 @@ class Piece:
     """The largest time of the unit before it, -1 at the unit's start."""
     received_at_us: Int64s
     id_high: Int64s
-    """The digest of the id in two halves; both are 0 where the id is missing."""
+    """The digest of the id in two halves; both are 0 for a missing id."""
     id_low: Int64s
     unique_message_id: pa.Array
-    """Only where verdicts are asked for, else empty."""
+    """The ids' texts if verdicts are asked for, else empty."""
     source: Int32s
     """Indices of `sources`."""
     sources: list[str]
     channel: Int32s
-    """The number of each receipt's channel; empty where there is but one."""
+    """The number of each receipt's channel; empty if there is only one."""
     channels: list[str]
     """The parts of each channel, channel by channel (see `channels_of`)."""
     redelivered_row: Int32s
-    """Which of these receipts are marked as redelivered."""
+    """The indices of those of these receipts that are marked as redelivered."""
     digest_hash: npt.NDArray[np.uint64]
-    """0 where the digest is missing."""
+    """0 for a missing digest."""
     row_id: Int64s
-    """The number of each row in a caller's frame; empty where nobody asks."""
+    """The number of each row in a caller's frame; empty if that isn't asked for."""
 
 
 @dataclass(slots=True)
 class UnitReport:
-    """What a unit holds: filled in as it is read, for the plan."""
+    """The contents of a unit, for the plan: filled in as the unit is read."""
 
     unit: int
     file: str = ""
-    """Of units that come from a frame: their file, and the first and last row in it."""
+    """For a unit from a frame: its file, and the first and last row in it."""
     first_row: int = -1
     last_row: int = -1
     receipts: int = 0
@@ -115,43 +115,43 @@ class UnitReport:
     redelivered: int = 0
     max_delivery_us: int = 0
     first_us: int = -1
-    """Smallest and largest time as read; -1 without receipts."""
+    """The smallest time as read; -1 without receipts. The next field has the largest."""
     last_us: int = -1
     time_unit: str = ""
-    """What its numeric times are in, and the line of the first; empty and 0 without any."""
+    """The unit of its numeric times; empty without any. The next field has the line of the first, or 0."""
     time_unit_line: int = 0
     columns_present: list[str] = field(default_factory=list)
     channels: list[str] = field(default_factory=list)
     """As in `Piece`."""
     receipts_by_channel: Int64s = field(default_factory=_no_numbers)
     sources: list[str] = field(default_factory=list)
-    """Once for each channel that it sent to; the next column has the channel."""
+    """Each source once for each channel to which it sent. The next column has the channel."""
     sources_channel: Int32s = field(default_factory=_no_indices)
     samples_channel: Int32s = field(default_factory=_no_indices)
-    """A sample: one of every so many receipts of each channel. Columns: its channel; the largest time of the unit up to it;
-    its row.
+    """Samples: one of every so many receipts of each channel. Three columns: channel, largest time of the unit up to the sample,
+    row.
     """
     samples_latest_us: Int64s = field(default_factory=_no_numbers)
     samples_row: Int64s = field(default_factory=_no_numbers)
     status_lines: list[str] = field(default_factory=list)
-    """In JSON: when each was logged, and its values."""
+    """JSON with the time at which each was logged, and its values."""
     problem: bytes = b""
-    """The pickled `LogFormatError` of the unit; empty where it could be read."""
+    """The pickled `LogFormatError` of the unit; empty without an error."""
 
 
 def channels_of(value: Piece | UnitReport | Ids) -> list[Channel]:
-    """The channels that its numbers stand for."""
+    """The channels for the channel numbers of a value."""
     texts, parts = value.channels, len(Channel._fields)
     return [Channel(*texts[at : at + parts]) for at in range(0, len(texts), parts)]
 
 
 def parts_of(channels: Iterable[Channel]) -> list[str]:
-    """The column that `channels_of` reads."""
+    """The column of channels, as `channels_of` reads it."""
     return list(chain.from_iterable(channels))
 
 
 def channel_column(piece: Piece) -> Int32s:
-    """The number of each receipt's channel, also where there is but one."""
+    """The number of each receipt's channel, even if there is only one."""
     return piece.channel if len(piece.channel) else np.zeros(len(piece.received_at_us), np.int32)
 
 
@@ -161,25 +161,25 @@ class Ids:
 
     unit: int
     chunk: Int32s
-    """Receipts of one chunk stand together, those of `chunk[n]` before index `chunk_end[n]`; in order, but for that."""
+    """Receipts are grouped by chunk, and in order within a chunk. Those of `chunk[n]` end before index `chunk_end[n]`."""
     chunk_end: Int64s
     unit_row: Int32s
     key_us: Int64s
-    """By which receipts are ordered (see `CutPlan`)."""
+    """The keys by which receipts are ordered (see `CutPlan`)."""
     id_high: Int64s
     id_low: Int64s
     source: Int32s
     sources: list[str]
     digest_hash: npt.NDArray[np.uint64]
-    """Empty where there is none."""
+    """Empty if the log has no digests."""
     channel: Int32s
-    """Only where the plan looks across domains, else empty."""
+    """Empty unless the plan looks across domains."""
     channels: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The largest time of a piece's receipts with an id, by chunk. To the driver."""
+    """The largest time of a piece's receipts with an id, by chunk. Goes to the driver."""
 
     chunk: Int32s
     latest_us: Int64s
@@ -187,7 +187,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The linked receipts of a chunk that one partition has. Key: the task."""
+    """The linked receipts of one partition in one chunk. Key: the task."""
 
     chunk: int
     unit: Int32s
@@ -196,15 +196,15 @@ class Links:
     is_duplicate: Flags
     """Whether the id came before in the domain."""
     replaces: Flags
-    """Whether it came before from the same source."""
+    """Whether the id came before from the same source."""
     is_last: Flags
     """Whether the id never comes again in the domain."""
     next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
     ref_at: Int32s
-    """Which of these receipts later chunks refer to: once for each such chunk."""
+    """The indices of those of these receipts to which later chunks refer, once for each such chunk."""
     ref_to: Int32s
-    """The chunk that refers to it."""
+    """The chunk that refers to the receipt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,22 +213,22 @@ class TaskReceipts:
 
     unit: int
     chunk: Int32s
-    """Receipts of one chunk stand together, as in `Ids`."""
+    """Receipts are grouped by chunk, as in `Ids`."""
     chunk_end: Int64s
     first_row: int
-    """The row of the first receipt in the unit, where all follow each other; else `unit_row` has their rows."""
+    """The row of the first receipt in the unit, if all are adjacent; otherwise `unit_row` has their rows."""
     unit_row: Int32s
     received_at_us: Int64s
     key_us: Int64s
-    """Empty where it is the time, as it is while a clock doesn't step back."""
+    """Empty if all keys equal the times, as they do while no clock steps back."""
     source: Int32s
     sources: list[str]
     redelivered_row: Int32s
-    """Which of these receipts are marked as redelivered."""
+    """The indices of those of these receipts that are marked as redelivered."""
     row_id: Int64s
     """As in `Piece`."""
     unchecked_row: Int32s
-    """Which of these receipts have no id."""
+    """The indices of those of these receipts that have no id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,30 +240,30 @@ class ChunkReceipts:
     """Clamped (rule 2)."""
     source: Int32s
     sources: list[str]
-    """Each sent at least one of these receipts."""
+    """The sources of these receipts; each has at least one."""
     number: Int64s
-    """Only where verdicts are asked for, else empty: the `Piece.row_id`, or the receipt's number in the order of reading."""
+    """If verdicts are asked for, the `Piece.row_id`, or the receipt's number in the order of reading; else empty."""
     linked_row: Int32s
-    """The linked receipts, ascending; the next two columns are theirs."""
+    """The linked receipts, ascending. The next two columns belong to them."""
     label: Int64s
     next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
     ref_row: Int32s
-    """The receipts that later chunks refer to, ascending, then by `ref_to`."""
+    """The receipts to which later chunks refer, ascending, then by `ref_to`."""
     ref_to: Int32s
     as_read_us: Int64s
-    """Times as read; empty where none was clamped."""
+    """The times as read; empty if none was clamped."""
     redelivered_row: Int32s
-    """Which of these receipts are marked as redelivered."""
+    """The rows of receipts that are marked as redelivered."""
     unchecked_us: Int64s
-    """When the chunk's receipts without an id came, as read."""
+    """The times of the chunk's receipts without an id, as read."""
     window_needs: Int64s = field(default_factory=_no_numbers)
-    """Per duplicate, in order of receipt: filled in by `measuring`."""
+    """The window need of each duplicate, in order of receipt. `measuring` fills it in."""
     duplicates_in_first_half: int = 0
-    """How many duplicates came in the first half of the log, which are the first ones: filled in by `measuring`."""
+    """How many duplicates, from the first on, came in the first half of the log. `measuring` fills it in."""
 
     def again_in(self) -> Int32s:
-        """Per receipt, the chunk in which its id comes next, from any source, or NEVER."""
+        """For each receipt, the chunk in which its id comes next, from any source, or NEVER."""
         again_in = np.full(len(self.source), NEVER, np.int32)
         np.minimum.at(again_in, self.ref_row, self.ref_to)
         by_label = np.argsort(self.label, kind="stable")
@@ -272,11 +272,11 @@ class ChunkReceipts:
         return again_in
 
     def dense_ids(self, earlier_label: Int64s) -> tuple[Int32s, int]:
-        """Numbers from 0 for the ids of earlier receipts, then of these; and how many there may be."""
+        """Numbers from 0 for the ids of earlier receipts, followed by those of the chunk; and a bound above all numbers."""
         rows = len(self.source)
         labels = np.sort(np.concatenate([earlier_label, self.label]))
         labels = labels[changes(labels)]
-        # A receipt that isn't linked has an id of its own: its row is as good a number as any.
+        # A receipt that isn't linked has an id of its own, so its row can be the number.
         ids = np.arange(-len(earlier_label), rows, dtype=np.int32)
         ids[: len(earlier_label)] = rows + np.searchsorted(labels, earlier_label)
         ids[len(earlier_label) + self.linked_row] = rows + np.searchsorted(labels, self.label)
@@ -285,7 +285,7 @@ class ChunkReceipts:
 
 @dataclass(frozen=True, slots=True)
 class SourceCounts:
-    """What came in a chunk, in all and from each source, of which `SourceTotals` are made. To the driver."""
+    """Counts of a chunk, in all and for each source, from which `SourceTotals` are made. Go to the driver."""
 
     chunk: int
     receipts: int
@@ -295,21 +295,21 @@ class SourceCounts:
     first_us: int
     """When the first receipt with an id came, -1 without any."""
     replaced_us: int
-    """When the newest receipt came that is replaced in this chunk, -1 without any."""
+    """The time of the newest receipt that is replaced in this chunk, or -1."""
     sources: list[str]
     firsts: Int64s
-    """By source: receipts whose id the source had not sent before."""
+    """For each source, the receipts whose id the source had not sent before."""
     lasts: Int64s
-    """By source: receipts that are never replaced, in all of the log."""
+    """For each source, the receipts that are never replaced in the whole log."""
     again_in: Int32s
-    """The chunks in which ids of its receipts come next, from any source; NEVER among them."""
+    """The chunks in which ids of its receipts come next, from any source; NEVER may be among them."""
     again: Int64s
-    """How many of its receipts' ids come next in each of these."""
+    """How many of its receipts' ids come next in each chunk of `again_in`."""
 
 
 @dataclass(frozen=True, slots=True)
 class References:
-    """Receipts of a chunk that later chunks refer to, once for each such chunk. Key: a hash of domain and source."""
+    """Receipts of a chunk to which later chunks refer, once for each such chunk. Key: a hash of domain and source."""
 
     domain: int
     chunk: int
@@ -320,37 +320,37 @@ class References:
     received_at_us: Int64s
     """Clamped."""
     to_chunk: Int32s
-    """The chunk that refers to it."""
+    """The chunk that refers to the receipt."""
     next_in: Int32s
-    """The chunk in which it is replaced, or NEVER."""
+    """The chunk in which the receipt is replaced, or NEVER."""
     lasts_within: Int64s
-    """The `SourceCounts.lasts` of its source in its own chunk, up to this receipt and with it."""
+    """The `SourceCounts.lasts` of its source in its own chunk, up to and including this receipt."""
     alive_within: Int64s
-    """How many receipts of its own chunk, up to it and with it, have ids that don't come again before `to_chunk`."""
+    """How many receipts of its own chunk, up to and including it, have ids that don't come again before `to_chunk`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierReceipts:
-    """Earlier receipts that a chunk has to know. Key: the chunk's task."""
+    """Earlier receipts that a chunk needs. Key: the chunk's task."""
 
     chunk: int
     from_chunk: Int32s
     row: Int32s
-    """The row in that chunk."""
+    """The receipt's row in `from_chunk`."""
     label: Int64s
     received_at_us: Int64s
     """Clamped."""
     source: Int32s
     sources: list[str]
     newer_ids: Int64s
-    """How many different ids its source has sent since, up to the chunk's begin; empty in a tail."""
+    """How many different ids its source has sent after it, up to the chunk's begin; empty in a tail."""
     alive_within: Int64s
     """As in `References`; empty in a tail."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdEnds:
-    """Ids that span chunks: a row for the id's first receipt, and one for its last. Key: the ids' partition."""
+    """Ids that span chunks: a row for the id's first receipt, and a row for its last. Key: the ids' partition."""
 
     chunk: int
     label: Int64s
@@ -363,8 +363,8 @@ class IdEnds:
 
 @dataclass(frozen=True, slots=True)
 class NeededElsewhere:
-    """What some of a domain's ids, or the duplicates of one chunk, need of other systems' memories, as in `Elsewhere`. To the
-    driver."""
+    """The needs of some ids of a domain, or of the duplicates of one chunk, in other systems' memories, as in `Elsewhere`. Go to
+    the driver."""
 
     domain: int
     artemis_id_cache_size: int
