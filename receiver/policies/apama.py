@@ -44,10 +44,10 @@ from receiver.settings import ReceiverSettings
     )
 )
 class ApamaTwoTier(TwoTierDetector, Declared):
-    """The newest `window` ids of each source, and what leaves there for `expiry` after the newest such id.
+    """Remembers the newest `window` ids of each source; ids that leave there, until one more than `expiry` newer leaves.
 
-    Source: the reliable receiver of the Apama documentation; `receiver.detector` has the rules, and the choices made
-    where that page is silent.
+    Source: the page on reliable JMS receivers of the Apama documentation. `receiver.detector` has the rules;
+    `docs/semantics.md` has the choices made where that page is silent.
     """
 
     __slots__ = ()

@@ -65,32 +65,32 @@ class ArtemisIdCache(FirstReceipts):
     """A ring of `id_cache_size` ids per address; the next id overwrites the oldest. A size of 0 switches it off.
 
     Source: "Duplicate Message Detection" in the documentation of ActiveMQ Artemis, which the declaration names, its class
-    `DuplicateIDCache`, and what a broker 2.44.0 answered. A duplicate isn't added again and refreshes nothing. In a transaction ids become visible at
-    the commit only, and one id that an earlier commit holds rejects all of it. Two equal ids inside one transaction are
-    both accepted and take two slots; whichever of them is overwritten first takes the id out of the cache, the other
-    slot is then dead. A new id is entered before what lay in its slot is taken out, so an id that overwrites itself is
+    `DuplicateIDCache`, and the behaviour of a broker 2.44.0. A duplicate isn't added again and refreshes nothing. The ids of a
+    transaction become visible only at its commit, and one id of an earlier commit rejects the whole transaction. Two equal ids
+    inside one transaction are both accepted and take two slots. Once either is overwritten, the id leaves the cache, and the
+    other slot is dead. A new id is entered before the old id in its slot is removed, so an id that overwrites itself is
     forgotten too.
 
-    Where we differ: an address is a domain here, and the empty text is no id, which to the broker it is. The broker
-    looks an id up when its message is sent, and enters those of a transaction once the commit is safe on its disk: what
-    is sent between the two isn't compared with them, while here a transaction is one step. A broker that restarts reads
-    the ring back from its journal, which brings ids of dead slots to life; so does `restarted`, but not a durable
-    receiver that is merely opened again. A broker killed at work may lack its oldest id afterwards, or, with a larger
-    size than before, still have one that it had just overwritten; `restarted` is what it has when it was at rest.
+    Where we differ: an address is a domain here. The empty text is no id here; to the broker it is one. The broker looks up an
+    id when its message is sent, but enters the ids of a transaction once the commit is safe on disk: messages sent in between
+    aren't compared with them. Here a transaction is one step. A broker that restarts reads the ring back from its journal,
+    which revives ids of dead slots; so does `restarted`, but not a durable receiver that is merely opened again. A broker that
+    is killed under load may then lack its oldest id or, with a larger size than before, still have one that it had just
+    overwritten; `restarted` gives the state of a broker that was idle.
     """
 
     def __init__(self, id_cache_size: int = _DEFAULT_SIZE) -> None:
         super().__init__(id_cache_size)
         self._size = id_cache_size
-        self._ring: deque[tuple[int, int, str, int]] = deque()  # slots, oldest first; of each number, id and time
-        # Of each id that is remembered, number, time and slot of its latest receipt; slots count from 1.
+        self._ring: deque[tuple[int, int, str, int]] = deque()  # oldest first: slot, number of the receipt, id, time
+        # For each remembered id the number, time and slot of its latest receipt; slots count from 1.
         self._kept: dict[str, tuple[int, int, int]] = {}
         self._several: dict[str, deque[int]] = {}  # the slots of each id that has, or had, more than one; oldest first
         self._slots_taken = 0  # how many were ever taken
-        self._asleep = self._ring  # with a size of 0, what the journal holds from before
-        self._pending: list[tuple[int, int, str, int]] | None = None  # of the transaction under way
-        # A slot that was overwritten while a later one held the same id left that one dead. Without its row a replay
-        # would bring the id to life, so it stays as long as the dead one: by the number of that, its number.
+        self._asleep = self._ring  # with a size of 0, the slots that the journal has from before
+        self._pending: list[tuple[int, int, str, int]] | None = None  # slots of the transaction under way
+        # If a slot is overwritten while a later slot holds the same id, the later slot is dead. Without the row of the former, a
+        # replay would revive the id, so that row stays as long as the dead one. Number of the dead -> number of the former.
         self._killers: dict[int, int] = {}
 
     @property
@@ -98,9 +98,9 @@ class ArtemisIdCache(FirstReceipts):
         return len(self._kept)
 
     def restarted(self, id_cache_size: int | None = None) -> Self:
-        """What the broker has after a restart, perhaps with another size: the newest slots, the id of each alive.
+        """The cache after a restart of the broker, perhaps with another size: the newest slots, each with its id alive.
 
-        A restart with a size of 0 leaves the slots in the journal, where one with a larger size finds them again.
+        A restart with a size of 0 leaves the slots in the journal. A later restart with a larger size reads them again.
         """
         size = self._size if id_cache_size is None else id_cache_size
         after = type(self)(size)
@@ -115,9 +115,9 @@ class ArtemisIdCache(FirstReceipts):
         return after
 
     def receive_transaction(self, ids: Iterable[str | None]) -> Verdict:
-        """One transaction's messages by their ids: accepted whole, or `duplicate` and nothing recorded.
+        """Decide on the ids of one transaction: `new` and all recorded, or `duplicate` and none recorded.
 
-        Ids of None and the empty text aren't checked; `unchecked` if no other is there.
+        None and the empty text aren't checked; `unchecked` if there is no other id.
         """
         if isinstance(ids, str):
             raise SettingsError(f"a transaction takes several ids, not the text {ids!r:.80}")
@@ -133,11 +133,11 @@ class ArtemisIdCache(FirstReceipts):
         return Verdict.NEW if checked else Verdict.UNCHECKED
 
     def begin_transaction(self) -> None:
-        """Let `receive` judge by what earlier transactions left, until `commit_transaction`."""
+        """Make `receive` judge only by earlier transactions, until `commit_transaction`."""
         self._pending = []
 
     def commit_transaction(self) -> None:
-        """Enter what came since `begin_transaction`."""
+        """Enter the ids received since `begin_transaction`."""
         pending, self._pending = self._pending or (), None
         for slot in pending:
             self._enter(*slot)
@@ -145,14 +145,14 @@ class ArtemisIdCache(FirstReceipts):
 
     def _entry_of(self, id_: str) -> Entry | None:
         entry = self._kept.get(id_)
-        # The first of its slots will take the id out, even a dead one.
+        # The id leaves with the first of its slots, even a dead one.
         return entry if entry is None or id_ not in self._several else (*entry[:2], self._several[id_][0])
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         return self._size - 1 - (self._slots_taken - entry[2]), 0
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
-        """The slot that it takes, by which those that it overwrites are known even where rows between are gone."""
+        """The slot of the receipt. It shows which slots are overwritten, even if rows in between are gone."""
         del jms_timestamp_ms
         return self._slots_taken + len(self._pending or ()) + 1
 

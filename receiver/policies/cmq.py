@@ -40,8 +40,8 @@ _FOR_THE_LIBRARY = (
             Parameter("network", "network_us"),
         ),
         vendors=(
-            # CMQ states no default: 12 hours is as long as a queue lets a message stay unacknowledged. Ways through the
-            # network and retries are seconds against that, and what a log shows of them is in its own times.
+            # CMQ states no default: 12 hours is the longest time that a queue lets a message stay unacknowledged. Network delay
+            # and retries are only seconds, and a log's own times include them.
             Vendor(
                 ("TDMQ CMQ",),
                 "retention=43200,retry=0,network=0",
@@ -56,11 +56,11 @@ _FOR_THE_LIBRARY = (
     )
 )
 class CmqKeyCache(KeptForATime):
-    """A key is kept from its delivery on for the longest retention, retries and way through the network together.
+    """Keeps a key from its delivery on for the sum of the longest retention, the retries and the network delay.
 
-    Source: "Message Deduplication" in the documentation of TDMQ for CMQ, which the declaration names: the key expires at current_time + max_retention +
-    max_retry + max_network. A duplicate refreshes nothing. Where we differ: the clock is the receipts' own, so an idle
-    queue forgets nothing, and a key exactly as old as that is still kept. A store keeps the sum alone.
+    Source: "Message Deduplication" in the documentation of TDMQ for CMQ, which the declaration names: the key expires at
+    current_time + max_retention + max_retry + max_network. A duplicate refreshes nothing. Where we differ: the clock is the
+    receipts' own, so an idle queue forgets nothing; a key exactly as old as the sum is still kept. A store keeps only the sum.
     """
 
     def __init__(self, retention_us: int, retry_us: int, network_us: int) -> None:
@@ -92,12 +92,12 @@ class CmqKeyCache(KeptForATime):
     )
 )
 class CmqMinimumTimeCache(KeptIds):
-    """A key is kept until the queue's minimum unconsumed message time has passed its send time by retries and network.
+    """Keeps a key until the queue's minimum unconsumed message time has passed its send time by retries and network delay.
 
-    Source: the second formula of the same page, for a queue that gives `min_msg_time`; `advance` is how to pass it on
-    here. The send time is JMSTimestamp, or when the message was received where that is missing. Nothing is forgotten
-    before `advance` is called. Where we differ: a minimum that goes back is not followed, for the keys are gone; a key
-    that the minimum has passed by exactly the limit is still kept. A store keeps the sum alone.
+    Source: the second formula of that page, for a queue that gives `min_msg_time`, which `advance` takes. The send time is
+    JMSTimestamp or, if that is missing, the time of receipt. Nothing is forgotten before `advance` is called. Where we differ: a
+    minimum that goes back is ignored, because the keys are gone; a key that the minimum has passed by exactly the limit is still
+    kept. A store keeps only the sum.
     """
 
     def __init__(self, retry_us: int, network_us: int) -> None:
@@ -111,7 +111,7 @@ class CmqMinimumTimeCache(KeptIds):
         return self._minimum_us
 
     def advance(self, min_msg_time_us: int) -> None:
-        """The earliest send time of all messages that aren't consumed yet is this now, in microseconds since 1970."""
+        """Set the earliest send time of all messages that aren't consumed yet, in microseconds since 1970."""
         if min_msg_time_us.__class__ is not int or min_msg_time_us < 0:
             raise SettingsError(
                 f"min_msg_time_us must be whole microseconds of at least 0, not {min_msg_time_us!r:.80}"
@@ -124,7 +124,7 @@ class CmqMinimumTimeCache(KeptIds):
         while heap and self._minimum_us is not None and self._minimum_us - heap[0][0] > self._limit_us:
             _, serial, id_ = heappop(heap)
             kept = self._kept.get(id_)
-            if kept is not None and kept[0] == serial:  # else an older receipt of the id, which a replay has brought in
+            if kept is not None and kept[0] == serial:  # otherwise an older receipt of the id, from a replay
                 del self._kept[id_]
             self._forgotten.append(serial)
 
@@ -133,7 +133,7 @@ class CmqMinimumTimeCache(KeptIds):
         return 0, self._limit_us - passed_us
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
-        """When it was sent, None where that isn't known."""
+        """The send time in microseconds since 1970; None if not known."""
         return jms_timestamp_ms * 1000 if jms_timestamp_ms else None
 
     def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:

@@ -1,4 +1,4 @@
-"""What the policies have in common that remember an id from its first receipt, and that a duplicate doesn't refresh."""
+"""Base classes of policies that remember an id from its first receipt, and that a duplicate doesn't refresh."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from receiver.message import NEW, UNCHECKED, Decision, Receipt, ReceiptValues, V
 from receiver.policies.interface import Declared, check_size
 
 Entry = tuple[int, ...]
-"""A receipt that is remembered: its number, when it was received, and what else a policy keeps of it."""
+"""A remembered receipt: its number, its time, and any other values that a policy keeps of it."""
 
 
 class FirstReceipts(Declared):
@@ -47,19 +47,19 @@ class FirstReceipts(Declared):
 
     @abstractmethod
     def _entry_of(self, id_: str) -> Entry | None:
-        """The entry that makes a duplicate of a receipt of the id, None if it is new; IdFormatError if neither."""
+        """The entry that makes the next receipt of the id a duplicate; None if it is new. `IdFormatError` if that can't be told."""
 
     @abstractmethod
     def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        """Enter a receipt that is new, whose number is `serial`."""
+        """Enter a new receipt, whose number is `serial`."""
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
-        """The `policy_state` of a receipt that is new: what a row must keep of it beside its id and time."""
+        """The `policy_state` of a new receipt: what its row must keep beside id and time."""
         del jms_timestamp_ms
         return None
 
     def _forget(self, now_us: int) -> None:
-        """Drop what is too old for a receipt that comes now."""
+        """Drop entries that are too old when a receipt comes now."""
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         """The `window_left` and `expiry_left_us` of a duplicate that repeats the entry."""
@@ -107,7 +107,7 @@ class FirstReceipts(Declared):
         return NEW
 
     def _check_form(self, id_: str) -> None:
-        """IdFormatError for an id that can't be judged."""
+        """Raise `IdFormatError` for an id that can't be judged."""
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         def decided(receipt: Any) -> Decision:
@@ -130,7 +130,7 @@ class FirstReceipts(Declared):
             self.serial = seq
             self.latest_us = received_at_us
             self._forget(received_at_us)
-            if first_received_at_us is None:  # else it was a duplicate, of which only its history is kept
+            if first_received_at_us is None:  # otherwise a duplicate, kept only for the id's history
                 self._remember(id_ or ForgottenId(), received_at_us, policy_state)
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
 

@@ -1,7 +1,7 @@
-"""What every policy can do, whatever its rule, and what is declared of each beside its rule.
+"""`Policy`, the interface of every policy; and `Declaration`, the facts about a policy besides its rule.
 
-Each policy states its declaration once, above its class. Tables, help, comparisons, stores and bridges ask the
-declaration, and none of them knows a policy by name. What it leaves out fails at import.
+Each policy has one declaration, above its class. Tables, help, comparisons, stores and bridges use the declaration, and none
+of them names a policy. A declaration that lacks a fact fails at import.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from receiver.message import Decision, Receipt, ReceiptValues
 from receiver.quantities import exact_secs
 
 LONGEST_KIND = 16
-"""Letters that a store's column has for it."""
+"""The most letters of a policy's `kind`: a store's column has room for these."""
 
 
 class Parameter(NamedTuple):
@@ -26,10 +26,10 @@ class Parameter(NamedTuple):
 
     name: str
     argument: str
-    """Its name in Python, which shows its unit: a time is written in seconds and passed on as whole microseconds, in `..._us`;
+    """Its name in Python, which shows the unit. A time is written in seconds and passed on in whole microseconds, as `..._us`;
     anything else is a count."""
     default: Callable[[], int] | None = None
-    """Returns the vendor's default, which may stand in settings; None: there is none, so a text must give it."""
+    """Returns the vendor's default, perhaps from settings. None: there is no default, so a text must give the value."""
 
     @property
     def is_time(self) -> bool:
@@ -37,48 +37,48 @@ class Parameter(NamedTuple):
 
 
 FOR_EVER = 2**63 - 1
-"""The default of a memory that forgets nothing unless it is told to."""
+"""The default of a memory that forgets nothing unless configured to."""
 
 
 class Setting(NamedTuple):
-    """What a system lets its users size its memory of ids by: ids or microseconds, as the rule's limit has it."""
+    """The setting by which users of a system size its memory of ids: in ids or microseconds, as the rule's limit says."""
 
     name: str
-    """As the system writes it; empty where nobody can set it."""
+    """The system's name for it; empty if users can't set it."""
     source: str
-    """The vendor's page that states it, its default and its limits."""
+    """The vendor's page with the setting, its default and its limits."""
     least: int = 0
     most: int | None = None
-    """None: no page states any."""
+    """The largest value; None: no page states one."""
     remark: str = ""
-    """What else whoever sets it has to know, as a sentence."""
+    """A sentence with anything else that users have to know."""
     default: int | None = None
-    """What holds unless it is set, where the `sizes` of the `Vendor` don't give it."""
+    """The default, if the `sizes` of the `Vendor` don't give it."""
 
 
 class Vendor(NamedTuple):
-    """Systems that go by the rule, and the sizes at which a comparison tries it unasked."""
+    """Systems that follow the rule, and the sizes at which a comparison tries it unasked."""
 
     systems: tuple[str, ...]
     """The systems' names as people know them; empty for a rule that no system has."""
     sizes: str | None = ""
-    """Written as in a policy's text; empty for its defaults. None: there are none, and a comparison tries none unasked."""
+    """The sizes as in a policy's text; empty for its defaults. None: there are none, and a comparison doesn't try it unasked."""
     sizes_are_ours: bool = False
     """Whether we chose the sizes, because the vendor states none."""
     is_tried: bool = True
     """Whether a comparison tries the sizes unasked."""
     remark: str = ""
     aliases: tuple[str, ...] = ()
-    """What people write who know the system and not the rule's name here, in lower case."""
+    """Other names that people may write for the rule, in lower case."""
     setting: Setting | None = None
-    """What a log can say how to set, by the rule's limit; None: nothing that anybody can set or has to know."""
+    """The setting that a log can size, by the rule's limit; None: there is none."""
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (*self.systems, self.remark)))
 
 
 class Cause(StrEnum):
-    """Why a policy misses a duplicate, or calls a first receipt one."""
+    """Why a policy misses a duplicate, or calls a first receipt a duplicate."""
 
     meaning: str
 
@@ -89,33 +89,33 @@ class Cause(StrEnum):
         return cause
 
     EVICTED = "evicted", "newer ids pushed it out"
-    """It would have taken a larger memory to keep it."""
+    """A larger memory would have kept the id."""
     EXPIRED = "expired", "it was older than the policy keeps ids"
     NOT_REFRESHED = (
         "not refreshed",
         "evicted or expired, because only its first receipt counts; from its latest it would still be kept",
     )
     OTHER_ORIGIN = "other origin", "the last id came from another broker or site, and can't be compared with it"
-    """Or was set back by an id that does come from there."""
+    """Or an id of another origin has set the last id back."""
     SEQUENCE_GAP = (
         "sequence gap",
         "not above the highest number seen, though it never came before: it came late, counting began anew, or several "  # noqa: ISC004 - a pair
         "senders count under one name",
     )
-    """Or a number that came before in other digits."""
+    """Or the number came before, written with other digits."""
 
 
 class Limit(Enum):
-    """What bounds how long an id is remembered, and so what a log can say how large to make."""
+    """What bounds how long an id is remembered. A log shows how large it must be."""
 
     ACCEPTED = auto()
-    """The ids accepted since its first receipt; a repeat refreshes nothing."""
+    """The number of ids accepted since the id's first receipt; a repeat refreshes nothing."""
     USED = auto()
-    """The different ids received since its latest receipt."""
+    """The number of different ids received since the id's latest receipt."""
     AGE = auto()
-    """The time since its first receipt; a repeat refreshes nothing."""
+    """The time since the id's first receipt; a repeat refreshes nothing."""
     SOURCES = auto()
-    """The sources that are remembered, each by its highest number."""
+    """The number of sources, of which each is remembered by its highest number."""
 
 
 class Misses(NamedTuple):
@@ -123,11 +123,11 @@ class Misses(NamedTuple):
 
     cause: Cause
     without_expiry: Cause | None = None
-    """The cause where its expiry is 0, if that is another."""
+    """The cause if its expiry is 0, if that is a different one."""
 
 
 class Use(StrEnum):
-    """Where a policy may be asked for, as refusals say it."""
+    """A use of a policy, in the words of refusals."""
 
     COMPARISON = "compared"
     BRIDGE = "bridged"
@@ -135,28 +135,28 @@ class Use(StrEnum):
 
 
 class Refusal(NamedTuple):
-    """A use that a policy isn't fit for, and why not."""
+    """A use for which a policy isn't fit, and why not."""
 
     use: Use
     reason: str
-    """Behind "can't be compared, because "."""
+    """The words that follow "can't be compared, because "."""
     hint: str
 
 
 class Clock(Enum):
-    """What moves the time by which a policy forgets, where its rows alone don't show it (`Policy.clock_us`)."""
+    """What moves the time by which a policy forgets, if its rows alone don't show that time (`Policy.clock_us`)."""
 
     RECEIPTS = auto()
-    """A receipt that has entered its time queue: it is never ahead of the latest one."""
+    """A receipt that enters its time queue. So the clock is never ahead of the latest receipt."""
     CALLER = auto()
-    """Whoever uses it, at any time, by a call."""
+    """The application, at any time, by a call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """All that is known of a policy; nothing is left out by default, and None says that there is none.
+    """The facts about a policy. Each must be stated; None says that there is none.
 
-    TypeError names the policy and what is missing or invalid.
+    `TypeError` names the policy and the fact that is missing or invalid.
     """
 
     name: str
@@ -165,34 +165,34 @@ class Declaration:
     """Another policy with the same rule, or None. A comparison that chooses its policies shows both as one row, under that
     name."""
     kind: str
-    """The name that stores have for it: `name`, or another where a domain can't go on from one rule to the other."""
+    """The policy's name in stores: `name`, or another one if a domain can't continue from one rule with the other."""
     order: int
     """Tables, lists and help show policies in ascending order of this."""
     parameters: tuple[Parameter, ...]
     vendors: tuple[Vendor, ...]
     names_its_system: bool
-    """Whether its name says whose rule it is, so that tables and help needn't."""
+    """Whether its name shows whose rule it is, so that tables and help needn't say so."""
     records_duplicates: bool
-    """Whether a duplicate refreshes what is remembered, as with Apama; else only first receipts matter."""
+    """Whether a duplicate refreshes the memory of its id, as with Apama; otherwise only first receipts matter."""
     keeps_ids: bool
-    """Whether each id is remembered by itself, rather than one that stands for many."""
+    """Whether each id is remembered by itself; otherwise one id may stand for many."""
     goes_by_send_time: bool
-    """Whether it matters when a message was sent, so that `receive` takes `jms_timestamp_ms` too."""
+    """Whether the send time of a message matters, so that `receive` takes `jms_timestamp_ms` too."""
     clock: Clock | None
     limit: Limit | None
     """None: nothing bounds how long it remembers, or it is sized in another way."""
     misses: Misses | None
-    """Why duplicates are let through; None: they never are."""
+    """Why it misses duplicates; None: it never does."""
     false_cause: Cause | None
-    """Why an id that never came before is called a duplicate; None: it never is."""
+    """Why it calls an id a duplicate that never came before; None: it never does."""
     memory_bytes_per_id: int | None
-    """Measured by `python -m benchmarks memory`; None: in `settings.yaml`, by the policy's name."""
+    """Measured by `python -m benchmarks memory`; None: the value is in `settings.yaml`, by the policy's name."""
     compiled_policy: str | None
-    """Its rule compiled, by the name in `receiver.compare.compiled_policies`; None where it is refused for comparisons."""
+    """The name of its compiled rule in `receiver.compare.compiled_policies`; None if it is refused for comparisons."""
     refusals: tuple[Refusal, ...]
 
     def __new__(cls, **facts: Any) -> Self:
-        # The dataclass would name the class, and not the policy.
+        # The dataclass's own error wouldn't name the policy.
         missing = [field.name for field in fields(cls) if field.name not in facts]
         if missing:
             raise TypeError(f"policy {facts.get('name') or facts.get('kind')} does not declare {', '.join(missing)}")
@@ -221,7 +221,7 @@ _registered: list[type[Policy]] = []
 
 
 class Declared(ABC):
-    """What a class has by its declaration: its facts, and how its parameters are written and counted."""
+    """Base class of policies: the facts of their declaration, and the values of their parameters."""
 
     __slots__ = ()
 
@@ -240,7 +240,7 @@ class Declared(ABC):
 
     @classmethod
     def of_sizes(cls, window: int, expiry_us: int) -> Self:
-        """A policy with these sizes. Of several times, the first is all of the expiry."""
+        """A policy with these sizes. If it has several times, the first gets the whole expiry."""
         sizes = {True: expiry_us, False: window}
         return cls(*(sizes.pop(parameter.is_time, 0) for parameter in cls.parameters))
 
@@ -266,8 +266,8 @@ _AT_HAND = tuple(fact for fact in Declared.__annotations__ if fact != "declarati
 class Policy(Protocol):
     """A rule on what counts as a duplicate, applied to the receipts of one domain in order.
 
-    Pure: no clock, no I/O. A receipt without id is unchecked and changes nothing, and time never runs backwards: a
-    receipt from before the latest one counts as received with it. `str()` is the policy's canonical text.
+    A policy is pure: it has no clock and does no I/O. A receipt without id is unchecked and changes nothing. Time never runs
+    backwards: a receipt from before the latest one counts as received with it. `str()` gives the policy's canonical text.
     """
 
     declaration: ClassVar[Declaration]
@@ -284,11 +284,11 @@ class Policy(Protocol):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many ids it keeps, and for how many microseconds; 0 for what doesn't bound it."""
+        """How many ids it keeps, and for how many microseconds; 0 if that isn't bounded."""
 
     @property
     def policy_state(self) -> int | None:
-        """What a row of the log must keep of the receipt just judged new, so that it can be replayed; None for most policies."""
+        """The value that the log's row of the receipt just judged new must keep for a replay; None for most policies."""
 
     @property
     def latest_us(self) -> int:
@@ -296,11 +296,11 @@ class Policy(Protocol):
 
     @property
     def clock_clamped(self) -> int:
-        """Receipts that came with a time before the latest one's."""
+        """The number of receipts with a time before the latest one's."""
 
     @property
     def serial(self) -> int:
-        """The number of the latest receipt with an id, which count from 1; 0 before there was any."""
+        """The number of the latest receipt with an id, counted from 1; 0 before the first."""
 
     @property
     def remembered_ids(self) -> int:
@@ -312,10 +312,10 @@ class Policy(Protocol):
 
     @property
     def clock_us(self) -> int | None:
-        """The time that it forgets by, in microseconds, where that is no receipt's; None before it moved."""
+        """The time by which it forgets, in microseconds, if its rows don't show that time; None before it moves."""
 
     def __contains__(self, unique_message_id: str, /) -> bool:
-        """Whether the next receipt of the id would be a duplicate, if it came with the latest one."""
+        """Whether a receipt of the id would be a duplicate now, at the latest receipt's time."""
 
     def receive(
         self,
@@ -326,32 +326,32 @@ class Policy(Protocol):
     ) -> Decision:
         """Decide on one receipt and record it.
 
-        A duplicate's `age_us` and `distance` count from the receipt that makes it one. That is the newest receipt of its
-        id if duplicates refresh it, else the one judged new. If `keeps_ids` is false, that one may have another id.
+        A duplicate's `age_us` and `distance` count from the receipt that it repeats. That is the newest receipt of its id if
+        duplicates refresh the id, else the one judged new. If `keeps_ids` is false, that receipt may have another id.
         `window_left` and `expiry_left_us` are None if neither a count nor a time bounds what is remembered.
 
         Raises:
             SettingsError: The receipt is invalid. Nothing has changed.
-            IdFormatError: The policy can't judge such an id. Nothing has changed.
+            IdFormatError: The policy can't judge this id. Nothing has changed.
         """
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int]]) -> list[Decision]:
         """Decide on receipts in order, as `receive` does one by one."""
 
     def keep_forgotten(self) -> None:
-        """From now on, keep the number of each entry that can't matter any more, for `take_forgotten`; drop those kept before."""
+        """From now on, keep the numbers of entries that can't matter any more, for `take_forgotten`. Drops those kept before."""
 
     def take_forgotten(self) -> list[int]:
-        """The numbers kept since this was last asked for."""
+        """The numbers of entries that stopped mattering since the last call."""
 
     def entries(self) -> list[int]:
-        """The numbers of the receipts that make up what is remembered, ascending."""
+        """The numbers of the receipts that determine what is remembered, ascending."""
 
     def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None, /) -> None:
-        """Follow another policy of the same kind and sizes: record its entries that came after the latest one here.
+        """Follow another policy of the same kind and sizes: record its entries from after the latest one here.
 
-        Entries that the other has forgotten since may be missing or not; `clock_us` is the other's. Afterwards both
-        remember the same, and will give the same verdicts.
+        Entries that the other has forgotten since may be missing. `clock_us` is the other's. Afterwards both remember the same,
+        and give the same verdicts from then on.
         """
 
 
@@ -359,7 +359,7 @@ _Rule = TypeVar("_Rule", bound=Policy)
 
 
 def registered(declaration: Declaration) -> Callable[[type[_Rule]], type[_Rule]]:
-    """Register a class as a policy; TypeError if its kind or order is taken, or its parameters aren't those declared."""
+    """Register a class as a policy; `TypeError` if its kind or order is taken, or its parameters aren't as declared."""
 
     def register(rule: type[_Rule]) -> type[_Rule]:
         declared = ", ".join(parameter.argument for parameter in declaration.parameters)
@@ -380,12 +380,12 @@ def registered(declaration: Declaration) -> Callable[[type[_Rule]], type[_Rule]]
 
 
 def registered_policies() -> tuple[type[Policy], ...]:
-    """All that were imported so far, in their order."""
+    """All policies imported so far, in the order of tables."""
     return tuple(sorted(_registered, key=lambda rule: rule.declaration.order))
 
 
 def check_size(name: str, value: Any) -> int:
-    """The value of a policy's parameter as Python has it: a count, or microseconds; SettingsError if it can't be."""
+    """Return a parameter's value, a count or microseconds; `SettingsError` if it is invalid."""
     if value.__class__ is not int or value < 0:
         raise SettingsError(f"{name} must be a whole number of at least 0, not {value!r:.80}")
     return int(value)

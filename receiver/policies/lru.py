@@ -1,4 +1,4 @@
-"""A memory of the ids used last, as caches are that drop the least recently used."""
+"""An LRU memory of ids."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ from receiver.policies.interface import (
     )
 )
 class LatestUsed(Declared):
-    """The `size` ids received last. A duplicate makes its id the latest; beyond so many, the one not received longest goes.
+    """Remembers the `size` ids received last. A duplicate makes its id the latest; the least recently received id goes.
 
-    It is Apama's rule for a single source and without a time queue, so the detector does the work.
+    This is Apama's rule for a single source without a time queue, so the detector does the work.
 
-    Source: the transform `dedupe` of Vector, on the page that the declaration names, whose cache puts an event first whether it is
-    new or not; `cachetools.LRUCache` and the like if each id that comes is written to them. A cache that a duplicate is only looked up in
-    refreshes nothing, and is the rule of `artemis`: so are Camel's memory repository and others that are called LRU.
+    Source: the transform `dedupe` of Vector, on the page that the declaration names: its cache puts an event first whether it is
+    new or not. `cachetools.LRUCache` and the like follow this rule if each id that comes is written to them. If duplicates are
+    only looked up, nothing is refreshed, and the rule is that of `artemis`: Camel's memory repository and others that are called
+    LRU do so.
     """
 
     policy_state = None

@@ -1,4 +1,4 @@
-"""From a policy's text, `NAME:parameter=value,…`, to the policy; and lists of all that there are."""
+"""Makes a policy from its text, `NAME:parameter=value,…`; and lists all policies."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _DECIMAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _MOST = 10**12
 """The most ids, or seconds, that a text may give."""
 _LONGEST_US = max(sum(p.is_time for p in rule.parameters) for rule in POLICIES) * _MOST * 1_000_000
-"""A policy's sizes hold the sum of its times."""
+"""The longest expiry among a policy's sizes: the sum of its times."""
 
 
 def policy(text: str) -> Policy:
     """A new policy that has seen nothing yet.
 
     Args:
-        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds, to a microsecond. A parameter that
-            is left out has the vendor's default.
+        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds, to a microsecond. A missing parameter
+            has the vendor's default.
 
     Raises:
         SettingsError: A name is unknown, or a value is missing or invalid.
@@ -59,14 +59,14 @@ def policy(text: str) -> Policy:
 
 
 def stated_policy(text: str) -> tuple[type[Policy], Policy | None]:
-    """The class that a text names, and the policy; None where the text gives no sizes, so that the domain's own hold."""
+    """The class that a text names, and the policy; None if the text gives no sizes: then the domain's own apply."""
     rule, _ = _read(text)
     is_bare = ":" not in text and bool(rule.parameters)
     return rule, None if is_bare else policy(text)
 
 
 def stated_policies(texts: Sequence[str]) -> list[Policy]:
-    """The policies that texts name; SettingsError for what `policy` refuses, what can't be compared, and equal texts."""
+    """The policies that texts name; `SettingsError` if `policy` refuses one, one can't be compared, or two are equal."""
     policies = [policy(text) for text in texts]
     for index, (text, stated) in enumerate(zip(texts, policies, strict=True)):
         refuse_unfit(type(stated), Use.COMPARISON, text)
@@ -76,7 +76,7 @@ def stated_policies(texts: Sequence[str]) -> list[Policy]:
 
 
 def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
-    """A new policy by the name that stores have for its class, with these sizes; SettingsError if there is none such."""
+    """A new policy, by its name in stores, with these sizes; `SettingsError` if there is no such policy."""
     for candidate in POLICIES:
         if candidate.kind == kind and 0 <= window <= _MOST and 0 <= expiry_us <= _LONGEST_US:
             made = candidate.of_sizes(window, expiry_us)
@@ -86,21 +86,21 @@ def policy_of_kind(kind: str, window: int, expiry_us: int) -> Policy:
 
 
 def two_tier(window: int, expiry_us: int) -> Policy:
-    """Apama's rule, whose sizes `simulate` recommends, and which a domain has unless another is asked for."""
+    """A policy with Apama's rule, the default of domains, whose sizes `simulate` recommends."""
     return ApamaTwoTier(window, expiry_us)
 
 
 def refuse_unfit(rule: type[Policy], use: Use, text: str) -> None:
-    """SettingsError where the policy that a text names isn't for that use."""
+    """Raise `SettingsError` if the policy that a text names isn't fit for a use."""
     for refusal in rule.declaration.refusals:
         if refusal.use is use:
             raise SettingsError(f"policy {text!r:.80} can't be {use}, because {refusal.reason}", hint=refusal.hint)
 
 
 def unasked() -> dict[str, str]:
-    """The policies that a comparison tries unasked, each rule once, at its vendors' sizes: by text, whose rule it is.
+    """The policies that a comparison tries unasked, each rule once, at its vendors' sizes: by text, the systems that have it.
 
-    Empty where its name says so. Other names of the rule come first.
+    The systems are empty if the policy's name shows them. Other names of the rule come first.
     """
     return {
         str(policy(text_of(rule, vendor.sizes))): ""
@@ -116,12 +116,12 @@ def unasked() -> dict[str, str]:
 
 
 def fitted_policies(size_of: Callable[[Limit], int]) -> list[Policy]:
-    """The policies that a log can size, and that have one size, with the one that their limit asks for: ids, or microseconds.
+    """The policies with a single size that a log can size. `size_of` gives the size for a limit: ids, or microseconds.
 
-    Where several times add up, another policy has the same rule with one.
+    A policy with several times is left out: another policy has the same rule with their sum.
     """
     return [
-        rule.of_sizes(size_of(limit), size_of(limit))  # it takes the one that its parameter is
+        rule.of_sizes(size_of(limit), size_of(limit))  # it takes the size that its parameter stands for
         for rule in POLICIES
         if len(rule.parameters) == 1 and (limit := rule.declaration.limit)
     ]
@@ -138,17 +138,17 @@ def examples() -> list[str]:
 
 
 def form_of(rule: type[Policy], value: str = "") -> str:
-    """How to write the policy, with this for each of its values."""
+    """How to write the policy, with `value` for each of its values."""
     return text_of(rule, ",".join(f"{p.name}={value}" for p in rule.parameters))
 
 
 def text_of(rule: type[Policy], sizes: str) -> str:
-    """The policy's text, with its sizes as they are written there."""
+    """The policy's text, with sizes in the form of such texts."""
     return f"{rule.name}:{sizes}" if sizes else rule.name
 
 
 def _rules_of_system(alias: str) -> str:
-    """The texts of the policies that a system goes by, joined by "or"; empty for an unknown system."""
+    """The texts of the policies that a system follows, joined by "or"; empty for an unknown system."""
     return " or ".join(
         form_of(rule, "...") if vendor.sizes is None or vendor.sizes_are_ours else text_of(rule, vendor.sizes)
         for rule in POLICIES
@@ -170,7 +170,7 @@ def _read(text: str) -> tuple[type[Policy], dict[str, int]]:
             f"there is no policy {name!r:.40}", hint=f"write {meant}" if meant else _nearest(name, names)
         )
     given = _items(text, name, rest) if colon else {}
-    # Of the two formulas that share a name, the one whose parameters are given.
+    # If two formulas share a name, take the one whose parameters are given.
     rule = next(
         (each for each in rules if each.parameters and set(given) == {p.name for p in each.parameters}), rules[0]
     )
@@ -208,7 +208,7 @@ def _nearest(name: str, names: list[str]) -> str:
 
 def _value(name: str, parameter: Parameter, text: str) -> int:
     form, wanted = (_DECIMAL, "seconds, such as 300 or 0.5,") if parameter.is_time else (_WHOLE, "a whole number")
-    # Nothing that Python would read besides: no sign, space, exponent, underscore, or digits of other scripts.
+    # Stricter than Python: no sign, space, exponent, underscore, or digits of other scripts.
     if not form.fullmatch(text) or Decimal(text) > _MOST:
         raise SettingsError(f"policy {name}: {parameter.name} must be {wanted} from 0 to {_MOST:,}, not {text!r:.40}")
     return round(Decimal(text) * 1_000_000) if parameter.is_time else int(Decimal(text))

@@ -1,4 +1,4 @@
-"""Every id for ever: the yardstick, and the look-up in a database that Solace recommends to applications."""
+"""Policies that keep every id for ever: the yardstick, and the look-up in a database that Solace recommends to applications."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Perfect(KeptIds):
     )
 )
 class SolaceLookup(Perfect):
-    """Every id is looked up in a database of all that were processed: nothing is missed, nothing forgotten.
+    """Looks every id up in a database of all processed ids: misses nothing, forgets nothing.
 
     Source: "Detecting Duplicate Messages" in Solace's API developer guide
-    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm). Where we differ: any text will do for
-    an id, and is compared as exact text, so a replication group message id written in another case is another id.
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm). Where we differ: an id may be any text, and
+    is compared as exact text, so a replication group message id written in another case is another id.
     """

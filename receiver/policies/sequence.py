@@ -1,4 +1,4 @@
-"""The highest sequence number of each producer."""
+"""A policy that keeps the highest sequence number of each producer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from receiver.policies.firsts import Entry, FirstReceipts
 from receiver.policies.interface import Cause, Declaration, Limit, Setting, Vendor, registered
 
 MOST_DIGITS = 1_000
-"""Python refuses to read much longer numbers, and no producer counts as far."""
+"""The most digits of a number: Python refuses to read much longer ones, and no producer counts that far."""
 
 
 def parse_sequence(text: str) -> tuple[int, str]:
-    """Number and source of an id `seqNo:messageSourceId`, split at the first colon; else `IdFormatError`."""
+    """The number and the source of an id `seqNo:messageSourceId`, split at the first colon; `IdFormatError` for other ids."""
     number, colon, source = text.partition(":")
     if not (colon and number.isascii() and number.isdecimal() and len(number) <= MOST_DIGITS):
         raise IdFormatError(
@@ -59,15 +59,15 @@ class HighestSequence(FirstReceipts):
     Source: message deduplication of Apache Pulsar
     (https://pulsar.apache.org/docs/cookbooks-deduplication/) and of RabbitMQ's streams
     (https://blog.rabbitmq.com/posts/2021/07/rabbitmq-streams-message-deduplication), where producers number their messages themselves; the ids are
-    the default ones of Apama's senders, and the source is taken from the id. A message that comes late, behind one with
-    a higher number, is called a duplicate though it never came before, and so is all that a producer sends after it has
-    begun to count anew. Where we differ: Pulsar keeps the numbers of 10,000 producers, and of one that has gone for six
-    hours, unless it is set otherwise; here all are kept.
+    the default ones of Apama's senders, and the source is taken from the id. A message that comes late, behind one with a higher
+    number, is called a duplicate though it never came before. So are all messages of a producer that counts anew from the start.
+    Where we differ: Pulsar keeps the numbers of 10,000 producers, and forgets a producer that has gone for six hours, unless it
+    is set otherwise; here all are kept.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._highest: dict[str, tuple[int, Entry]] = {}  # of each source, the number and its receipt
+        self._highest: dict[str, tuple[int, Entry]] = {}  # source -> its highest number, and the receipt with it
 
     @property
     def remembered_ids(self) -> int:

@@ -1,6 +1,6 @@
-"""Comparing with the last, one of the ways to detect duplicates that Solace recommends to applications.
+"""A policy that compares ids with the last one: one of two ways to detect duplicates that Solace recommends to applications.
 
-The other, a look-up in a database, is in `perfect.py`.
+The other way, a look-up in a database, is in `perfect.py`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _NUMBER_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class ReplicationGroupMessageId:
-    """What a Solace broker numbers a message by, the same on both mates of a replication group.
+    """The number that a Solace broker gives a message, the same on both mates of a replication group.
 
-    `origin`, the first 16 hexadecimal digits, says who numbered it; ids of one origin are ordered by `number`, the
-    last 16. Ids of different origins can't be ordered. Equality is that of the two numbers, whatever the case they were
-    written in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
-    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and what Solace's own client library
-    makes of such texts.
+    `origin`, the first 16 hexadecimal digits, says which broker numbered it. Ids of one origin are ordered by `number`, the last
+    16 digits. Ids of different origins can't be ordered. Ids are equal if both numbers are, whatever case they were written
+    in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and the behaviour of Solace's own client
+    library.
     """
 
     origin: int
@@ -37,7 +37,7 @@ class ReplicationGroupMessageId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """From `rmid1:` and 5-11-8-8 hexadecimal digits of either case, with nothing around; else `IdFormatError`."""
+        """Read exactly `rmid1:` and 5-11-8-8 hexadecimal digits of either case; `IdFormatError` for other text."""
         match = re.fullmatch(RGMID_FORM, text) if isinstance(text, str) else None
         if match is None:
             raise IdFormatError(
@@ -53,7 +53,7 @@ class ReplicationGroupMessageId:
         return f"rmid1:{digits[:5]}-{digits[5:16]}-{digits[16:24]}-{digits[24:]}"
 
     def compare(self, other: ReplicationGroupMessageId) -> int:
-        """-1, 0 or 1 as this id is older than the other, the same or newer; `NotComparableError` if their origins differ."""
+        """-1, 0 or 1 if this id is older than, equal to or newer than the other; `NotComparableError` if their origins differ."""
         if self.origin != other.origin:
             raise NotComparableError(
                 f"{self} and {other} come from different origins", hint="take the message for a new one"
@@ -83,14 +83,14 @@ class ReplicationGroupMessageId:
     )
 )
 class SolaceLast(FirstReceipts):
-    """One replication group message id per endpoint, the newest delivered: what isn't newer is a duplicate.
+    """Keeps the newest delivered replication group message id of each endpoint: an id that isn't newer is a duplicate.
 
-    Source: the same page. By it, the id of a message's copy on one endpoint is the same throughout a replication group,
-    so after a failover to the mate nothing is let through twice; another group, or a dead message queue, gives it another
-    id. One of another origin can't be compared and is taken for new: nothing is lost, and what the old origin sends
-    again is let through. An id that comes late, behind a newer one, is called a duplicate though it never came before:
-    the rule wants ids in order, as an endpoint delivers them to one consumer. Where we differ: an endpoint is a domain
-    here.
+    Source: the page that `ReplicationGroupMessageId` names. It says that the id of a message's copy on one endpoint is the same
+    throughout a replication group, so after a failover to the mate no message is let through twice. Another group, or a dead
+    message queue, gives the message another id. An id of another origin can't be compared and is taken for new: no message is
+    lost, but resends of the old origin are let through. An id that comes late, behind a newer one, is called a duplicate though
+    it never came before: the rule needs ids in order, as an endpoint delivers them to one consumer. Where we differ: an endpoint
+    is a domain here.
     """
 
     def __init__(self) -> None:

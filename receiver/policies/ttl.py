@@ -1,4 +1,4 @@
-"""A window of time from the first delivery, as many hosted brokers have it."""
+"""Policies with a time window from the first delivery, as many hosted brokers have."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SPARK = "https://spark.apache.org/docs/latest/api/python/reference/pyspark.sql/
 
 
 class KeptForATime(KeptIds):
-    """A policy that remembers an id for the sum of its times from the id's first receipt."""
+    """A policy that remembers an id from its first receipt for the sum of the policy's times."""
 
     def __init__(self, *times_us: int) -> None:
         super().__init__(*times_us)
         _, self._expiry_us = self.sizes
-        self._ids: deque[str] = deque()  # those kept, oldest first
+        self._ids: deque[str] = deque()  # the kept ids, oldest first
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         return 0, self._expiry_us - (self.latest_us - entry[1])
@@ -198,19 +198,18 @@ class KeptForATime(KeptIds):
     )
 )
 class TimeToLive(KeptForATime):
-    """An id is remembered for `expiry` from its first receipt; a duplicate refreshes nothing; after that it is new again.
+    """Remembers an id for `expiry` from its first receipt. A duplicate refreshes nothing; after `expiry` the id is new again.
 
     Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
     (10 minutes by default, 20 seconds to 7 days), the duplicates window of NATS JetStream (2 minutes by default, 100 ms
     at least), `dropDuplicatesWithinWatermark` of Spark (no default): the pages that the declaration names. NATS' limits
     are those of its server's `checkStreamCfg`.
 
-    Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors go
-    by the clock on the wall. An id exactly as old as the window is still remembered; NATS forgets it just then, the
-    others don't say. Spark promises no more than to catch what comes again in less than the delay, by the times that its
-    rows have; it may keep an id longer, and it drops rows that are older than the newest by more than the delay,
-    duplicates or not. A partitioned queue of Azure compares MessageId and PartitionKey together, SQS may compare within
-    a message group; here ids are compared in a domain.
+    Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors use the
+    clock on the wall. An id exactly as old as the window is still remembered here; NATS forgets it then, the others don't say.
+    Spark only promises to catch repeats in less than the delay, by the times in its rows. It may keep an id longer, and it drops
+    rows that are older than the newest by more than the delay, duplicates or not. A partitioned queue of Azure compares MessageId
+    and PartitionKey together, SQS may compare within a message group; here ids are compared in a domain.
     """
 
     def __init__(self, expiry_us: int) -> None:

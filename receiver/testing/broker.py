@@ -13,31 +13,31 @@ from receiver.testing.world import Message
 class FlakyBroker:
     """A broker in memory that delivers each message at least once, as real ones do.
 
-    What isn't acknowledged comes again: to a program that starts again, or after `recover()`. So does, now and then, what
-    was acknowledged. It comes in its old place or behind newer messages, and is flagged as redelivered or not. A sender that
-    begins again sends its last messages once more, under the same `unique_message_id` and another `message_source_id`.
+    Unacknowledged messages come again: when the program starts again, or after `recover()`. Now and then, acknowledged ones do
+    too. They come in their old order or behind newer messages, flagged as redelivered or not. A sender that starts again
+    resends its last messages, under the same `unique_message_id` and another `message_source_id`.
 
-    At each call the program may crash, before it or after it.
+    The program may crash before or after each call.
     """
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def receive(self, most: int = 1) -> list[Message]:
-        """The next messages, at most that many; none if the broker has nothing now. Then the program is to return."""
+        """The next messages, at most `most`. If the broker has none now, the list is empty, and the program should return."""
         if isinstance(most, bool) or not isinstance(most, int) or most < 1:
             raise SettingsError(f"receive() takes how many messages it may give, 1 or more, not {most!r:.80}")
         messages: list[Message] = self._run.call("receive", most)
         return messages
 
     def acknowledge(self, messages: Iterable[Message]) -> None:
-        """The broker may forget these messages."""
+        """Acknowledge these messages: the broker may forget them."""
         if isinstance(messages, Message):
             raise SettingsError("acknowledge() takes several messages", hint="write acknowledge([message])")
         self._run.call("acknowledge", [message.delivery for message in messages])
 
     def recover(self) -> None:
-        """Have the broker give out again whatever was received and isn't acknowledged."""
+        """Have the broker deliver again all messages that were received and aren't acknowledged."""
         self._run.call("recover")
 
     @property

@@ -1,4 +1,4 @@
-"""`check_exactly_once`: a program under test through many stories, and the smallest that shows what is wrong with it."""
+"""`check_exactly_once`: plays many stories with a program under test, and reports the smallest that fails."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from receiver.testing.story import (
 from receiver.testing.words import steps_of
 
 _MOST_IN_SETUP = 12
-"""How many crash points are tried in turn before a program asks for messages: it may make a hundred tables there."""
+"""How many crash points are tried in turn before the program asks for messages: it may make a hundred tables there."""
 _FIRST_STEPS, _LAST_STEPS = 12, 8
-"""How many steps are shown of a story that has more."""
+"""How many steps are shown of a longer story."""
 _under_way = threading.Lock()
 _names = (f"story_{number}_{secrets.token_hex(3)}" for number in itertools.count(1))
-"""No two stories have the same name, nor have those of an earlier process. Nothing else of a story depends on it."""
+"""Names of stories: unique, also among processes. Nothing else in a story depends on its name."""
 
 
 class NoDatabaseWarning(UserWarning):
-    """The program makes no call to a database through SQLAlchemy, so it crashes at calls to the broker alone."""
+    """The program makes no call to a database through SQLAlchemy, so it crashes only at calls to the broker."""
 
 
 def check_exactly_once(
@@ -55,30 +55,30 @@ def check_exactly_once(
     seed: int = 0,
     body: Callable[[str], bytes] = str.encode,
 ) -> None:
-    """Show that each message has its effect once, whatever crashes, fails or comes again; or raise a story that shows otherwise.
+    """Check that each message has its effect once, whatever crashes, fails or comes again.
 
     A story has a broker, senders and faults. First each crash point of a story of one message is tried in turn: the program
-    crashes there, and the call there fails. Then `max_examples` longer stories are drawn. If one goes wrong, the smallest
-    is looked for that still does. Equal arguments give equal stories.
+    crashes there, and the call there fails. Then `max_examples` longer stories are drawn. If a story fails, the smallest that
+    still fails is searched. Equal arguments give equal stories.
 
     Args:
         consume: The program under test, `consume(broker)` or `consume(broker, story)`. It takes messages from the
             `FlakyBroker` until `receive` gives none, and returns. It is run again after each crash, so it makes its own
             connections. With `async def` it gets an `AsyncFlakyBroker`, and an event loop for each run.
             `story` is a fresh name for each story: keep the effects of each in a place of that name.
-        effects: `effects()` or `effects(story)`: a list with the `unique_message_id` of each effect that stands, twice if that
-            stands twice. May be `async def`.
+        effects: `effects()` or `effects(story)`: a list with the `unique_message_id` of each effect that stands, twice if the
+            effect stands twice. May be `async def`.
         messages: How many messages a story may have.
         at_least_once: An effect may stand twice. None may be missing.
-        kill: Run the program in a process of its own, and have it crash by SIGKILL. That is slower, but nothing of the
-            program outlives its crash.
+        kill: Run the program in a process of its own, and crash it by SIGKILL. This is slower, but nothing of the program
+            outlives its crash.
         max_examples: How many longer stories are drawn.
-        seed: What they are drawn from.
+        seed: The seed from which they are drawn.
         body: Makes a message's body of its `unique_message_id`.
 
     Raises:
-        AssertionError: With the smallest story found, step by step.
-        SettingsError: An argument, or what it gives, can't be used.
+        AssertionError: A story failed. The message has the smallest one found, step by step.
+        SettingsError: An argument, or a result of `consume` or `effects`, can't be used.
     """
     program = Program(consume, effects, body, messages, is_once=not at_least_once, is_killed=kill)
     _check(program, max_examples, seed)
@@ -116,18 +116,18 @@ def _check(program: Program, max_examples: int, seed: int) -> None:
 
 
 class _Search:
-    """Plays stories until one goes wrong, and finds the smallest that does."""
+    """Plays stories until one fails, and finds the smallest that fails."""
 
     def __init__(self, program: Program, seed: int) -> None:
         self._program = program
         self._seed = seed
         self._setup_points = self._message_points = 0
         self._played = self._first_wrong = 0
-        """How many stories were played, and which of them was the first to go wrong."""
+        """How many stories were played, and the number of the first that failed."""
         self._wrong: dict[Story, Outcome] = {}
 
     def in_turn(self) -> Story | None:
-        """The first that goes wrong of the short stories, and of those of one message and each fault."""
+        """The first story that fails among the short ones, and those of one message and each fault."""
         plain = self._play(ONE_MESSAGE)
         for doubt in self._program.doubts:
             warnings.warn(doubt, stacklevel=3)
@@ -144,7 +144,7 @@ class _Search:
         return next(filter(self._goes_wrong, [*SHORT_STORIES, *_with_each_fault(plain)]), None)
 
     def drawn(self, max_examples: int) -> Story | None:
-        """The smallest that goes wrong of longer stories, which Hypothesis draws and makes smaller."""
+        """The smallest longer story that fails. Hypothesis draws the stories and shrinks them."""
         settings = hypothesis.settings(
             max_examples=max_examples,
             database=None,
@@ -162,7 +162,7 @@ class _Search:
             return next(reversed(self._wrong))
 
     def account_of(self, story: Story) -> tuple[str, BaseException | None]:
-        """What is wrong, with the story step by step."""
+        """The report on a story that fails: the problem, and the story step by step. Also the program's own error, if any."""
         again = play(story, self._program, name := next(_names), looks_often=True)
         outcome = again if again.problem else self._wrong[story]
         steps = [f"{number:>3}. {step}" for number, step in enumerate(steps_of(outcome.journal, outcome.labels), 1)]
@@ -196,7 +196,7 @@ class _Search:
 
 
 def _with_each_fault(plain: Outcome) -> Iterator[Story]:
-    """One message with each fault at each crash point that it passed: before the program asked for it, and then."""
+    """Stories of one message, with each fault at each crash point: before the program asked for messages, and after."""
     setup, then = plain.points[: plain.setup_points], plain.points[plain.setup_points :]
     message, points = Sends("A"), range(1, len(then) + 1)
     for point in points:

@@ -1,7 +1,7 @@
-"""One run of the program under test: each of its calls goes by here, and may be its last.
+"""One run of the program under test: each of its calls passes through here, and may be its last.
 
-Calls to a database are those through SQLAlchemy, on any engine. Where the program crashes, its connections are cut as by the
-death of a process: nothing uncommitted stays, and no lock.
+Calls to a database are those through SQLAlchemy, on any engine. A crash cuts the program's connections, as the death of a
+process does: nothing uncommitted stays, and no lock.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from receiver.testing.world import Committed, Strike, Struck
 _LOST = "the connection is lost (a fault by receiver.testing)"
 _OVER = "this run of the program is over"
 _MOST_CALLS_AFTERWARDS = 100
-"""How often a program that catches its own crash may call. Then the broker has no more messages for it."""
+"""How many calls a program that catches its own crash may make. Then the broker has no more messages for it."""
 _USE = "receiver.testing"
-"""In `info` of a connection: its `_Use`."""
+"""Key in a connection's `info`: its `_Use`."""
 _SHOWN_STATEMENT = 40
 _NO_PROGRAM = ("<", str(Path(__file__).parents[1]), *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
-"""How the names of files begin whose code isn't the program's."""
+"""How names of files begin whose code isn't the program's."""
 _EVENTS = {
     Engine: ("do_connect", "before_cursor_execute", "after_cursor_execute", "commit", "rollback", "handle_error"),
     Pool: ("connect", "checkout"),
@@ -41,25 +41,25 @@ _EVENTS = {
 
 
 class ProgramCrash(BaseException):
-    """The program under test crashes here. It is no `Exception`, for no program goes on after its own crash."""
+    """The program under test crashes here. It is no `Exception`, because no program goes on after its own crash."""
 
 
 class _Use:
-    """What the program does with a connection."""
+    """The program's use of a connection."""
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
         """The thread that used it last."""
         self.is_executing = False
         self.cursors: weakref.WeakSet[Any] = weakref.WeakSet()
-        """One that is half read would keep SQLite's lock as long as it lives."""
+        """Its cursors: a half-read one would keep SQLite's lock as long as it lives."""
 
 
 class Run:
     """One run of the program, from its start to its end or its crash."""
 
     current: Run | None = None
-    """The one that is under way in this process."""
+    """The run that is under way in this process."""
     left_threads: ClassVar[weakref.WeakSet[threading.Thread]] = weakref.WeakSet()
     """Threads of runs that are over."""
 
@@ -67,9 +67,9 @@ class Run:
         """`ask(what, *arguments)` asks the `World`."""
         self.crash: ProgramCrash | None = None
         self.crashed_in: object = None
-        """The thread or the task."""
+        """The thread or the task that crashed."""
         self.goes_on = False
-        """Whether the program asked for messages after its crash. To clean up is all right."""
+        """Whether the program asked for messages after its crash. Cleaning up is allowed."""
         self.losses: list[Exception] = []
         """The errors that the program was given for lost connections."""
         self.on_crash: Callable[[], None] = self.cut_connections
@@ -80,10 +80,10 @@ class Run:
         self._turn = threading.Lock()
         self._calls_afterwards = 0
         self._due: dict[int, Strike] = {}
-        """What is to go wrong with calls once they are made."""
+        """By id of the call's object, the fault to raise once the call is made."""
         self._proxies: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._records: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
-        """Connections in use, and those that pools hold."""
+        """Connections that pools hold; `_proxies` has those in use."""
         self._threads_before = set(threading.enumerate())
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -111,7 +111,7 @@ class Run:
         return result
 
     def strike(self, call: str, *, is_database: bool = False) -> Strike | None:
-        """What is to go wrong with a call that is about to be made. Who has crashed makes none."""
+        """The fault of a call that is about to be made, if any. A crashed program may make no call: `ProgramCrash`."""
         if self.crash or threading.current_thread() in self.left_threads:
             self._calls_afterwards += 1
             raise ProgramCrash(_OVER)
@@ -119,7 +119,7 @@ class Run:
         return strike
 
     def meet(self, strike: Strike, line: str | None = None) -> None:
-        """Crash; or return, if only the call is to fail."""
+        """Crash; or return, if only the call fails."""
         self.ask("note", Struck(strike, _line() if line is None else line))
         if strike.kind == "loss":
             return
@@ -130,11 +130,11 @@ class Run:
     def cut_connections(self) -> None:
         """Cut all connections that the program made, as the system does for a process that has died.
 
-        One in the hands of another thread is rolled back only, for Python may crash if it is closed in a call to SQLite.
-        That thread's next call ends it.
+        A connection that another thread uses is only rolled back, because Python may crash if it is closed during a call to
+        SQLite. The thread's next call ends it.
         """
         valid = [proxy for proxy in _living(self._proxies) if proxy.is_valid]
-        for proxy in sorted(valid, key=_is_elsewhere):  # ours first, for others may wait for them
+        for proxy in sorted(valid, key=_is_elsewhere):  # ours first, because others may wait for them
             if not _is_elsewhere(proxy):
                 _undo(proxy)
                 if proxy.is_valid:  # still: another thread may have given it up meanwhile
@@ -147,7 +147,7 @@ class Run:
                 record.invalidate()
 
     def end(self) -> None:
-        """Threads of the program that go on may call nothing from now on."""
+        """End the run: threads of the program that go on may make no calls from now on."""
         self.left_threads.update(set(threading.enumerate()) - self._threads_before)
 
     # SQLAlchemy's events, by their names there.
@@ -160,7 +160,7 @@ class Run:
         self._set_due(record, strike)
 
     def connect(self, _: Any, record: Any) -> None:
-        # SQLAlchemy closes the connection itself if this raises. Until then its record can't be told to.
+        # If this raises, SQLAlchemy itself closes the connection. Its record can't do so yet.
         if strike := self._due.pop(id(record), None):
             self.meet(strike)
 
@@ -171,7 +171,7 @@ class Run:
     def before_cursor_execute(self, connection: Connection, cursor: Any, statement: str, *_: Any) -> None:
         use = _use(connection)
         use.thread = threading.current_thread()
-        if not connection.dialect.is_async:  # whose cursors read all at once
+        if not connection.dialect.is_async:  # asynchronous cursors read all rows at once
             use.cursors.add(cursor)
         strike = self.strike(_shortened(statement), is_database=True)
         if strike and strike.when == "before":
@@ -210,7 +210,7 @@ class Run:
             context.is_disconnect = True
 
     def _set_due(self, call: object, strike: Strike | None) -> None:
-        self._due.pop(id(call), None)  # of an earlier call, which failed by itself
+        self._due.pop(id(call), None)  # left by an earlier call that failed by itself
         if strike:
             self._due[id(call)] = strike
 
@@ -220,7 +220,7 @@ class Run:
         raise self._loss(connection.dialect)  # SQLAlchemy then gives up the connection, see `handle_error`
 
     def _meet_at_end(self, connection: Connection, strike: Strike) -> None:
-        """At the end of a transaction. There SQLAlchemy passes an event's error on as it is."""
+        """Raise a fault at the end of a transaction, where SQLAlchemy passes an event's error on as it is."""
         self.meet(strike)
         loss = self._loss(connection.dialect)
         _undo(connection.connection)
@@ -228,7 +228,7 @@ class Run:
         raise OperationalError(strike.call, None, loss, connection_invalidated=True)
 
     def _loss(self, dialect: Dialect) -> Exception:
-        """What the driver raises if the connection is lost."""
+        """The error that the driver raises if the connection is lost."""
         loss: Exception = dialect.loaded_dbapi.OperationalError(_LOST)
         self.losses.append(loss)
         return loss
@@ -236,14 +236,14 @@ class Run:
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """In this block the calls that programs make through SQLAlchemy go by the current `Run`."""
+    """Within it, calls through SQLAlchemy pass through the current `Run`."""
     listeners = [(target, name, _listener(name)) for target, names in _EVENTS.items() for name in names]
     for target, name, listener in listeners:
         event.listen(target, name, listener)
     others, threading.excepthook = threading.excepthook, lambda thrown: _is_over(thrown) or others(thrown)
     try:
         with warnings.catch_warnings():
-            # A crash leaves connections of aiosqlite to the garbage collector. From Python 3.13 on it says so.
+            # A crash leaves connections of aiosqlite to the garbage collector, of which Python warns from 3.13 on.
             warnings.filterwarnings("ignore", "unclosed database", ResourceWarning)
             yield
             gc.collect()
@@ -264,15 +264,15 @@ def _listener(name: str) -> Callable[..., None]:
 
 
 def _is_over(thrown: threading.ExceptHookArgs) -> bool:
-    """Whether this thread's run is over. Then nobody is to hear of its errors."""
+    """Whether this thread's run is over: then its errors aren't shown."""
     has_crashed = thrown.exc_type is ProgramCrash or bool(Run.current and Run.current.crash)
     return has_crashed or threading.current_thread() in Run.left_threads
 
 
 def _undo(proxy: PoolProxiedConnection) -> None:
-    """Leave nothing of a connection's transaction, before the connection goes too.
+    """Roll back a connection's transaction before the connection is cut.
 
-    Unlike a cut, a rollback is waited for. A server notices a moment later that a connection is gone.
+    A rollback is done when it returns, while a server notices a cut only a moment later.
     """
     for end in (*[cursor.close for cursor in _use(proxy).cursors], proxy.rollback):
         with suppress(Exception):  # it may be lost already
@@ -285,18 +285,18 @@ def _use(connection: Connection | PoolProxiedConnection) -> _Use:
 
 
 def _is_elsewhere(proxy: PoolProxiedConnection) -> bool:
-    """Whether another thread uses it."""
+    """Whether another thread uses the connection."""
     thread = _use(proxy).thread
     return thread.is_alive() and thread is not threading.current_thread()
 
 
 def _living(objects: weakref.WeakKeyDictionary[Any, None]) -> list[Any]:
-    """Those that exist still. No loop over the dictionary itself: another thread may add to it."""
+    """The objects that still exist. A copy, because another thread may add to the dictionary."""
     return [each for reference in objects.keyrefs() if (each := reference()) is not None]
 
 
 def this_task() -> object:
-    """The task of an event loop that runs this, or else the thread."""
+    """The current task of an event loop, or else the current thread."""
     with suppress(RuntimeError):
         return asyncio.current_task()
     return threading.current_thread()
@@ -313,13 +313,13 @@ def _line() -> str:
 
 
 def line_of(frame: FrameType) -> str:
-    """`file.py:17`; nothing if that isn't of the program."""
+    """The line as `file.py:17`; empty if it isn't the program's."""
     file = frame.f_code.co_filename
     return "" if file.startswith(_NO_PROGRAM) else f"{Path(file).name}:{frame.f_lineno}"
 
 
 def _frames() -> Iterator[FrameType]:
-    """The frames from here outwards; out of the greenlet, too, in which SQLAlchemy awaits an asynchronous driver."""
+    """The frames from here outwards, also beyond the greenlet in which SQLAlchemy awaits an asynchronous driver."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - `inspect` takes a thousand times as long
     while frame:
         yield frame

@@ -1,4 +1,4 @@
-"""The two-tier rule for those who write it again, in any language: a naive model, traces to try, and worked cases as data."""
+"""The two-tier rule for other implementations, in any language: a naive model, traces to try, and worked cases as data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class _Entry(NamedTuple):
 
 
 class TwoTierModel:
-    """The rule of `docs/semantics.md` as directly as it can be written: slow, and without cleverness.
+    """The rule of `docs/semantics.md`, written as directly as possible: slow, and without cleverness.
 
-    Hold another implementation against it, receipt by receipt. `TwoTierDetector` is the fast one.
+    Compare another implementation with it, receipt by receipt. `TwoTierDetector` is the fast implementation.
 
     Args:
-        window: W, how many ids of each source are remembered.
-        expiry_secs: E, for how many seconds after that, to a microsecond.
+        window: W, a count of ids; 0 for no per-source tier.
+        expiry_secs: E in seconds, to a microsecond; 0 for no time tier.
 
     Raises:
         SettingsError: Both are 0, or a value is negative or not finite.
@@ -49,7 +49,7 @@ class TwoTierModel:
         return {entry.id for queue in [*self._queues.values(), self._time_queue] for entry in queue}
 
     def receive(self, unique_message_id: str | None, message_source_id: str | None, received_at_us: int) -> Verdict:
-        """The verdict on one receipt, which is remembered from now on. Arguments and errors are `TwoTierDetector.receive`'s."""
+        """Decide on one receipt and record it. Arguments and errors are those of `TwoTierDetector.receive`."""
         if unique_message_id is None or unique_message_id == "":
             return Verdict.UNCHECKED
         check_receipt(unique_message_id, message_source_id, received_at_us, first=not self._queues)
@@ -65,7 +65,7 @@ class TwoTierModel:
         return verdict
 
     def _spill(self, leaving: list[_Entry]) -> None:
-        """What leaves a source's queue enters the time queue, which forgets by its newest entry."""
+        """Entries that leave a source's queue enter the time queue, which forgets by its newest entry."""
         if self._expiry_us:
             entries = self._time_queue + leaving
             newest_us = max((entry.received_at_us for entry in entries), default=0)
@@ -82,9 +82,9 @@ def traces(
 
     Args:
         receipts: How many receipts a trace may have.
-        ids: How many different ids. With more than the window has, the window matters.
-        sources: How many sources, beside the one without a name.
-        expiry_secs: The expiry that the traces are to try.
+        ids: How many different ids there are. Take more than the window, or the window doesn't matter.
+        sources: How many named sources there are, beside the anonymous one.
+        expiry_secs: The expiry that the traces should test.
     """
     for name, number in (("receipts", receipts), ("ids", ids), ("sources", sources)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -97,7 +97,7 @@ def traces(
     source = st.sampled_from([*(f"source-{number}" for number in range(1, sources + 1)), None, ""])
     receipt = st.tuples(id_, source, gaps_us, st.booleans())
     long = st.lists(receipt, min_size=receipts // 2, max_size=receipts)
-    return (st.lists(receipt, max_size=receipts) | long).map(_timed)  # the first alone would mostly be short
+    return (st.lists(receipt, max_size=receipts) | long).map(_timed)  # the first alone would mostly give short lists
 
 
 def _timed(drawn: list[tuple[str | None, str | None, int, bool]]) -> list[Receipt]:
@@ -109,7 +109,7 @@ def _timed(drawn: list[tuple[str | None, str | None, int, bool]]) -> list[Receip
 
 
 def worked_cases(number: int, seed: int) -> list[dict[str, Any]]:
-    """That many traces with their settings and the verdicts, as values for JSON.
+    """`number` traces with their settings and verdicts, as values for JSON.
 
     The same seed gives the same cases, with the same version of Hypothesis.
     """

@@ -1,4 +1,4 @@
-"""Plays a story with a program: one run after another, until the broker is empty; then what is wrong, if anything is.
+"""Plays a story with a program, one run after another, until the broker is empty; then checks the effects.
 
 A run is in this process, in an event loop, or in a process of its own that can be killed.
 """
@@ -32,13 +32,13 @@ from receiver.testing.story import Story
 from receiver.testing.world import Came, Ended, Event, Strike, Struck, World
 
 IDLE_SECS = 30
-"""For how long a program may make no call. A thread other than the main one isn't watched."""
+"""How long a program may make no call. Only the main thread is watched."""
 _OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
 
 
 @dataclass(frozen=True)
 class Program:
-    """The program under test, and how it is run."""
+    """The program under test, and how to run it."""
 
     consume: Callable[..., Any]
     effects: Callable[..., Any]
@@ -49,7 +49,7 @@ class Program:
     is_killed: bool
     """Whether each run is a process of its own, which is killed."""
     doubts: set[str] = field(default_factory=set, compare=False)
-    """What makes one ask whether the program's effects can show what they are to show."""
+    """Reasons to doubt that `effects` can show what is to be proved."""
 
     @property
     def is_async(self) -> bool:
@@ -60,14 +60,14 @@ class End(NamedTuple):
     """How a run of the program ended."""
 
     error: str | None = None
-    """The exception of its own that ended it, in words."""
+    """The program's own exception that ended the run, in words."""
     cause: BaseException | None = None
     outlived: str | None = None
-    """Where it caught its own crash, and went on."""
+    """The line where the program caught its own crash, and went on."""
 
 
 class Outcome(NamedTuple):
-    """What became of a story."""
+    """The outcome of a story."""
 
     journal: list[Event]
     labels: dict[str, tuple[int, str]]
@@ -76,11 +76,11 @@ class Outcome(NamedTuple):
     problem: str | None
     """What is wrong, in words; None if nothing is."""
     cause: BaseException | None
-    """The program's own error that it comes from."""
+    """The program's own error that caused the problem."""
 
 
 def play(story: Story, program: Program, name: str, *, looks_often: bool = False) -> Outcome:
-    """Play a story under a fresh name. If it looks often, the journal has the effects that stand after each run."""
+    """Play a story under a fresh name. With `looks_often`, the journal has the effects that stand after each run."""
     world = World(story, program.messages, program.body)
     problem, cause = _played(world, program, name, looks_often=looks_often)
     return Outcome(world.journal, world.labels, world.points, world.setup_points or 0, problem, cause)
@@ -141,7 +141,7 @@ def _effects(program: Program, name: str) -> Counter[str]:
 
 
 def _effects_so_far(program: Program, name: str) -> Counter[str] | None:
-    """None if they can't be read: a program that makes its tables may have crashed before it had any."""
+    """The effects that stand; None if they can't be read: the program may have crashed before it made its tables."""
     try:
         return _effects(program, name)
     except SettingsError:
@@ -155,7 +155,7 @@ async def _awaited(what: Awaitable[Any]) -> Any:
 
 
 def _called(function: Callable[..., Any], arguments: list[object], story: str) -> Any:
-    """Call a function with the story's name as well, if it takes that."""
+    """Call a function, with the story's name as the last argument if it takes that."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # it is written in C, and doesn't say
@@ -189,13 +189,13 @@ def _run_here(program: Program, world: World, story: str) -> End:
             (frame, line), *_ = traceback.walk_tb(current.crash.__traceback__)
             end = End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
         for thrown in [current.crash, end.cause, *current.losses]:
-            if thrown:  # what its frames had half read would keep a lock of SQLite's
+            if thrown:  # half-read cursors in its frames would keep a lock of SQLite
                 traceback.clear_frames(thrown.__traceback__)
     return end
 
 
 def _run_in_own_process(program: Program, world: World, story: str) -> End:
-    """The process asks this one what goes wrong with each of its calls."""
+    """Run the program in a process of its own, which asks this one about the fault of each call."""
     ours, theirs = Pipe()
     process = get_context("fork").Process(target=_run_and_tell, args=(program, theirs, story))
     with warnings.catch_warnings():
@@ -207,7 +207,7 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
     try:
         with ours, suppress(EOFError, ConnectionError):
             while end is None and refused is None:
-                if not ours.poll(3 * IDLE_SECS):  # the process itself says so earlier, if it can
+                if not ours.poll(3 * IDLE_SECS):  # if it can, the process itself reports this earlier
                     world.note(Struck(_idle(), ""))
                     process.kill()
                 what, *arguments = ours.recv()
@@ -217,7 +217,7 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
                     refused = arguments[0]
                 else:
                     ours.send(getattr(world, what)(*arguments))
-    except BaseException:  # nobody would answer it, and Python waits for its processes as it ends
+    except BaseException:  # nobody would answer the process, and Python waits for its processes when it ends
         process.kill()
         raise
     process.join()
@@ -246,7 +246,7 @@ def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
 
 
 def _consume(program: Program, current: Run, story: str) -> object:
-    """Run the program to its end; in which thread or task."""
+    """Run the program to its end. Returns the thread or task in which it ran."""
     if program.is_async:
         return asyncio.run(_consume_in_loop(program, current, story))
     with _alarm(current):
@@ -260,7 +260,7 @@ def _consume(program: Program, current: Run, story: str) -> object:
 
 
 async def _consume_in_loop(program: Program, current: Run, story: str) -> object:
-    """When the program's main task ends, or any task crashes, all of its tasks end."""
+    """As `_consume`, in an event loop. All tasks of the program end when its main task ends or any task crashes."""
     loop = asyncio.get_running_loop()
     crash = loop.create_future()
 
@@ -277,7 +277,7 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
                 current.meet(_idle(), _line_of(main))
         calls = current.calls
         await asyncio.wait([main, crash], timeout=IDLE_SECS, return_when=asyncio.FIRST_COMPLETED)
-    # Who crashes closes connections on its way out, as SQLAlchemy does. To cancel that would leave them open.
+    # A crashed task closes its connections on the way out, by SQLAlchemy. Cancelling it would leave them open.
     crashed = {task for task in asyncio.all_tasks() - {asyncio.current_task()} if task is current.crashed_in}
     if crashed:
         await asyncio.wait(crashed, timeout=IDLE_SECS)
@@ -295,7 +295,7 @@ async def _consume_in_loop(program: Program, current: Run, story: str) -> object
 
 
 def _line_of(task: asyncio.Task[Any]) -> str:
-    """Where a task waits."""
+    """The line where a task waits."""
     coroutine: Any = task.get_coro()
     line = ""
     while frame := getattr(coroutine, "cr_frame", None):

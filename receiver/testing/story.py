@@ -1,4 +1,4 @@
-"""What happens to a program under test: a story, as a value that can be drawn, made smaller and played again."""
+"""Stories: what happens to a program under test, as values that can be drawn, shrunk and played again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 SENDERS = "ABC"
 MOST_CRASHES = 3
-"""At one crash point, in one run after another. It finds programs that give a message up after two or three tries."""
+"""The most crashes at one crash point, in successive runs. Several find programs that give a message up after some tries."""
 _MOST_MOVES = 10
 _FEW = 3
 _DAY_SECS = 86_400
@@ -16,7 +16,7 @@ _DAY_SECS = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """A sender sends that many new messages. The broker may give them out together."""
+    """A sender sends `count` new messages. The broker may deliver them together."""
 
     sender: str
     count: int = 1
@@ -24,7 +24,7 @@ class Sends:
 
 @dataclass(frozen=True, slots=True)
 class Resends:
-    """The sender of the newest message begins again, as another process, and sends its last messages again.
+    """The sender of the newest message starts again, as another process, and resends its last messages.
 
     To the broker they are new messages.
     """
@@ -34,21 +34,21 @@ class Resends:
 
 @dataclass(frozen=True, slots=True)
 class Redelivers:
-    """The broker gives out again a message that was acknowledged: the last one, or the one that many places back."""
+    """The broker delivers an acknowledged message again: with 1 the one acknowledged last, with 2 the one before it."""
 
     last: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pauses:
-    """The broker has nothing for that long. So the program returns, and is started again."""
+    """The broker has no message for `secs` seconds. So the program returns, and is started again."""
 
     secs: int
 
 
 @dataclass(frozen=True, slots=True)
 class Crashes:
-    """The program crashes at that crash point, counted from 1; that many times, in one run after another.
+    """The program crashes at the crash point `point`, counted from 1: `times` times, in successive runs.
 
     Each call to the broker or a database has a crash point before it and one after it.
     """
@@ -59,7 +59,7 @@ class Crashes:
 
 @dataclass(frozen=True, slots=True)
 class LosesConnection:
-    """The call to the database at that crash point, or the next such call, fails as if the connection were lost."""
+    """The database call at the crash point `point`, or the next database call, fails as if the connection were lost."""
 
     point: int
 
@@ -73,15 +73,15 @@ class Story:
     """The moves of senders and broker, and the faults, in order.
 
     The broker makes its next move when it is asked for messages and has none left. A fault doesn't wait for that: counting
-    to its crash point begins once the move before it is made, and the fault before it has struck. What a program does in a run
-    before it asks for messages doesn't count, unless the fault stands before all other moves.
+    to its crash point begins once the move before it is made, and the fault before it has struck. Calls in a run before the
+    program asks for messages don't count, unless the fault stands before all other moves.
     """
 
     moves: tuple[Move, ...]
     is_flagged: bool = True
-    """Whether the broker flags what it redelivers."""
+    """Whether the broker flags redelivered messages."""
     is_behind: bool = False
-    """Whether what wasn't acknowledged comes again behind newer messages, not before them."""
+    """Whether unacknowledged messages come again behind newer messages, not before them."""
     is_busy: bool = False
     """Whether the broker makes all moves up to the next pause at once."""
 
@@ -100,7 +100,7 @@ SHORT_STORIES = (
 
 
 def stories(messages: int, setup_points: int, message_points: int) -> st.SearchStrategy[Story]:
-    """Stories of up to that many messages.
+    """A strategy for stories of up to `messages` messages.
 
     A program passes about `setup_points` crash points before it asks for messages, and `message_points` for a message.
     """

@@ -21,13 +21,13 @@ _UNITS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 
 class _Step(NamedTuple):
     verb: str
-    """`came` and how; `committed` or `acknowledged`; or nothing, where the text says all."""
+    """`came`, perhaps with more words; `committed`; `acknowledged`; or empty, if `text` is the whole sentence."""
     ids: tuple[str, ...] = ()
     text: str = ""
 
 
 def steps_of(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> list[str]:
-    """What came to pass, each step a sentence. Messages that fared alike are one step."""
+    """The events, each step a sentence. Messages with the same course share a step."""
     steps = list(_steps(journal, labels))
     sentences: list[str] = []
     while steps:
@@ -57,7 +57,7 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 ids = tuple(message.unique_message_id for message in messages)
                 acknowledged.update(ids)
                 yield _Step("acknowledged", ids)
-            case Committed() if is_taking:  # before that, a program makes its tables
+            case Committed() if is_taking:  # earlier commits only make tables
                 yield _Step("committed")
             case Recovered():
                 yield _Step("", text="The program had the broker recover.")
@@ -80,20 +80,20 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
 
 
 def _came(messages: Sequence[Message], sources: dict[str, str]) -> Iterator[_Step]:
-    """A step for each row of messages that came in the same way."""
+    """A step for each group of successive messages that came in the same way."""
     manners = [_manner(message, sources) for message in messages]
     for manner, group in groupby(zip(manners, messages, strict=True), key=lambda pair: pair[0]):
         yield _Step(manner, tuple(message.unique_message_id for _, message in group))
 
 
 def _new(rest: Sequence[Event], stood: Counter[str]) -> list[str]:
-    """Whose effects came to stand in this run, by its end."""
+    """The ids of the effects that this run added, by its end."""
     end = next((event for event in rest if isinstance(event, Ended)), None)
     return list((end.stands - stood).keys()) if end and end.stands else []
 
 
 def _manner(message: Message, sources: dict[str, str]) -> str:
-    """How a message came. `sources` has the source of each id at its last coming, and is kept up to date."""
+    """How a message came. `sources` has the source of each id when it last came, and is updated."""
     known, source = sources.get(message.unique_message_id), message.message_source_id
     sources[message.unique_message_id] = source
     if known is None:
@@ -104,13 +104,13 @@ def _manner(message: Message, sources: dict[str, str]) -> str:
 
 
 def _turn(steps: Sequence[_Step]) -> list[_Step]:
-    """The first step, and what the program did then, until something else happened."""
+    """The first step, and the program's steps after it, until something else happens."""
     done = itertools.takewhile(lambda step: step.verb in _DONE, steps[1:])
     return [steps[0], *done]
 
 
 def _alike(steps: Sequence[_Step], turn: list[_Step]) -> Iterator[list[_Step]]:
-    """The first turn, and the turns behind it that differ only in their messages, as long as each acknowledges all of its own."""
+    """The first turn, and the turns behind it that differ only in their messages, while each acknowledges all of its own."""
     yield turn
     position = len(turn)
     verbs = [step.verb for step in turn]
@@ -138,7 +138,7 @@ def _sentences(turn: list[_Step], labels: dict[str, tuple[int, str]]) -> Iterato
 
 
 def _duration(secs: int) -> str:
-    """In the largest unit, and the next: `1 day`, `2 hours 5 minutes`."""
+    """A duration in the largest unit and the next: `1 day`, `2 hours 5 minutes`."""
     parts = []
     for unit, of_secs in _UNITS.items():
         number, secs = divmod(secs, of_secs)
@@ -151,7 +151,7 @@ def _begun(words: str) -> str:
 
 
 def _named(ids: Sequence[str], labels: dict[str, tuple[int, str]]) -> str:
-    """`message 1 of sender A`, `messages 1 to 3 and 7 of sender A and message 1 of sender B`."""
+    """Messages by number, as in `message 1 of sender A`, `messages 1 to 3 and 7 of sender A and message 1 of sender B`."""
     by_sender: dict[str, set[int]] = {}
     for id_ in ids:
         number, sender = labels[id_]

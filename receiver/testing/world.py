@@ -1,6 +1,6 @@
-"""The world around a program under test, as a story has it: a broker, its senders, and the faults.
+"""The world around a program under test, as a story says: a broker, its senders, and the faults.
 
-It has no clock, no threads and no luck. So a story takes the same course each time.
+It uses no clock, threads or random numbers, so a story takes the same course each time.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from receiver.testing.story import SENDERS, Crashes, LosesConnection, Pauses, Re
 RECEIVE = "receive()"
 _BEGIN_MS = 1_767_600_000_000
 _MOST_CALLS = 5_000
-"""How many calls a program may make until it takes a new message or acknowledges one."""
+"""The most calls between two signs of progress: a new message is sent, or one is acknowledged."""
 _MOST_EMPTY = 20
 """How often in a row a program may ask for messages when there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as a broker gives it out."""
+    """A message as the broker delivers it."""
 
     unique_message_id: str
     message_source_id: str
-    """The sender's process: a sender that begins again has another one."""
+    """The sender's process: a sender that starts again has another one."""
     body: bytes
     redelivered: bool = False
-    """Whether the broker says that it gives the message out again. It needn't say so."""
+    """Whether the broker flags the message as redelivered. It needn't flag every redelivery."""
     jms_timestamp_ms: int = _BEGIN_MS
     """When it was sent, by the story's clock."""
     delivery: int = field(default=0, repr=False, compare=False)
-    """The broker's own number of this delivery. By it the broker knows what is acknowledged."""
+    """The broker's own number of this delivery, which identifies it when it is acknowledged."""
 
 
 class Strike(NamedTuple):
-    """What goes wrong with a call."""
+    """The fault of a call."""
 
     kind: str
     """`crash`, `loss` of the connection, or `limit`: the program goes on for ever, and is stopped."""
@@ -46,7 +46,7 @@ class Strike(NamedTuple):
     call: str
 
 
-# What comes to pass.
+# The events in a journal.
 
 
 class Came(NamedTuple):
@@ -70,27 +70,27 @@ class Paused(NamedTuple):
 
 
 class Struck(NamedTuple):
-    """Something went wrong with a call."""
+    """A fault struck a call."""
 
     strike: Strike
     line: str
-    """The line of the program; nothing if that isn't known."""
+    """The line of the program; empty if not known."""
 
 
 class Ended(NamedTuple):
     """A run of the program ended."""
 
     error: str | None
-    """The exception of its own that ended it."""
+    """The program's own exception that ended the run."""
     stands: Counter[str] | None
-    """The effects that stand now; None if that wasn't read."""
+    """The effects that stand now; None if they weren't read."""
 
 
 Event = Came | Acknowledged | Committed | Recovered | Paused | Struck | Ended
 
 
 class World:
-    """Plays a story. `journal` is what came to pass."""
+    """Plays a story. `journal` has its events."""
 
     def __init__(self, story: Story, messages: int, body: Callable[[str], bytes]) -> None:
         self.journal: list[Event] = []
@@ -108,19 +108,19 @@ class World:
         self._processes = dict.fromkeys(SENDERS, 1)
         self._queue: deque[Message] = deque()
         self._given: dict[int, Message] = {}
-        """What isn't acknowledged yet, by delivery."""
+        """The unacknowledged messages, by number of delivery."""
         self._acknowledged: list[Message] = []
         self._deliveries = 0
         self._faults: deque[Crashes | LosesConnection] = deque()
         """The faults to come. Counting to the crash point of the first one has begun."""
         self._passed = 0
-        """Crash points since then."""
+        """The crash points passed since then."""
         self._calls = self._empty = 0
         self._is_setup = True
         """Whether this run of the program hasn't asked for messages yet."""
         self._take_faults()
 
-    # What a program asks of the broker.
+    # The calls of a program to the broker.
 
     def receive(self, most: int) -> list[Message]:
         self._fill()
@@ -134,7 +134,7 @@ class World:
         return messages
 
     def acknowledge(self, deliveries: Iterable[int]) -> None:
-        """What was acknowledged before, or was given out again since, doesn't count."""
+        """Acknowledge deliveries. Ignores those that were acknowledged before, or whose message was delivered again since."""
         messages = [self._given.pop(delivery) for delivery in deliveries if delivery in self._given]
         if messages:
             self._calls = 0
@@ -149,10 +149,10 @@ class World:
     def now_ms(self) -> int:
         return self._now_ms
 
-    # What becomes of the program.
+    # The faults.
 
     def strike(self, call: str, is_database: bool) -> Strike | None:  # noqa: FBT001 - it is asked through a pipe
-        """What goes wrong with a call that is about to be made; None if nothing does."""
+        """The fault of a call that is about to be made; None if it has none."""
         self._calls += 1
         if self._calls > _MOST_CALLS or self._empty >= _MOST_EMPTY:
             return Strike("limit", "before", call)
@@ -181,7 +181,7 @@ class World:
     def note(self, event: Event) -> None:
         self.journal.append(event)
 
-    # What is asked between two runs of the program.
+    # Between two runs of the program.
 
     @property
     def is_empty(self) -> bool:
@@ -189,11 +189,11 @@ class World:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """It changes with each run of a program that is on its way to the end."""
+        """A value that changes with each run of a program that makes progress."""
         return len(self._moves), len(self._acknowledged)
 
     def begin_run(self) -> None:
-        """What the last run hadn't acknowledged comes again."""
+        """Begin a run: messages that the last run hadn't acknowledged come again."""
         self._give_again()
         self._calls = self._empty = 0
         self._is_setup = True
@@ -201,7 +201,7 @@ class World:
     # The moves.
 
     def _fill(self) -> None:
-        """Have messages in the queue, unless a pause comes first, or the end."""
+        """Make moves until the queue has messages, or a pause or the end comes first."""
         while self._moves and not isinstance(self._moves[0], Pauses) and (self._story.is_busy or not self._queue):
             self._move()
 
@@ -247,7 +247,7 @@ class World:
         return self._delivered(replace(message, redelivered=self._story.is_flagged))
 
     def _give_again(self) -> None:
-        """What was given and not acknowledged goes back into the queue."""
+        """Put unacknowledged messages back into the queue."""
         again = [self._again(message) for message in self._given.values()]
         self._given.clear()
         if again and self._story.is_behind:
