@@ -14,8 +14,8 @@ from receiver import AsyncReceiver
 
 async def main() -> None:
     engine = create_async_engine(ENGINE, pool_size=20, max_overflow=0)
-    broker, consumer = await aio_pika.connect(BROKER), asyncio.current_task()
-    broker.close_callbacks.add(lambda *_: consumer.cancel())  # once it is lost: let a supervisor start us again
+    broker, lost = await aio_pika.connect(BROKER), asyncio.get_running_loop().create_future()
+    broker.close_callbacks.add(lambda *_: lost.cancel())
     where = {"connection_id": "rabbit", "destination": "queue://orders"}
     async with broker, await AsyncReceiver.open(STORE, **where, concurrent=True) as orders:
 
@@ -31,7 +31,7 @@ async def main() -> None:
         channel = await broker.channel()
         await channel.set_qos(prefetch_count=200)
         await (await channel.get_queue("orders")).consume(take)
-        await asyncio.Future()  # until the broker is lost
+        await lost  # the broker is: let a supervisor start us again
 
 
 asyncio.run(main())

@@ -34,7 +34,7 @@ def keep_consuming(orders: Receiver) -> None:
 
 
 with Receiver.open(STORE, connection_id="rabbit", destination="queue://orders", concurrent=True) as orders:
-    consumers = [Thread(target=keep_consuming, args=[orders]) for _ in range(16)]
+    consumers = [Thread(target=keep_consuming, args=[orders], daemon=True) for _ in range(16)]
     for consumer in consumers:
         consumer.start()
     for consumer in consumers:

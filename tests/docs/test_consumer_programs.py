@@ -2,6 +2,7 @@
 
 import importlib.util
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -62,7 +63,7 @@ def consumer(rabbitmq, queue, kind, url, tmp_path):
     for name, replacements in real.items():
         text_of = (PROGRAMS / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(replaced(text_of, replacements), encoding="utf-8")
-    return lambda: subprocess.Popen([sys.executable, program], cwd=tmp_path)
+    return lambda **more: subprocess.Popen([sys.executable, program], cwd=tmp_path, **more)
 
 
 @pytest.fixture
@@ -137,6 +138,25 @@ def test_a_message_that_no_retry_makes_good_is_put_aside(channel, queue, consume
         process.kill()
     assert sorted(rows("reference")) == ["1", "2"]
     assert [(id_ or None, body)] == [(found or None, bytes(left)) for found, left in rows("id, body", "aside")]
+
+
+def test_ctrl_c_ends_it(channel, queue, consumer, rows):
+    publish(channel, queue, ["1"])
+    with consumer() as process:
+        until(lambda: rows() == [1], process)
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(SECS / 3)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("kind", ["batches-sqlite"])
+def test_a_table_that_is_missing_is_what_it_says(channel, queue, consumer):
+    publish(channel, queue, ["1"])
+    with consumer(stderr=subprocess.PIPE, text=True) as process:
+        _, said = process.communicate(timeout=SECS)
+    assert "no such table: payment" in said
 
 
 def test_a_webhook_that_is_called_again_pays_once(tmp_path, monkeypatch):
