@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from receiver.message import Decision, ReceiptRow, Verdict
+from receiver.policies import policy
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from tests.choosing import cases
-from tests.policies.cases import KINDS, Kind, Lockstep
+from tests.policies.cases import KINDS, WORDS, Kind, Lockstep
 
 EACH_KIND = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 RANDOMS = st.randoms(use_true_random=False)
@@ -44,6 +45,7 @@ class Store(Lockstep):
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
         """Rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
+        assert namer.take_forgotten() == []
         reported = (
             set()
             if namer.records_duplicates
@@ -107,3 +109,25 @@ def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
         # Apama names an id's newest entry with the id; of Artemis' slots some show that an id in others is forgotten.
         spare = {"apama": store.policy.remembered_ids, "artemis": store.policy.sizes[0]}.get(kind.name, 0)
         assert len(firsts) <= len(store.policy.entries()) + spare + 1
+
+
+def test_an_older_receipt_whose_row_still_stands_goes_without_its_id():
+    """The id came again after it had been forgotten."""
+    made = policy("cmq:retry=0,network=0")
+    made.keep_forgotten()
+    made.replay([ReceiptRow(sent, sent, None, None, "a", policy_state=sent) for sent in (1, 3)], clock_us=2)
+    assert (made.entries(), made.take_forgotten()) == ([3], [1])
+
+
+def test_a_number_is_forgotten_for_a_higher_one_of_its_source():
+    made = policy("sequence")
+    made.keep_forgotten()
+    made.receive_many([("1:s", None, 0), ("2:t", None, 0), ("2:s", None, 0), ("1:s", None, 0)])
+    assert made.take_forgotten() == [1]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.ids is WORDS], ids=lambda kind: kind.name)
+def test_ids_that_were_forgotten_by_hand_each_keep_their_place(kind):
+    made = policy(kind.text(*kind.roomy))
+    made.replay([ReceiptRow(number, 1, None, None, "") for number in (1, 2)], made.clock_us)
+    assert (made.entries(), "" in made) == ([1, 2], False)

@@ -205,6 +205,14 @@ def test_the_first_time_is_not_negative(kind: Kind):
 
 
 @EACH_KIND
+def test_a_later_time_may_be_negative(kind: Kind):
+    made = policy(kind.text(*kind.roomy))
+    verdicts = [made.receive(kind.ids[0], received_at_us=time_us).verdict for time_us in (5, -1)]
+    assert verdicts == ["new", "duplicate"]
+    assert (made.latest_us, made.clock_clamped) == (5, 1)
+
+
+@EACH_KIND
 def test_no_id_no_check(kind: Kind):
     made, untouched = used(kind), used(kind)
     for id_ in (None, ""):
