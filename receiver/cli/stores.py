@@ -159,7 +159,7 @@ def migrate(
     revision: Annotated[
         str,
         typer.Option(
-            metavar="VERSION",
+            metavar="REV",
             help="The version to go to: head (the newest) or a number. base drops the tables with all they hold.",
         ),
     ] = "head",
