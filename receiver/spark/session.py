@@ -11,6 +11,7 @@ import socket
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -223,6 +224,12 @@ def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) 
             apart = {"stdout": printed or _STANDARD_ERROR, "stderr": printed}
             try:
                 _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
+            except KeyboardInterrupt as interrupt:
+                # Java, which is still starting, would find nowhere to answer, and stay for ever.
+                for frame, _ in traceback.walk_tb(interrupt.__traceback__):
+                    if process := frame.f_locals.get("proc"):
+                        process.kill()
+                raise
             except Exception:
                 from receiver.spark.failures import check_java
 
@@ -324,9 +331,9 @@ def archive_options() -> str:
             if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
                 return ""
             unfinished.replace(archive)  # never written over, for another Java may have mapped what is there
+        _forget_others(archive)
         if archive.exists():
             os.utime(archive, (time.time(), archive.stat().st_mtime))
-            _forget_others(archive)
             return f"{_FROM_ARCHIVE}{archive}"
     except OSError:  # another process was faster
         return ""
@@ -346,11 +353,13 @@ def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
 
 
 def _forget_others(archive: Path) -> None:
-    """Remove the archives that have been unused for longest, and what a Java that was killed has left of one."""
-    archives = sorted(archive.parent.glob("spark-*.jsa"), key=lambda each: each.stat().st_atime, reverse=True)
-    left = [each for each in archive.parent.glob("spark-*.new") if time.time() - each.stat().st_mtime > _RENEWED_SECS]
-    for each in archives[_ARCHIVES:] + left:
-        each.unlink()
+    """Remove what has been unused for longest, and isn't being written: also what no second start has made an archive of."""
+    others = sorted(
+        set(archive.parent.glob("spark-*")) - {archive}, key=lambda each: each.stat().st_atime, reverse=True
+    )
+    for each in others[_ARCHIVES - 1 :]:
+        if time.time() - each.stat().st_mtime > _SETTLED_SECS:
+            each.unlink()
 
 
 def _archive() -> Path | None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -234,12 +235,33 @@ def test_each_spark_has_its_own_archive_and_the_longest_unused_go(archive, tmp_p
         replace(Path(f"{before}.jsa"), b"", age_secs=days * 86_400)
         names.add(f"{Path(before).name}.jsa")
     left_by_a_kill = archive.with_name("spark-0-1.new")
-    replace(left_by_a_kill, b"", age_secs=90_000)
+    replace(left_by_a_kill, b"", age_secs=7 * 86_400)
     assert len(names) == 6
     assert archive_options().endswith(f"{before}.jsa")  # used now, though the oldest
     left = {path.name for path in archive.parent.iterdir()}
     assert len(left) == 4
     assert {archive.name, f"{Path(before).name}.jsa"} <= left <= names
+    (home / "jars").rename(tmp_path / "jars")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    assert "-XX:ArchiveClassesAtExit=" in archive_options()  # its first start
+    assert len(list(archive.parent.iterdir())) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("java")
+def test_ctrl_c_while_java_starts_leaves_no_java():
+    def said(*command):
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+    program = [sys.executable, "-c", "from receiver.spark.session import session\nwith session('local[1]'): pass"]
+    with subprocess.Popen(program, stderr=subprocess.DEVNULL) as process:
+        while not (java := said("pgrep", "-P", str(process.pid), "-x", "java")):
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 20
+    while said("ps", "-o", "stat=", "-p", java) not in {"", "Z"}:
+        assert time.monotonic() < deadline, f"Java goes on as process {java}"
+        time.sleep(0.1)
 
 
 @pytest.mark.usefixtures("java")
