@@ -1,4 +1,4 @@
-"""Messages taken off a broker, kept, acknowledged, and handed on; from brokers by connectors behind one small interface.
+"""Takes messages off a broker, keeps, acknowledges and hands them on. Connectors for brokers implement one small interface.
 
 | file | what is in it |
 |---|---|
@@ -6,12 +6,12 @@
 | `options.py` | the four modes, and which id a message has |
 | `bridge.py` | `Bridge`: take a batch, keep it, acknowledge it, hand it on, and go on whatever breaks |
 | `consumers.py` | `Consumers`: several bridges as one, each in a thread of its own |
-| `modes/` | what the modes differ in, a flow for each, and the figures of a bridge |
-| `received.py` | what is made of a batch that was taken: messages as they are handed on, and the mark by which a ring of bridges is noticed |
+| `modes/` | a flow for each mode, and the figures of a bridge |
+| `received.py` | a batch as it was taken, and its messages as they are handed on; the mark that shows a ring of bridges |
 | `targets/` | files, brokers, functions |
 | `metrics.py` | the figures for Prometheus |
 | `probing.py` | `receiver probe`: how a broker redelivers |
-| `connectors/` | what a `Source` and a `Sink` promise: the interface to implement for another client; addresses such as `stomp://HOST:61613/queue/NAME`, and the connectors for them: STOMP, AMQP 1.0 and Kafka |
+| `connectors/` | `Source` and `Sink`, the interface for brokers' clients; addresses such as `stomp://HOST:61613/queue/NAME`; the connectors for STOMP, AMQP 1.0 and Kafka |
 """
 
 from importlib import import_module
@@ -39,7 +39,7 @@ _NAMES = {
     ".store.messages": ("Message",),
     ".store.positions": ("Advance",),
 }
-"""By module."""
+"""The public names, by module."""
 _WHERE = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [
     "Advance",
@@ -65,7 +65,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # A name brings its module along only when it is used, so that no other command waits for SQLAlchemy.
+    # A module is imported when one of its names is first used, so that other commands needn't wait for SQLAlchemy.
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f".{_WHERE[name]}", __name__), name)

@@ -1,4 +1,4 @@
-"""The bridge itself: take a batch, keep it, acknowledge it, hand it on; and go on, whatever breaks."""
+"""`Bridge`: takes a batch, keeps it, acknowledges it, hands it on; and goes on, whatever breaks."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from receiver.settings import BridgeSettings
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WAIT_SECS = 0.25
-"""How long it may take to notice a stop, or what another bridge left in the inbox."""
+"""How long it may take to notice a stop, or messages that another bridge left in the inbox."""
 _BATCH_BYTES = 16 << 20
-"""A batch with so many bytes in bodies ends, so that no more of them are in memory at once."""
+"""A batch ends once its bodies have so many bytes: this bounds memory."""
 _TEND_SECS = 1.0
 _AIM_SECS = 0.5
 _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
-"""An idle connection counts as healthy after so long; then back-off begins anew. Not before, for a broker may confirm a
+"""An idle connection counts as healthy after so long, and resets the back-off. Not earlier, because a broker may confirm a
 subscription and refuse it a moment later."""
 
 
 class Health:
-    """Whether a bridge works, for a supervisor such as Kubernetes: its thread alone writes it, and any thread reads it.
+    """The health of a bridge, for a supervisor such as Kubernetes. Only the bridge's thread writes it; any thread reads it.
 
-    A bridge is *ready* while its source, its target and its store can be reached. It is *live* while its thread goes on,
-    also where nothing comes, or where a broker is away and tried again: restarting it would bring no broker back.
+    A bridge is *ready* while its source, its target and its store can be reached. It is *live* while its thread goes on, even
+    if no message comes, or a broker is away and is tried again: restarting the bridge would bring no broker back.
     """
 
     def __init__(self, stuck_after_secs: float) -> None:
         self._stuck_after_secs = stuck_after_secs
         self._moved_at = time.monotonic()
         self._troubles = {"source": "it hasn't connected yet"}
-        """Why something doesn't work now, by what it is, such as `source`."""
+        """The problems now, by the part that has one, such as `source`."""
 
     def moves(self) -> None:
-        """Note that the bridge goes on: it has done a step, or has failed to and will try again."""
+        """Note that the bridge goes on: it has done a step, or failed to and will try again."""
         self._moved_at = time.monotonic()
 
     def works(self, what: str) -> None:
@@ -54,11 +54,11 @@ class Health:
         self._troubles[what] = error.message
 
     def why_unready(self) -> str | None:
-        """None if it is ready."""
-        return "; ".join(list(self._troubles.values())) or None  # listed in one step, for another thread may change it
+        """Why the bridge isn't ready; None if it is."""
+        return "; ".join(list(self._troubles.values())) or None  # a copy, because another thread may change it
 
     def why_dead(self) -> str | None:
-        """None if it is live."""
+        """Why the bridge isn't live; None if it is."""
         still_secs = time.monotonic() - self._moved_at
         if still_secs < (self._stuck_after_secs or math.inf):
             return None
@@ -66,10 +66,10 @@ class Health:
 
 
 class Pace:
-    """How many messages are taken at once: as many as take about `_AIM_SECS`.
+    """Chooses how many messages to take at once, so that a batch takes about `_AIM_SECS`.
 
-    A batch costs a broker and a database little more than a message. But its messages wait for its last one, and so does
-    whoever meets one of its ids.
+    A batch costs a broker and a database little more than a single message. But its messages wait for the last one, and so do
+    other transactions with one of its ids.
     """
 
     def __init__(self) -> None:
@@ -100,8 +100,8 @@ class Bridge:
         consumers: int = 1,
         pace: Pace | None = None,
     ) -> None:
-        """`consumers` is how many bridges of the process take the same messages at once, this one among them. `pace` says
-        how many messages it takes at once, where that goes by how long they take."""
+        """`consumers`: how many bridges of the process take the same messages at once, including this one. `pace`: chooses how
+        many messages to take at once, by how long they take; None takes whole batches."""
         self.receiver = flow.receiver
         self.figures = flow.figures
         self.health = Health(settings.stuck_after_secs)
@@ -114,30 +114,30 @@ class Bridge:
         self._settings = settings
         self._source: Source | None = None
         self._retries = Retries(_BACKOFF)
-        """Of connections to the broker that messages are taken from, each of which failed before anything went through it."""
+        """Counts successive connections to the source's broker that failed before anything went through them."""
         self._unanswered: Callable[[], None] | None = None
-        """Waits until the broker has answered the last acknowledgement; None where it has."""
+        """Waits until the broker has answered the last acknowledgement; None if it has."""
         self._unanswered_count = 0
-        """How many messages that is about."""
+        """The number of messages in unanswered acknowledgements."""
         self._target_due_secs = 0.0
-        """When it is next seen whether the target can be reached."""
+        """When to check next whether the target can be reached."""
         self._target_retries = Retries(_BACKOFF)
         self._most = self._most_unanswered = settings.max_batch_size
-        """How many messages a batch may have, and how many may be kept while an acknowledgement isn't answered."""
+        """The most messages in a batch, and the most kept messages while an acknowledgement isn't answered."""
         self._window: int | None = None
-        """How many ids the window has, when it was last looked at; None where nothing is detected."""
+        """The ids in the window, as last looked up; None if nothing is detected."""
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
         self.idle_since = math.inf
-        """Since when nothing has come and nothing waits; infinite where something does, or where that isn't known."""
+        """Since when no message has come and none waits; infinite if one has or does, or if that isn't known."""
         self._stop_asked: SimpleQueue[None] = SimpleQueue()
-        """Unlike an Event it may be put into by the handler of a signal that came while its own thread uses it."""
+        """A queue, because unlike an Event, a signal's handler may put into it while the same thread uses it."""
         self.is_stopping = False
         self.has_started = False
-        """Whether all that it needs has been reached."""
+        """Whether source, target and store have been reached."""
 
     def status_line(self) -> str:
-        """Apama's status line: what was received and what was handed on."""
+        """Apama's status line: the messages received, and those handed on."""
         return self.figures.line(self.receiver.status())
 
     def stop(self) -> None:
@@ -148,12 +148,13 @@ class Bridge:
     def run(self, *, stop_when_idle_secs: float | None = None, waits_at_start: bool = False) -> None:
         """Bridge until `stop` is called.
 
-        What can't be reached is an error at the start, unless the bridge `waits_at_start`. Later the bridge waits for it. An
-        error loses no message, except in BEST_EFFORT: the broker has what isn't acknowledged, and the inbox has the rest.
+        If a broker or the store can't be reached at the start, that is an error, unless the bridge `waits_at_start`. Later the
+        bridge waits for it. An error loses no message, except in BEST_EFFORT: the broker has unacknowledged messages, and the
+        inbox has the rest.
 
         Args:
             stop_when_idle_secs: Also stop once no message has come for so long and none waits.
-            waits_at_start: Also wait at the start for what can't be reached.
+            waits_at_start: Also at the start, wait for a broker or store that can't be reached.
 
         Raises:
             BrokerError: At the start, the broker can't be reached. `BrokerRefusedError`, `MessageRefusedError` and
@@ -171,16 +172,16 @@ class Bridge:
                 self.work(stop_when_idle_secs=stop_when_idle_secs)
 
     def work(self, *, stop_when_idle_secs: float | None = None) -> None:
-        """Bridge until `stop` is called, having begun; nothing is closed afterwards."""
+        """Bridge until `stop` is called. Call `begin` before, and `close` afterwards."""
         self._busy_at = tended_at = time.monotonic()
         while not self.is_stopping:
             self.health.moves()
             self._look_at_window()
             is_due = time.monotonic() - tended_at >= _TEND_SECS
             if is_due:
-                self._is_answered()  # where messages never cease, nobody else would ask for long
+                self._is_answered()  # if messages never cease, nothing else asks for long
             deliveries = self._take()
-            if is_due:  # what waits comes before what was taken
+            if is_due:  # before the batch just taken: older messages may wait
                 self._until_done(self._flow.tend)
                 self._check_target()
                 tended_at = time.monotonic()
@@ -199,7 +200,7 @@ class Bridge:
         self._is_answered()
 
     def begin(self, *, waits: bool) -> bool:
-        """Connect with all that it needs; False if a stop was asked for before that was done."""
+        """Connect to target, store and source. False if a stop was asked for before that was done."""
         for step in (self._target.connect, self._flow.prepare, self._connect_source):
             if not self._until_done(step, waits=waits):
                 return False
@@ -215,13 +216,13 @@ class Bridge:
         self.receiver.close()
 
     def _check_target(self) -> None:
-        """See whether the target can be reached, also while nothing is handed on. It isn't waited for here."""
+        """Check whether the target can be reached, even while nothing is handed on. Doesn't wait for it."""
         check = getattr(self._target, "check", None)
         if check is None or time.monotonic() < self._target_due_secs:
             return
         try:
             check()
-        except BrokerError as error:  # whether it would fail for ever, the next message will tell
+        except BrokerError as error:  # the next message will show whether the failure lasts
             self._complain(error, "target")
             self._target_due_secs = time.monotonic() + self._target_retries.pause_secs()
         else:
@@ -240,7 +241,7 @@ class Bridge:
             if self._most != most and self._pace is None:
                 each = " for each consumer" if self._consumers > 1 else ""
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
-        # By a policy without a window each acknowledgement is answered before the next batch: time alone keeps its ids.
+        # Without a window, each acknowledgement must be answered before the next batch: only time keeps its ids.
         self._most, self._most_unanswered = most, min(most, window)
         self._window = window if detects else None
 
@@ -256,7 +257,7 @@ class Bridge:
             most = min(most, self._pace.at_once)
         try:
             taken = source.take(most, wait_secs=_WAIT_SECS)
-        except (BrokerError, StoreError) as error:  # of the store, where a source couldn't read its positions
+        except (BrokerError, StoreError) as error:  # `StoreError` if a source can't read its positions
             if not may_pass(error):
                 raise
             self._lost(error)
@@ -264,7 +265,7 @@ class Bridge:
         if not taken and self._unanswered is None and time.monotonic() - self._busy_at >= _WELL_SECS:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
-        with suppress(BrokerError, StoreError):  # the next one who asks will hear of it
+        with suppress(BrokerError, StoreError):  # the next call raises it again
             while taken and len(taken) < most and _body_bytes(taken) < _BATCH_BYTES and time.monotonic() < until:
                 more = source.take(most - len(taken), wait_secs=0)
                 if not more:
@@ -273,13 +274,13 @@ class Bridge:
         return taken
 
     def _handle(self, deliveries: list[Delivery]) -> None:
-        self._deliver()  # first what came before
+        self._deliver()  # earlier messages first
         if self.figures.any_waits and self.is_stopping:
             return
         # If the connection is lost before the last acknowledgement is answered, both batches come again. The window must
         # still have their ids then, so together they must fit into one batch.
         if self._unanswered_count + len(deliveries) > self._most_unanswered and not self._is_answered():
-            return  # they come again by another connection
+            return  # the deliveries come again by another connection
         source = self._source
         assert source is not None  # noqa: S101 - these are its deliveries
         advances = source.advances(deliveries) if hasattr(source, "advances") else ()
@@ -290,20 +291,20 @@ class Bridge:
                 return
             if self._pace is not None:
                 self._pace.took(len(deliveries), time.monotonic() - began_secs)
-            # Not by `isinstance`: to ask a protocol at each batch would cost as much as a commit.
+            # Not by `isinstance`: checking a protocol at each batch would cost as much as a commit.
             if hasattr(source, "begin_acknowledging"):
                 self._unanswered = source.begin_acknowledging(deliveries)
                 self._unanswered_count += len(deliveries)
             else:
                 source.acknowledge(deliveries)
                 self._is_well()
-        except BrokerError as error:  # they may come again, or are another's now
+        except BrokerError as error:  # the deliveries may come again, here or to another consumer
             self._lost(error)
         self._deliver()
 
     def _is_answered(self) -> bool:
-        """Wait until the broker has answered the last acknowledgement; False if the connection is lost instead, so that what
-        was acknowledged may come again."""
+        """Wait until the broker has answered the last acknowledgement. False if the connection is lost: then acknowledged
+        messages may come again."""
         wait, self._unanswered, self._unanswered_count = self._unanswered, None, 0
         if wait is not None:
             try:
@@ -315,17 +316,17 @@ class Bridge:
         return True
 
     def _deliver(self) -> None:
-        """Hand on what waits, if anything does."""
+        """Hand on waiting messages, if there are any."""
         if self.figures.any_waits:
             self._until_done(self._deliver_due)
 
     def _deliver_due(self) -> None:
-        """Hand on a part after the other, until nothing is due or a stop is asked for."""
+        """Hand on part after part, until nothing is due or a stop is asked for."""
         while self._flow.deliver_waiting() and not self.is_stopping:
             self.health.moves()
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
-        """Try again after growing pauses until it works, if it `waits`; False if a stop was asked for before it did."""
+        """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
         retries = None
         while True:
             self.health.moves()
@@ -343,7 +344,7 @@ class Bridge:
                 return False
 
     def _stops_within(self, secs: float) -> bool:
-        """Wait so long, or until a stop is asked for; whether it is."""
+        """Wait `secs`, or until a stop is asked for. Returns whether it is."""
         self.health.moves()
         if not self.is_stopping:
             with suppress(Empty):
@@ -361,7 +362,7 @@ class Bridge:
         self.health.works("source")
 
     def _lost(self, error: BrokerError | StoreError) -> None:
-        """Give up the connection, and wait before the next: longer each time where one after the other is lost."""
+        """Give up the source's connection, and wait before the next one: longer each time if several are lost in a row."""
         self._complain(error, "source")
         self._lose_source()
         if self._retries.is_meant(error):
@@ -369,7 +370,7 @@ class Bridge:
         self._stops_within(self._retries.pause_secs())
 
     def _is_well(self) -> None:
-        """Note that the source works, so that refusals and pauses begin anew."""
+        """Note that the source works: this resets pauses and the count of refusals."""
         if self._retries.failures:
             self._retries = Retries(_BACKOFF)
 
@@ -380,7 +381,7 @@ class Bridge:
             source.close()
 
     def _complain(self, error: ReceiverError, of: str) -> None:
-        """Log what has failed, which the bridge isn't ready for: the `source`, the `target`, or the `step` under way."""
+        """Log a failure, and note that the bridge isn't ready: `of` is `source`, `target`, or `step` for the step under way."""
         self.health.fails(of, error)
         if not isinstance(error, OutputError):
             self.figures.connection_errors += 1

@@ -1,13 +1,13 @@
-"""What a bridge asks of a broker's client: small interfaces, and the connectors for each protocol.
+"""Small interfaces for a broker's client, and the connectors for each protocol.
 
-A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. Both are
-made connected. After a `BrokerError` they are of no more use: whoever has one closes it and makes another.
+A connector for another client is a class with the methods of `Source` or `Sink`; nothing has to be inherited. A new object is
+connected. After a `BrokerError` it can't be used any more: its user closes it and makes another.
 
 | file | what is in it |
 |---|---|
 | `address.py` | the address of a queue or topic |
-| `sockets.py` | the connection to a broker, through TLS or not, and why there is none |
-| `nodes.py` | which node of a cluster is connected to |
+| `sockets.py` | the connection to a broker, by TLS or not, and what can be wrong with it |
+| `nodes.py` | which node of a cluster to connect to |
 | `amqp.py`, `stomp.py` | the source and the sink for each protocol |
 | `kafka.py`, `kafka_sink.py` | the source for Kafka, and its sinks |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
@@ -33,11 +33,11 @@ from receiver.store.positions import Advance, Positions
 
 _T = TypeVar("_T")
 DUPLICATE_ID = "_AMQ_DUPL_ID"
-"""The property that switches the duplicate detection of Artemis on."""
+"""The property with the id by which Artemis detects duplicates."""
 UNREAD = "unread"
-"""The kind of a body that is all of a message that couldn't be read."""
+"""The `body_kind` of a message that couldn't be read: its body is the whole message."""
 NON_PERSISTENT = "NON_PERSISTENT"
-"""The only delivery mode that is said: a message without one is persistent."""
+"""The only delivery mode that is stated: a message without one is persistent."""
 
 
 class Header:
@@ -48,16 +48,16 @@ class Header:
     JMS_TYPE = "JMSType"
     CONTENT_TYPE = "ContentType"
     PRIORITY = "JMSPriority"
-    """Set only where it isn't 4."""
+    """Set only if it isn't 4."""
     DELIVERY_MODE = "JMSDeliveryMode"
     EXPIRATION = "JMSExpiration"
-    """When the message ends, in milliseconds since 1970."""
+    """When the message expires, in milliseconds since 1970."""
 
 
 def time_in(header: str) -> int | None:
-    """The time that a header has, in whatever unit; None where it is no whole number.
+    """The time in a header, in any unit; None if it is no whole number.
 
-    Only the first 20 digits count, which is past any time already: Python raises for a number of more than 4,300.
+    Only the first 20 digits count, which exceed any time: Python raises for a number of more than 4,300 digits.
     """
     return int(header[:20]) if header.isdecimal() else None
 
@@ -68,17 +68,17 @@ class Delivery:
 
     message: Message
     token: Any
-    """What the connector needs to acknowledge it."""
+    """Anything that the connector needs to acknowledge the message."""
 
 
 class Source(Protocol):
-    """Takes messages of one queue or durable subscription, and acknowledges them when it is asked to.
+    """Takes messages of one queue or durable subscription, and acknowledges them when asked to.
 
-    It may have an attribute `is_settling`. While it is true, the broker hasn't said yet what it has for this source. So an
-    empty `take` doesn't mean that nothing is left.
+    It may have an attribute `is_settling`. While this is true, the broker hasn't said yet which messages it has for this source.
+    So an empty `take` doesn't mean that none are left.
 
-    It may have an attribute `answers_acknowledgements`. If it is false, the broker answers no acknowledgement, and
-    `acknowledge` returns once the acknowledgement was sent.
+    It may have an attribute `answers_acknowledgements`. If this is false, the broker answers no acknowledgement, and
+    `acknowledge` returns once the acknowledgement is sent.
     """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -88,31 +88,31 @@ class Source(Protocol):
         can't be read has the reason in `Message.refused`.
 
         Raises:
-            MessageRefusedError: A message can't be separated from the next, or its body is too large. It stays with the
-                broker, and so do those behind it.
-            BrokerError: The connection is lost. The source is of no more use.
+            MessageRefusedError: A message can't be separated from the next, or its body is too large. The message and those
+                behind it stay with the broker.
+            BrokerError: The connection is lost. The source can't be used any more.
         """
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
         """Acknowledge these messages: all that were taken and aren't acknowledged yet, in order.
 
-        Returns once the broker has confirmed that it forgets them.
+        Returns once the broker has confirmed this, and forgets them.
 
         Raises:
             BrokerError: It isn't known whether the broker forgets them. They may come again.
         """
 
     def close(self) -> None:
-        """Close the connection. The broker delivers again what isn't acknowledged. Never raises."""
+        """Close the connection. The broker delivers unacknowledged messages again. Never raises."""
 
 
 @runtime_checkable
 class PipelinedSource(Source, Protocol):
-    """A `Source` that may be asked for the next messages while the broker hasn't answered an acknowledgement yet."""
+    """A `Source` that can take further messages before the broker has answered an acknowledgement."""
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
-        """As `acknowledge`, but it returns as soon as the broker is asked. What it returns waits for the answer, and for all
-        answers before. Meanwhile more may be taken and acknowledged; these count as acknowledged."""
+        """As `acknowledge`, but returns as soon as the broker is asked. The function that it returns waits for the answer, and
+        for all earlier answers. Until then these messages count as acknowledged, and more may be taken and acknowledged."""
 
 
 @runtime_checkable
@@ -120,8 +120,8 @@ class PositionedSource(Source, Protocol):
     """A `Source` of a broker that keeps every message. Its consumers must know how far they have read.
 
     The store keeps these positions. The transaction that records the messages' ids also moves the positions, before the
-    messages are acknowledged. In BEST_EFFORT there is no store: `start` isn't called, and the source goes by what was
-    acknowledged.
+    messages are acknowledged. In BEST_EFFORT there is no store: `start` isn't called, and the source goes on behind the
+    acknowledged messages.
     """
 
     positions_of: str
@@ -132,35 +132,35 @@ class PositionedSource(Source, Protocol):
         """Called once, before the first `take`.
 
         `positions.read()` returns the committed positions by name. Call it whenever the broker gives this source another
-        share. `positions.begin` keeps where the source begins.
+        share. `positions.begin` stores where the source begins.
         """
 
     def advances(self, deliveries: Sequence[Delivery]) -> Sequence[Advance]:
-        """How these messages move the positions, and from where. They are all that were taken and aren't acknowledged.
+        """From where to where these messages move the positions. They are all messages taken and not acknowledged.
 
-        If the store's positions are elsewhere by now, nothing is kept or handed on. The source is closed, and another one
-        is made.
+        If the store's positions have moved meanwhile, nothing is kept or handed on. The source is closed, and another one is
+        made.
         """
 
 
 class Sink(Protocol):
     """Sends messages to one queue or topic.
 
-    It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If it
-    is false, the bridge warns that messages may come twice. It may have an attribute `accepted`: how many of its messages, from
-    the first on, the broker has confirmed when `send` raises an error. It may have a method `check`, which raises a
-    `BrokerError` if the connection is known to have ended, and doesn't wait.
+    It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If this is
+    false, the bridge warns that messages may come twice. It may have an attribute `accepted`: if `send` raises an error, how
+    many messages, from the first on, the broker has confirmed. It may have a method `check`, which raises a `BrokerError` if
+    the connection is known to have ended, and doesn't wait.
     """
 
     def send(self, messages: Sequence[Message]) -> None:
         """Send these in order. Returns once the broker has confirmed that it has them.
 
         Raises:
-            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or one is larger than the
-                broker takes. This message isn't tried again.
-            MessageRefusedError: The broker refused one of the messages. Others may have been sent. To find it, send them
-                one by one, each by a sink that still works.
-            BrokerError: It isn't known whether any was sent behind those `accepted`. Send these again.
+            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or one message is larger than
+                the broker takes. It isn't tried again.
+            MessageRefusedError: The broker refused one of the messages. Others may have been sent. To find the refused one,
+                send them one by one, each by a sink that still works.
+            BrokerError: It isn't known whether messages behind those `accepted` were sent. Send these again.
         """
 
     def close(self) -> None:
@@ -168,7 +168,7 @@ class Sink(Protocol):
 
 
 class _Closed(Protocol):
-    """Is closed as its `with` block is left. Who implements `Source` or `Sink` needn't offer that."""
+    """Is closed at the end of a `with` block. Implementations of `Source` or `Sink` needn't offer this."""
 
     def __enter__(self) -> Self: ...
 
@@ -184,7 +184,7 @@ class OpenSink(Sink, _Closed, Protocol):
 
 
 class TurnForgottenError(BrokerError):
-    """The broker has forgotten how a turn ended: readers see nothing of it, and wait for its end."""
+    """The broker has forgotten how a turn ended: readers don't see the turn, and wait for its end."""
 
     def __init__(self, address: BrokerAddress, note: str | None) -> None:
         super().__init__(
@@ -192,51 +192,51 @@ class TurnForgottenError(BrokerError):
             hint="its messages may be in the topic alone, where readers don't see them: kafka-transactions.sh find-hanging",
         )
         self.note = note
-        """That of the turn before; None if there is none."""
+        """The note of the turn before; None if there is none."""
 
 
 class TurnSink(Protocol):
     """Sends messages to one topic in turns. Readers see a turn as a whole or not at all, and in order.
 
-    Beside the messages a turn leaves a note, which tells whoever comes next whether it is there. It may have a method `check`,
-    as a `Sink` has.
+    Besides its messages, a turn leaves a note, which shows the next sender whether the turn is there. A `TurnSink` may have a
+    method `check`, as a `Sink` may.
     """
 
     def begin(self, name: str) -> str | None:
-        """Begin under a name: whoever began under it before sends no more turns. It may be called again.
+        """Begin under a name: any sink that began under this name before can send no more turns. May be called again.
 
         Returns:
-            The note of the last turn under that name that is there; None if there is none, or the broker has forgotten it.
+            The note of the last turn that is there under the name; None if there is none, or the broker has forgotten it.
 
         Raises:
             BrokerRefusedError: The broker doesn't allow turns. The hint says what is missing.
-            TurnForgottenError: It isn't known whether the last turn is there, and it won't be. `abandon_turn` ends it.
+            TurnForgottenError: It isn't known, and never will be, whether the last turn is there. `abandon_turn` ends it.
             BrokerError: The connection is lost.
         """
 
     def abandon_turn(self) -> None:
-        """End a turn that the broker has forgotten as if it had never been sent. Begin again.
+        """End a turn that the broker has forgotten, as if it had never been sent. Then begin again.
 
         Raises:
-            BrokerError: The connection is lost, and nothing is ended.
+            BrokerError: The connection is lost, and the turn hasn't ended.
         """
 
     def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
-        """Send these in order, with a note. Returns once the broker has confirmed that all of it is there.
+        """Send messages in order, with a note. Returns once the broker has confirmed that the whole turn is there.
 
         Args:
-            messages: There may be none: that shows whether the broker allows turns, and has it keep the note for longer.
+            messages: May be empty: such a turn shows whether the broker allows turns, and makes it keep the note for longer.
             note: ASCII, up to 4,000 characters.
             number: A number to show to people with the note.
 
         Returns:
-            False if another has begun under the name since. Begin again: that says whether they are there.
+            False if another sink has begun under the name since. Begin again: the note then shows whether the turn is there.
 
         Raises:
-            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or this one is larger than
-                the broker takes. It isn't tried again.
+            MessageUnfitError: The protocol can't express one of the messages, and none was sent. Or a single message is larger
+                than the broker takes. It isn't tried again.
             MessageRefusedError: The broker refused one of the messages, and none is there. Begin again.
-            BrokerError: It isn't known whether they are there. Close it, and begin by another, which says so.
+            BrokerError: It isn't known whether the turn is there. Close this sink, and begin by another: the note shows it.
         """
 
     def close(self) -> None:
@@ -244,7 +244,7 @@ class TurnSink(Protocol):
 
 
 def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
-    """A source's error for a body that is too large. `which` names the message, `size` is how many bytes its body has."""
+    """A source's error for a body that is too large. `which` names the message; `size` is the number of bytes of its body."""
     return MessageRefusedError(
         f"{which}: its body has {size} bytes, and the limit is {most_bytes:,}",
         hint="raise --max-body-bytes, or take the message off the queue",
@@ -264,8 +264,8 @@ def source_of(
         address: Text is read by `BrokerAddress.parse`.
         max_body_bytes: The largest body that is taken. None: the settings' default.
         durable: Refuse a topic without a subscription.
-        most_ahead: About how many messages of a queue may be with this consumer and not acknowledged. What one has, others
-            can't get. None: as many as is fast.
+        most_ahead: About how many unacknowledged messages of a queue this consumer may have. Other consumers can't get these.
+            None: as many as is fast.
 
     Raises:
         SettingsError: The address is invalid.
@@ -284,7 +284,7 @@ def source_of(
 
 
 def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[OpenSource]:
-    """What makes a source, connected, each time it is called; it may be given `most_ahead`."""
+    """A function that makes a connected source at each call; it takes `most_ahead`."""
     if max_body_bytes is None:
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
@@ -305,14 +305,14 @@ def check_durable(address: BrokerAddress) -> None:
 
 
 def check_body(message: Message, protocol: str) -> None:
-    """`MessageUnfitError` for a body that is neither text nor bytes, by a protocol that has nothing else."""
+    """Raise `MessageUnfitError` for a body that is neither text nor bytes, if the protocol has only these."""
     if message.body_kind is not None:
         why = "it couldn't be read" if message.body_kind == UNREAD else f"its body is an {message.body_kind}"
         raise MessageUnfitError(f"a message can't be sent by {protocol}: {why}", hint="send it by AMQP")
 
 
 def check_carried(address: BrokerAddress, *properties: str) -> None:
-    """`SettingsError` for a name that is a header of the protocol's own, and so can't be a property."""
+    """Raise `SettingsError` for a property name that the protocol uses for a header of its own."""
     if address.protocol != "stomp":
         return
     from receiver.bridge.connectors.stomp_message import PROTOCOLS_OWN
@@ -330,7 +330,7 @@ def sink_of(address: BrokerAddress | str) -> OpenSink:
 
 
 def way_to(address: BrokerAddress) -> Way[OpenSink]:
-    """What makes a sink, connected, each time it is called."""
+    """A function that makes a connected sink at each call."""
     return _way_to(address, lambda at: connectors_of(at).sink(at))
 
 
@@ -343,7 +343,7 @@ def _way_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> Way[
 
 
 def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
-    """What makes a sink of turns, connected, each time it is called; None where messages are to go one by one."""
+    """A function that makes a connected sink of turns at each call; None if messages go one by one."""
     if not address.takes_turns:
         return None
     from receiver.bridge.connectors.kafka_sink import KafkaTurns
@@ -352,16 +352,16 @@ def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
 
 
 class Connectors(NamedTuple):
-    """What there is for a protocol."""
+    """The connectors for a protocol."""
 
     source: Callable[..., OpenSource]
     sink: Callable[..., OpenSink]
     identity_at: Callable[[BrokerAddress], str]
-    """What all nodes of a cluster have in common: the product or, with Kafka, the cluster itself."""
+    """Gives what all nodes of a cluster have in common: the product or, with Kafka, the cluster's id."""
 
 
 def connectors_of(address: BrokerAddress) -> Connectors:
-    """Load what there is for the address's protocol; `MissingExtraError` where its library isn't installed."""
+    """Load the connectors for the address's protocol; `MissingExtraError` if its library isn't installed."""
     match address.protocol:
         case "stomp":
             from receiver.bridge.connectors.stomp import StompSink, StompSource

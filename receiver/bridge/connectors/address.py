@@ -14,7 +14,7 @@ from receiver.bridge.options import Tls
 from receiver.errors import SettingsError, StoreCorruptError
 
 PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
-"""By scheme; with an s at its end, through TLS. Artemis serves STOMP on one port, with TLS or without."""
+"""The default ports by scheme; those ending in s use TLS. Artemis serves STOMP on one port, with TLS or without."""
 _KAFKA, _STREAM = "kafka", "stream"
 _FORMS = ", ".join(
     [f"{scheme}://USER@HOST:{PORTS[scheme]}/queue/NAME" for scheme in ("stomp", "amqp")]
@@ -34,17 +34,17 @@ _KAFKA_OPTIONS = {
     "transactions": "yes|no",
 }
 _STREAM_OPTIONS = {"start": _KAFKA_OPTIONS["start"], "lost": "OFFSET", "vhost": "NAME"}
-"""What may stand behind ?, and how its value is shown."""
+"""The options that may follow ?, and the form of their values."""
 
 STREAM_POSITION = "next"
-"""The name of a stream's position: the offset behind the last message taken, and behind a space a digest of that message."""
+"""The name of a stream's position. Its value is the offset behind the last message taken, a space, and that message's digest."""
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
-"""What is before the hosts, these, and what is behind."""
+"""The part before the hosts, the hosts, and the rest."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 
 class Node(NamedTuple):
-    """Where one broker listens, or one node of a cluster."""
+    """Host and port of one broker, or of one node of a cluster."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """One queue or topic of one broker, or of a cluster, any of whose nodes will do."""
+    """One queue or topic of one broker, or of a cluster, by any of its nodes."""
 
     protocol: str
     """The scheme without the s of TLS: `stomp`, `amqp` or `kafka`."""
@@ -73,9 +73,9 @@ class BrokerAddress:
     """Whether the queue is a stream, whose messages stay where they are (RabbitMQ)."""
     name: str
     subscription: str | None = None
-    """The durable subscription that messages of a topic are taken from."""
+    """The durable subscription from which messages of a topic are taken."""
     selector: str | None = None
-    """Which messages are taken, as in JMS: a condition on their properties, such as `amount > 100`."""
+    """Which messages to take, as in JMS: a condition on their properties, such as `amount > 100`."""
     vhost: str | None = None
     """The broker's virtual host; None for its default."""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class BrokerAddress:
         is its durable subscription.
 
         Raises:
-            SettingsError: The text is no such address.
+            SettingsError: The text has another form.
         """
         parts, nodes = _split(text)
         is_kafka = parts.scheme.removesuffix("s") == _KAFKA
@@ -132,21 +132,21 @@ class BrokerAddress:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All of them, the first one too."""
+        """All nodes, including the first."""
         return (Node(self.host, self.port), *self.others)
 
     @property
     def hosts(self) -> str:
-        """The nodes as they are written: `HOST:PORT`, with commas between them."""
+        """The nodes as text: `HOST:PORT`, separated by commas."""
         return ",".join(map(str, self.nodes))
 
     @property
     def finds_nodes(self) -> bool:
-        """Whether a client finds all nodes by itself, once it has reached one: Kafka's do."""
+        """Whether a client that has reached one node finds the others by itself, as Kafka's does."""
         return self.protocol == _KAFKA
 
     def at(self, node: Node) -> Self:
-        """The address by this node alone."""
+        """The address with only this node."""
         return replace(self, host=node.host, port=node.port, others=())
 
     @property
@@ -156,7 +156,7 @@ class BrokerAddress:
 
     @property
     def keeps_what_is_taken(self) -> bool:
-        """Whether the broker forgets nothing, so that whoever takes has to know how far it is: Kafka, and streams."""
+        """Whether the broker keeps every message, so that consumers must know how far they have read: Kafka, and streams."""
         return self.protocol == _KAFKA or self.is_stream
 
     @property
@@ -166,12 +166,12 @@ class BrokerAddress:
 
     @property
     def target_name(self) -> str:
-        """The name by which a store knows this target: without the user, who may change one day."""
+        """The target's name in a store: without the user, who may change one day."""
         return str(replace(self, user=None, options={}))
 
     def may_be(self, other: BrokerAddress) -> bool:
-        """Whether both may be the same queue or topic of one broker, whose host has several names and whose protocols have
-        ports of their own; or of one cluster, if they have a node in common."""
+        """Whether both may be the same queue or topic of one broker, although a host may have several names, and each protocol
+        a port of its own; or of one cluster, if they share a node."""
         is_of_another_port = (self.protocol, self.tls) != (other.protocol, other.tls)
         if (self.protocol == _KAFKA) != (other.protocol == _KAFKA):
             return False
@@ -187,7 +187,7 @@ class BrokerAddress:
 
     @property
     def begins_late(self) -> bool:
-        """Whether only what comes from now on is wanted (`?start=latest`)."""
+        """Whether only messages from now on are wanted (`?start=latest`)."""
         start = self.options.get("start", "earliest")
         if start not in {"earliest", "latest"}:
             raise SettingsError(f"{self}: start is earliest or latest")
@@ -195,8 +195,7 @@ class BrokerAddress:
 
     @property
     def takes_turns(self) -> bool:
-        """Whether messages are sent there in turns, each a transaction: to Kafka, unless it is told not to
-        (`?transactions=no`)."""
+        """Whether to send messages there in turns, each a transaction: to Kafka, unless `?transactions=no`."""
         wanted = self.options.get("transactions", "yes")
         if wanted not in {"yes", "no"}:
             raise SettingsError(f"{self}: transactions is yes or no")
@@ -207,7 +206,7 @@ class BrokerAddress:
         return self if password is None or self.password is not None else replace(self, password=password)
 
     def with_tls(self, files: Tls) -> Self:
-        """The address with these files to prove who is who; `SettingsError` where they would prove nothing."""
+        """The address with these certificates; `SettingsError` if it uses no TLS."""
         if files != Tls() and not self.tls:
             raise SettingsError(f"{self} uses no TLS, so certificates are of no use", hint=f"write {self.protocol}s://")
         return replace(self, files=files)
@@ -225,7 +224,7 @@ class BrokerAddress:
 
 
 class NamedPosition(NamedTuple):
-    """What a position is of, and the offset that is taken next. None: it isn't of that kind."""
+    """The parts of a position, and the offset that is taken next. None: the position isn't of that kind."""
 
     topic: str | None = None
     group: str | None = None
@@ -235,7 +234,7 @@ class NamedPosition(NamedTuple):
 
 
 def position_named(source: str, name: str, position: str) -> NamedPosition:
-    """What a position in a store says; nothing but None where it is of another source, such as one of the application's own.
+    """The parts of a position in a store; all None for another kind of source, such as one of the application's own.
 
     `source` is `BrokerAddress.positions_of`. In a topic, the name is a partition's number. A stream has one position.
     """
@@ -254,16 +253,16 @@ def _are_one_host(name: str, other: str) -> bool:
 
 
 def _hosts(name: str) -> set[str]:
-    """The addresses that a name stands for now; all of this machine's own are one."""
+    """The IP addresses of a host's name now; all of this machine's own count as one."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
-    except OSError:  # whoever connects there will hear of it
+    except OSError:  # connecting there will raise it
         return set()
     return {"localhost" if ip_address(address).is_loopback else address for address in addresses}
 
 
 def offset_of(position: str) -> tuple[int, str]:
-    """The offset of a position that a store has, and what stands behind it; `StoreCorruptError` for none."""
+    """The offset of a stored position, and the text behind it; `StoreCorruptError` if there is no offset."""
     offset, _, rest = position.partition(" ")
     try:
         return int(offset), rest
@@ -272,17 +271,17 @@ def offset_of(position: str) -> tuple[int, str]:
 
 
 def is_broker(text: str) -> bool:
-    """Whether this is meant to be the address of a broker."""
+    """Whether a text is meant to be the address of a broker."""
     return text.partition(":")[0] in PORTS
 
 
 def is_secure(text: str) -> bool:
-    """Whether this is meant to be the address of a broker that is reached through TLS."""
+    """Whether a text is meant to be the address of a broker with TLS."""
     return is_broker(text) and text.partition(":")[0].endswith("s")
 
 
 def _split(text: str) -> tuple[SplitResult, tuple[Node, ...]]:
-    """The parts of an address with the first of its hosts, and all its hosts; `SettingsError` if it is no address."""
+    """The parts of an address with only its first host, and all its hosts; `SettingsError` if it is no address."""
     if not isinstance(text, str):
         raise SettingsError(f"{text!r:.200} isn't a broker's address", hint=f"write {_FORMS}")
     found = _HOSTS.fullmatch(text)
@@ -311,14 +310,14 @@ def _split(text: str) -> tuple[SplitResult, tuple[Node, ...]]:
 
 
 def _checked(text: str) -> str:
-    """`ValueError` where a letter isn't Unicode, or would be left out, as the end of a line or a tab."""
+    """The text; `ValueError` if a character isn't Unicode, or would be dropped, such as a line break or a tab."""
     if any(letter < " " or "\ud800" <= letter <= "\udfff" for letter in text):
         raise ValueError(text)
     return text
 
 
 def _unescaped(part: str, text: str) -> str:
-    """Without percent escapes. Read anyhow, two names that aren't UTF-8 might become one."""
+    """The part without percent escapes. Invalid UTF-8 is refused: otherwise two names might become one."""
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
@@ -344,7 +343,7 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
 
 
 def masked(text: object) -> str:
-    """An address that may hold a password, without what stands before its last @ but a protocol."""
+    """An address that may hold a password, without the text before its last @, except for a protocol."""
     before, at, after = str(text).rpartition("@")
     protocol, slashes, _ = before.partition("://")
     return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after

@@ -1,9 +1,9 @@
-"""AMQP 1.0 by way of Qpid Proton, in the dialect of the broker's product.
+"""AMQP 1.0 by Qpid Proton, in the dialect of the broker's product.
 
 AMQP brokers don't confirm an acceptance, in any settlement mode. So a batch is acknowledged in a transaction of its own: the
-broker answers its discharge once all of it is written down. A product without transactions is sent acceptances, and not
-waited for: a message comes again if its acceptance doesn't reach the broker. What is sent is safe by the broker's
-acceptance. A whole batch is under way at once, for sent one by one each message would wait for its answer.
+broker answers its discharge once the transaction is durable. A product without transactions gets acceptances, which it doesn't
+answer: a message comes again if its acceptance doesn't reach the broker. A sent message is safe once the broker has accepted
+it. A whole batch is sent at once, because one by one each message would wait for its answer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from receiver.errors import MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message
 
 _PROPERTIES_BYTES = 1 << 20
-"""What a message may have beside the largest body. One that is still larger is refused before all of it has come."""
+"""The most bytes of a message besides its body. A larger message is refused before all of it has come."""
 _IS_FULL = "amqp:resource-limit-exceeded"
-"""The one condition of a rejected message that says nothing about the message."""
+"""The only condition of a rejection for which the message isn't to blame."""
 _SELECTOR = proton.symbol("apache.org:selector-filter:string")
 _DECLARED, _TRANSACTIONAL = 0x33, 0x34
-"""States of deliveries that Proton has no names for: of AMQP's chapter on transactions."""
+"""States of deliveries for which Proton has no names: from AMQP's chapter on transactions."""
 
 
 class AmqpSource(AmqpLink):
     """Messages of a queue, or of a topic's durable subscription."""
 
     comes_again = True
-    """Whether the broker sends again what it has heard no acceptance of."""
+    """Whether the broker sends unaccepted messages again."""
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None) -> None:
         self._max_body_bytes = max_body_bytes
@@ -42,20 +42,20 @@ class AmqpSource(AmqpLink):
         self._at_most = 1
         """How many messages were last asked for at once."""
         self._most_unsettled = 1
-        """The most messages that may be unsettled: what wasn't acknowledged when messages were last asked for, and as many again
-        as were asked for."""
+        """The most messages that may be unsettled: the unacknowledged ones when messages were last asked for, plus the number
+        asked for."""
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()
         self._unsettled: deque[Any] = deque()
-        """Deliveries that aren't acknowledged, in order; the first `_to_accept` of them are to be."""
+        """Unacknowledged deliveries, in order; the first `_to_accept` of them are to be acknowledged."""
         self._to_accept = 0
         self._accepted: list[Any] = []
         self._answer: Any = None
-        """What was last asked of the broker's coordinator of transactions, until it has answered; else None."""
+        """The last request to the broker's transaction coordinator, until it has answered; else None."""
         self._taken = self._acknowledged = 0
         self._refused: MessageRefusedError | None = None
-        """Why the message behind those that have come can't be taken."""
+        """Why the next message can't be taken."""
         super().__init__(address, client_id=address.subscription)
 
     @property
@@ -78,7 +78,7 @@ class AmqpSource(AmqpLink):
         return taken
 
     def _read_all(self, came: list[bytes]) -> list[Delivery]:
-        """The deliveries up to the first that can't be read."""
+        """The deliveries before the first that is refused."""
         taken: list[Delivery] = []
         try:
             for data in came:
@@ -99,7 +99,7 @@ class AmqpSource(AmqpLink):
         return self.begin_acknowledging_to(deliveries[-1].token) if deliveries else lambda: None
 
     def begin_acknowledging_to(self, token: int) -> Callable[[], None]:
-        """Begin to acknowledge a delivery, and with it all before."""
+        """Begin to acknowledge a delivery, and all before it."""
         with self._lock:
             count, self._acknowledged = token - self._acknowledged, token
             self._to_accept += count
@@ -134,7 +134,7 @@ class AmqpSource(AmqpLink):
         if not super()._is_attached():
             return False
         if self.dialect.has_transactions and self._coordinator.remote_target.type != proton.Terminus.COORDINATOR:
-            return False  # it says why as it ends the link
+            return False  # the broker says why when it ends the link
         address, source = self._address, self._link.remote_source
         if address.selector is not None and _SELECTOR not in (source.filter.get_dict() if source.filter.next() else {}):
             raise self._unable("selectors by AMQP", "leave out ?selector=")
@@ -159,17 +159,17 @@ class AmqpSource(AmqpLink):
         credit, unsettled = self._link.credit, len(self._unsettled)
         most = self.dialect.prefetch if self._has_room() else 0
         if self._most_ahead is not None:
-            # Whatever isn't acknowledged is kept from other consumers: so no more than one batch while another is handled.
+            # Other consumers can't get unacknowledged messages: so take no more than one batch while another is handled.
             wanted = min(most, self._most_ahead, 2 * self._at_most) - unsettled
         elif credit + len(self._incoming) <= most // 2:
             wanted = most - len(self._incoming)
         else:
             wanted = credit
         if self.comes_again and not self.dialect.has_transactions:
-            # That more comes is the only sign that the broker has heard acceptances. What it may not have heard is to fit
-            # into one batch.
+            # New messages are the only sign that the broker has got acceptances. Those that it may not have got must fit into
+            # one batch.
             wanted = min(wanted, self._most_unsettled - unsettled)
-        # RabbitMQ sends five more than Proton asks for at first: for less than nothing it must not be asked.
+        # RabbitMQ sends five messages more than Proton first asks for, so this may be negative.
         wanted = max(0, wanted)
         if credit < wanted:
             self._link.flow(wanted - credit)
@@ -177,7 +177,7 @@ class AmqpSource(AmqpLink):
     def _give_back(self) -> None:
         if not self.dialect.is_given_back:
             return
-        # Only then does the broker flag them as redelivered.
+        # The broker only flags messages as redelivered that are given back so.
         for _ in range(self._to_accept + self._taken - self._acknowledged):
             delivery = self._unsettled.popleft()
             delivery.local.failed = True
@@ -192,7 +192,7 @@ class AmqpSource(AmqpLink):
             self._count_done()
         if self._to_accept:
             self._to_accept = 0
-            self._wake()  # to ask for more once this is written, and not before
+            self._wake()  # asks for more, but only after this is written
 
     def _hear_coordinator(self) -> None:
         answer, self._answer = self._answer, None
@@ -219,7 +219,7 @@ class AmqpSource(AmqpLink):
         return self._coordinator.send(proton.Message(body=proton.Described(proton.symbol(what), about)))
 
     def _receive(self, delivery: Any) -> bool:
-        """Read what has come of a delivery; whether that was its end, and the link is at the next one."""
+        """Read the bytes of a delivery that have come. Returns whether it is complete, and the link is at the next one."""
         if delivery.aborted:
             self._part.clear()
             delivery.settle()  # moves the link on as well
@@ -242,7 +242,7 @@ class AmqpSource(AmqpLink):
         return self._incoming_bytes < AHEAD_BYTES and self._refused is None
 
     def _refuse(self, error: MessageRefusedError) -> None:
-        """Take no more; what is before it can still be acknowledged."""
+        """Take no more messages. Those before the refused one can still be acknowledged."""
         self._refused = MessageRefusedError(f"{self._address}: {error.message}", hint=error.hint)
         self._part.clear()
         self._changed.notify_all()
@@ -259,7 +259,7 @@ class AmqpSink(AmqpLink):
 
     def send(self, messages: Sequence[Message]) -> None:
         self.accepted = 0
-        # All of them before the first is sent: then none is if one can't be.
+        # Encode all before sending the first: then none is sent if one can't be.
         outgoing = [encoded(message) for message in messages]
         with self._lock:
             self._check()
@@ -276,7 +276,7 @@ class AmqpSink(AmqpLink):
             self._check()
 
     def _check_sizes(self, outgoing: list[bytes]) -> None:
-        """`MessageUnfitError` for a message larger than the broker says it takes, which may end all of the connection."""
+        """Raise `MessageUnfitError` for a message larger than the broker's stated limit: it may end the whole connection."""
         most = self._link.remote_max_message_size
         largest = max(map(len, outgoing), default=0)
         if 0 < most < largest:
@@ -326,5 +326,5 @@ class AmqpSink(AmqpLink):
 
 
 def _capabilities(address: BrokerAddress) -> Any:
-    # Without it Artemis would take a new address for a topic's, and drop what is sent while nobody listens.
+    # Without it Artemis would take a new address for a topic, and drop messages while nobody listens.
     return proton.symbol("topic" if address.is_topic else "queue")

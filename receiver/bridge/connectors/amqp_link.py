@@ -1,8 +1,8 @@
 """One connection with one link by AMQP 1.0, and the thread that serves it.
 
-Proton serves as an engine without input and output: bytes go in, bytes come out, and it knows how the link stands. One
-thread moves the bytes and alone touches the engine, which isn't safe for several; so heartbeats are answered while
-whoever took messages is busy with them. What came and what is to be done lies in queues, behind a condition.
+Proton is used as an engine without I/O: bytes go in, bytes come out, and it knows the state of the link. A thread moves the
+bytes. Only this thread touches the engine, which isn't thread-safe. So heartbeats are answered even while the consumer is busy.
+Received messages and requests are in queues, guarded by a condition.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ except ImportError as error:  # pragma: no cover - depends on the installation
 __all__ = ["AHEAD_BYTES", "REFUSALS", "AmqpLink", "proton"]
 
 AHEAD_BYTES = 4 << 20
-"""What the broker may send ahead of `take`, and what waits to be written; a larger message goes all the same."""
+"""The most bytes that the broker may send ahead of `take`, and that may wait to be written; a single larger message may pass."""
 _HEADERS = (b"AMQP\3\1\0\0", b"AMQP\0\1\0\0")
-"""How AMQP 1.0 begins, with a login and without."""
+"""The first bytes of AMQP 1.0, with a login and without."""
 _CLOCK_SECS = 1.0
-"""How often clocks are looked at when nothing comes: for heartbeats, and for answers that don't come."""
+"""How often to check for due heartbeats and missing answers when no bytes come."""
 _OPENED = 1
-"""How many things the broker has done once the link is open: that is the first which is asked of it."""
+"""The number of requests done once the link is open: opening is the first."""
 _NOT_FOUND = "amqp:not-found"
 REFUSALS = {"amqp:unauthorized-access", _NOT_FOUND, "amqp:not-allowed", "amqp:not-implemented", "amqp:invalid-field"}
-"""Conditions that another connection would meet again."""
+"""Error conditions that another connection would get again."""
 
 
 class _OtherHostnameError(BrokerRefusedError):
-    """The broker calls its virtual hosts otherwise than we did."""
+    """The broker's product has another form for virtual hosts than we used."""
 
 
 class AmqpLink(Closing):
     """One connection with one link, and the thread that serves it.
 
-    Links are opened once the broker has said which product it is, and so how its queues are addressed.
+    Links are opened once the broker has said which product it is, because this decides how queues are addressed.
     """
 
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
         self._lock = Mutex()
-        """We enter this, not the condition, which an interrupt may leave locked, as in `receiver.recording`."""
+        """Enter this lock, not the condition: an interrupt may leave that locked, as in `receiver.recording`."""
         self._changed = threading.Condition(self._lock)
         self.product: Product | None = None
         refused: BrokerError | None = None
@@ -64,7 +64,7 @@ class AmqpLink(Closing):
             self._start(hostname, client_id or f"receiver-{uuid.uuid4().hex}")
             try:
                 self._wait_for(_OPENED)
-            except BaseException as error:  # after an interrupt, too, nobody would close it, and it would hold messages
+            except BaseException as error:  # after an interrupt too: otherwise it would stay open, and hold messages
                 self.close()
                 if not isinstance(error, BrokerError) or not self._may_mean_hostname(error):
                     raise
@@ -97,7 +97,7 @@ class AmqpLink(Closing):
         transport.max_frame_size = sockets.PIECE_BYTES
         transport.idle_timeout = sockets.ANSWER_SECS
         self._sasl = transport.sasl()
-        self._sasl.allow_insecure_mechs = True  # whether a password goes without TLS is for the address to say
+        self._sasl.allow_insecure_mechs = True  # the address decides whether a password may go without TLS
         self._sasl.allowed_mechs("ANONYMOUS" if address.user is None else "PLAIN")
         connection = self._connection = proton.Connection()
         connection.container = client_id
@@ -112,13 +112,13 @@ class AmqpLink(Closing):
         self._thread.start()
 
     def _may_mean_hostname(self, error: BrokerError) -> bool:
-        """Whether another name for the virtual host may be taken: this one isn't, by a product that isn't known yet."""
+        """Whether the virtual host's name may have another form: this one is refused, by a product not known yet."""
         if self._address.vhost is None or self.product is not None:
             return isinstance(error, _OtherHostnameError)
         return bool(self._sasl.outcome == proton.SASL.OK)
 
     def _meet(self) -> None:
-        """Learn which product the broker is, and open links as that product wants them."""
+        """Learn which product the broker is, and open links in that product's way."""
         product = self.product = product_by_amqp(self._connection.remote_properties or {})
         self.dialect = product.amqp
         self.drops_known_ids = product.drops_known_ids
@@ -138,11 +138,11 @@ class AmqpLink(Closing):
             link.open()
 
     def _unable(self, what: str, instead: str) -> BrokerRefusedError:
-        """The error for what the product hasn't."""
+        """The error for a feature that the product lacks."""
         name = "the broker" if self.product is None else self.product.name
         return BrokerRefusedError(f"{self._address}: {name} has no {what}", hint=instead)
 
-    # What kinds of links do in their own way. The thread calls these, with the lock.
+    # Each kind of link overrides these. The thread calls them, with the lock.
 
     def _make_link(self) -> Any: ...
 
@@ -150,10 +150,10 @@ class AmqpLink(Closing):
         return []
 
     def _serve(self) -> None:
-        """Do at the link what is to be done; called after whatever may matter to it."""
+        """Do the link's work; called after every event that may matter to it."""
 
     def _give_back(self) -> None:
-        """Give back what isn't acknowledged, before the connection ends."""
+        """Give back unacknowledged messages, before the connection ends."""
 
     def close(self) -> None:
         with self._lock:
@@ -164,7 +164,7 @@ class AmqpLink(Closing):
         self._thread.join()
 
     def _ask(self, count: int) -> int:
-        """Wake the thread to have the broker do so many more things; how many it has done in all after them."""
+        """Wake the thread for `count` more requests. Returns the number of requests that will then be done in all."""
         with self._lock:
             self._check()
             if self._asked == self._done:
@@ -174,7 +174,7 @@ class AmqpLink(Closing):
             return self._asked
 
     def _wait_for(self, until: int) -> None:
-        """Wait until the broker has done so many things in all."""
+        """Wait until the broker has done `until` requests in all."""
         with self._lock:
             self._changed.wait_for(lambda: self._done >= until or self._failure is not None)
             if self._done < until:
@@ -182,7 +182,7 @@ class AmqpLink(Closing):
 
     def _check(self) -> None:
         if self._failure is not None:
-            raise copy(self._failure)  # whoever asks again has a traceback of its own
+            raise copy(self._failure)  # so that each caller has a traceback of its own
 
     def _fail(self, why: str, kind: type[BrokerError] = BrokerError, hint: str = "connect again") -> None:
         self._fail_with(kind(f"{self._address}: {why}", hint=hint))
@@ -210,7 +210,7 @@ class AmqpLink(Closing):
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))
 
     def _work(self) -> bool:
-        """Read, do and write what can be without waiting; False when all is over."""
+        """Read, work and write as far as possible without waiting. False when the connection is over."""
         with self._lock:
             with suppress(BlockingIOError):
                 self._wakened.recv(sockets.PIECE_BYTES)
@@ -233,9 +233,9 @@ class AmqpLink(Closing):
             return self._closes_at is not None and not is_ended and time.monotonic() < self._closes_at
 
     def _proceed(self) -> None:
-        """Do what can be done by how things stand; `BrokerError` where that is nothing any more."""
+        """Do what the state of the link allows; `BrokerError` if the connection or the link has ended."""
         if not self._links:
-            # A broker that refuses opens too before it closes; Qpid says then which product it is, Classic does not.
+            # A broker that refuses a connection also opens it before closing. Qpid then says which product it is, Classic doesn't.
             says_product = "product" in (self._connection.remote_properties or {})
             if self._failure is None and (self._connection.state & Endpoint.REMOTE_ACTIVE or says_product):
                 self._meet()
@@ -247,10 +247,10 @@ class AmqpLink(Closing):
             self._serve()
 
     def _is_attached(self) -> bool:
-        """Whether the broker has answered all links as asked; `BrokerRefusedError` if it has answered otherwise."""
+        """Whether the broker has attached all links as asked; `BrokerRefusedError` if in another way."""
         link = self._link
         its_end = link.remote_source if link.is_receiver else link.remote_target
-        # Where it refuses, its end has no address.
+        # If it refuses, its end has no address.
         return all(each.state & Endpoint.REMOTE_ACTIVE for each in self._links) and bool(its_end.address)
 
     def _read(self) -> None:
@@ -282,7 +282,7 @@ class AmqpLink(Closing):
             self._fail_by(self._transport.condition, whole=True)
 
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
-        """By what the broker says as it ends a link or session, or the `whole` connection."""
+        """Fail with the broker's condition at the end of a link or session, or of the `whole` connection."""
         if not self._heard.startswith(_HEADERS):
             error = sockets.foreign("amqp", self._heard)
             self._fail(error.message, hint=error.hint or "")
@@ -297,7 +297,7 @@ class AmqpLink(Closing):
 
     def _fail_lost(self, error: BrokerError) -> None:
         if self.product is None and self._sasl.outcome == proton.SASL.OK:
-            # RabbitMQ says no more where a user may not use a virtual host, or there is none.
+            # RabbitMQ says no more if a user may not use a virtual host, or if there is none.
             hint = "check that the virtual host exists (?vhost=NAME), and that this user may use it"
             error = BrokerError(f"{error.message}; the virtual host was being opened", hint=hint)
         self._fail_with(error)
@@ -317,7 +317,7 @@ class AmqpLink(Closing):
         return "check user, password, name, and what this user may do"
 
     def _look_for_progress(self) -> None:
-        """Notice when the broker neither answers nor takes what is written, which a heartbeat wouldn't show."""
+        """Notice a broker that neither answers requests nor takes bytes: heartbeats wouldn't show this."""
         now, waiting = time.monotonic(), 0 if self._session is None else self._session.outgoing_bytes
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
@@ -330,7 +330,7 @@ class AmqpLink(Closing):
 
 
 class _Greeting(AmqpLink):
-    """A connection by which nothing is asked but what the broker is."""
+    """A connection that only asks which product the broker is."""
 
     def _meet(self) -> None:
         if self.product is None:

@@ -1,7 +1,7 @@
-"""A message as AMQP 1.0 encodes it: what becomes of its body, its properties and its headers on the way.
+"""Converts a message to and from AMQP 1.0: its body, properties and headers.
 
-What the fields of a `Message` can't hold, such as the types of properties, stays with it as sections of AMQP, so that
-another broker gets by AMQP what came.
+Values that the fields of a `Message` can't hold, such as the types of properties, stay with it as AMQP sections, so that another
+broker gets them by AMQP unchanged.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from receiver.errors import MessageUnfitError
 from receiver.store.messages import Message, Property
 
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
-"""Of bodies that are neither text nor bytes."""
+"""The `body_kind` of bodies that are neither text nor bytes, by section code."""
 _MESSAGE_ID, _CORRELATION_ID, _CONTENT_TYPE, _ENCODING, _EXPIRES, _CREATED = 0, 5, 6, 7, 8, 9
 _FIELDS = 13
-"""Of the section of properties, by position: message-id, user-id, to, subject, reply-to, correlation-id, content-type,
+"""The number of fields in the section `properties`: message-id, user-id, to, subject, reply-to, correlation-id, content-type,
 content-encoding, absolute-expiry-time, creation-time, group-id, group-sequence, reply-to-group-id."""
 _GROUPS = slice(10, 13)
 _NO_GROUP = [None] * 3
@@ -51,19 +51,19 @@ _JMS_FIELDS = {
 }
 _OF_HEADER = frozenset((Header.PRIORITY, Header.DELIVERY_MODE, Header.EXPIRATION))
 _LEFT_OUT = {
-    # Where it went, and when it was to be delivered there.
+    # The destination, and the time of delivery.
     *("x-opt-jms-dest", "x-opt-delivery-time", "x-opt-delivery-delay"),
-    # What RabbitMQ says of every message, and says anew.
+    # Annotations that RabbitMQ sets on every message anew.
     *("x-exchange", "x-routing-key", "x-stream-offset"),
 }
-"""Annotations of the broker that it came from, which aren't sent on."""
+"""Annotations by the broker that the message came from. They aren't sent on."""
 _TEXT_TYPES = {str, NoneType}
 _PLAIN_TYPES = {str, bool, int, float, bytes, NoneType}
-"""Values that Proton encodes as they came: text, 64 bits, double, binary."""
+"""Types whose values Proton encodes as they came: text, 64 bits, double, binary."""
 _DECIMALS = {proton.decimal32: (4, 8, 101), proton.decimal64: (8, 10, 398), proton.decimal128: (16, 14, 6176)}
-"""How many bytes each has, how many bits of them are the exponent, and what is added to that."""
+"""By type: the bytes, the bits of the exponent, and the exponent's bias."""
 _NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11
-"""How the bits behind the sign begin of what is no number, and of one whose exponent stands two bits further right."""
+"""The first bits behind the sign: of an infinity or NaN, and of a number whose exponent is two bits further right."""
 _TEXT, _BINARY = (0xA1, 0xB1), (0xA0, 0xB0)
 _EMPTY_BINARY, _NULL, _EMPTY_LIST = b"\xa0\0", b"\x40", b"\x45"
 _PERSISTENT = section(HEADER, b"\xc0\x02\x01\x41")
@@ -72,7 +72,7 @@ _DEFAULT_PRIORITY = 4
 
 
 def decoded(data: bytes) -> Message:
-    """What came by AMQP; with the reason in `refused` where it can't be read."""
+    """The message from AMQP's bytes; `refused` has the reason if it can't be read."""
     data = bytes(data)
     try:
         return _decoded(data)
@@ -83,7 +83,7 @@ def decoded(data: bytes) -> Message:
 def _decoded(data: bytes) -> Message:
     sections: dict[int, bytes] = {}
     bodies: list[tuple[int, bytes]] = []
-    if not data:  # a message without a body has other sections; this is what is left of one that got lost
+    if not data:  # a message without a body has other sections; an empty one is the rest of a lost message
         raise ValueError("it is empty")
     for code, value in sections_of(data):
         if DATA <= code <= VALUE:
@@ -118,7 +118,7 @@ def _decoded(data: bytes) -> Message:
 
 
 def _fields(sections: Mapping[int, bytes]) -> list[Any]:
-    """The section of properties by the positions of `_FIELDS`, None where one isn't set."""
+    """The fields of the section `properties`, by position; None if not set."""
     fields = value_of(sections[PROPERTIES]) if PROPERTIES in sections else []
     if not isinstance(fields, list) or len(fields) > _FIELDS:
         raise ValueError("its properties aren't those of AMQP")
@@ -126,22 +126,22 @@ def _fields(sections: Mapping[int, bytes]) -> list[Any]:
 
 
 def _is_plain(fields: list[Any]) -> bool:
-    """Whether a message's headers hold all that is sent on of these properties."""
+    """Whether a message's headers hold all of these properties that are sent on."""
     is_id_plain = type(fields[_CORRELATION_ID]) in _TEXT_TYPES
     return is_id_plain and fields[_ENCODING] is None and fields[_GROUPS] == _NO_GROUP
 
 
 def _properties(sections: Mapping[int, bytes]) -> dict[str, Any]:
-    """What the application has set, each value with its type."""
+    """The application's properties, each value with its AMQP type."""
     typed = value_of(sections[APPLICATION_PROPERTIES]) if APPLICATION_PROPERTIES in sections else {}
     if not isinstance(typed, dict) or any(type(name) is not str for name in typed):
         raise ValueError("its application properties aren't named by text")
     return typed
 
 
-@lru_cache(1_000)  # many messages have the same
+@lru_cache(1_000)  # many messages have equal ones
 def _header(encoded: bytes) -> tuple[Mapping[str, str], int | None, bool]:
-    """The headers that AMQP's section `header` has, the time to live in milliseconds, and whether it was delivered before."""
+    """From AMQP's section `header`: the headers, the time to live in milliseconds, and whether it was delivered before."""
     fields = value_of(encoded)
     if not isinstance(fields, list):
         raise TypeError("its header isn't a list")
@@ -158,7 +158,7 @@ def _header(encoded: bytes) -> tuple[Mapping[str, str], int | None, bool]:
 
 @lru_cache(1_000)
 def _annotations(encoded: bytes) -> bytes:
-    """The section of those that are sent on; empty where there are none."""
+    """The section of the annotations that are sent on; empty if there are none."""
     annotations = value_of(encoded)
     if not isinstance(annotations, dict):
         raise TypeError("its annotations aren't a map")
@@ -179,8 +179,8 @@ class _Body(NamedTuple):
     is_text: bool = False
     kind: str | None = None
     kept: bytes = b""
-    """Body sections without content, where the body alone doesn't say which it had: a value that is null or empty bytes,
-    or for each of several sections of data how many bytes it has."""
+    """The body's sections without content, if the body alone doesn't show them: a value that is null or empty bytes, or the
+    number of bytes of each of several data sections."""
 
 
 def _body(bodies: list[tuple[int, bytes]]) -> _Body:
@@ -197,7 +197,7 @@ def _body(bodies: list[tuple[int, bytes]]) -> _Body:
         )
     if code == VALUE and value[0] in _TEXT:
         text = _content(value, _TEXT)
-        text.decode()  # or it is refused
+        text.decode()  # raises if it isn't UTF-8
         return _Body(text, is_text=True)
     if code == VALUE and value[0] in _BINARY:
         return _Body(_content(value, _BINARY), kept=section(VALUE, _EMPTY_BINARY))
@@ -207,14 +207,14 @@ def _body(bodies: list[tuple[int, bytes]]) -> _Body:
 
 
 def _content(encoded: bytes, codes: tuple[int, int]) -> bytes:
-    """Of text or bytes, of which the two codes have a length of one byte or four."""
+    """The content of text or bytes, for the two codes with a length of one byte and of four."""
     if encoded[0] not in codes:
         raise ValueError("its data isn't bytes")
     return encoded[2 if encoded[0] == codes[0] else 5 :]
 
 
 def encoded(message: Message) -> bytes:
-    """As AMQP sends it; `MessageUnfitError` where AMQP can't express it."""
+    """The message's bytes in AMQP; `MessageUnfitError` if AMQP can't express it."""
     try:
         return b"".join(_encoded(message))
     except WRONG as error:
@@ -248,7 +248,7 @@ def _header_section(headers: Mapping[str, str]) -> bytes:
         fields = [
             headers.get(Header.DELIVERY_MODE) != NON_PERSISTENT,
             None if priority is None else proton.ubyte(int(priority)),
-            # By AMQP a message with none left would have no end.
+            # In AMQP, a time to live of 0 would mean no end.
             None if left_ms is None else proton.uint(min(max(left_ms, 1), _LONGEST_TTL_MS)),
         ]
         return section_of(HEADER, fields)
@@ -277,7 +277,7 @@ def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
 
 
 def _typed(properties: Mapping[str, Property], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The properties with the types that they came with, where they are still the same."""
+    """The properties, with the AMQP types with which they came if their values are unchanged."""
     if not kept:
         return dict(properties)
     return {
@@ -309,7 +309,7 @@ def _body_sections(message: Message, value: bytes | None, parts: list[bytes]) ->
 
 
 def _sized(content: bytes, codes: tuple[int, int]) -> bytes:
-    """Text or bytes with their length."""
+    """Text or bytes, encoded with their length."""
     if len(content) < 1 << 8:
         return bytes((codes[0], len(content))) + content
     return bytes((codes[1],)) + len(content).to_bytes(4, "big") + content
@@ -329,7 +329,7 @@ def _plain(value: Any) -> Property:
 
 
 def _decimal(value: Any) -> str:
-    """The number as text. AMQP has it as IEEE 754 does, with a binary coefficient."""
+    """A decimal number as text. AMQP encodes it as IEEE 754 does, with a binary coefficient."""
     size, exponent_bits, bias = _DECIMALS[type(value)]
     data = bytes(value) if isinstance(value, bytes) else int(value).to_bytes(size, "big")
     bits = int.from_bytes(data, "big")

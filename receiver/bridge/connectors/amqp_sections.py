@@ -1,4 +1,4 @@
-"""An AMQP 1.0 message cut into its sections, byte for byte, and the values that they hold."""
+"""Cuts an AMQP 1.0 message into its sections, byte for byte, and reads and writes their values."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from receiver.bridge.connectors.amqp_link import proton
 
 HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
 WRONG = (proton.ProtonException, TypeError, ValueError, AssertionError, LookupError, OverflowError, RecursionError)
-"""What may be raised here for a value that can't be encoded, and for bytes that aren't AMQP. Proton asserts that a number
-fits its type."""
+"""The errors that may be raised here for a value that can't be encoded, and for bytes that aren't AMQP. `AssertionError` is
+Proton's for a number that doesn't fit its type."""
 
 _SMALL, _LARGE = 0x53, 0x80
-"""Format codes of the number by which a section is named."""
+"""Format codes of the number that names a section."""
 _FIXED_BYTES = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
-"""How many bytes a value has, by the upper half of its format code."""
+"""The size of a value, by the upper half of its format code."""
 _COUNT_BYTES = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
-"""How many bytes say that, where it isn't fixed."""
+"""The size of the length, for values whose size isn't fixed."""
 
 _LISTS, _MAPS, _SHORT = (0xC0, 0xD0), (0xC1, 0xD1), (0xC0, 0xC1)
 _TEXT, _NOTHING, _TIME = 0xA1, 0x40, 0x83
 
 
 def sections_of(data: bytes) -> list[tuple[int, bytes]]:
-    """The sections in their order, each by its code with the bytes of its value; `WRONG` where it isn't made of such."""
+    """The sections in order, each as its code and the bytes of its value. Raises an error of `WRONG` for other bytes."""
     at, sections = 0, []
     while at < len(data):
         if data[at]:
@@ -42,7 +42,7 @@ def sections_of(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def _end(data: bytes, at: int) -> int:
-    """Where the value ends that begins there."""
+    """The end of the value that begins at `at`."""
     missing = 1
     while missing:
         code = data[at]
@@ -61,7 +61,7 @@ def _end(data: bytes, at: int) -> int:
 
 
 def value_of(encoded: bytes) -> Any:
-    """The value with its type in AMQP, as Proton has it; `WRONG` where there is none."""
+    """The value with its AMQP type, as Proton gives it. Raises an error of `WRONG` if there is none."""
     items = _usual_items(encoded)
     if items is not None:
         return items if encoded[0] in _LISTS else dict(zip(items[::2], items[1::2], strict=True))
@@ -74,7 +74,7 @@ def value_of(encoded: bytes) -> Any:
 
 
 def _owned(value: Any) -> Any:
-    """The value with bytes of its own: Proton's are a view of what goes with `data`."""
+    """The value with copied bytes: Proton's are views that end with `data`."""
     if isinstance(value, memoryview):
         return bytes(value)
     if isinstance(value, list):
@@ -89,9 +89,9 @@ def _owned(value: Any) -> Any:
 
 
 def canonical(body: bytes) -> bytes:
-    """The values of a body in one encoding, with maps in one order; `WRONG` where there is none.
+    """The values of a body in a canonical encoding, with maps in a fixed order. Raises an error of `WRONG` if it has none.
 
-    A broker may encode a body anew before it sends it again, as ActiveMQ Classic does.
+    A broker may encode a body differently when it sends it again, as ActiveMQ Classic does.
     """
     return b"".join([section_of(code, _in_order(value_of(encoded))) for code, encoded in sections_of(body)])
 
@@ -107,9 +107,9 @@ def _in_order(value: Any) -> Any:
 
 
 def _usual_items(encoded: bytes) -> list[Any] | None:
-    """What is in a list or a map, in half the time that Proton takes; None where it isn't all short text, times and nothing.
+    """The items of a list or a map of short texts, times and nulls, in half the time that Proton takes. None for other items.
 
-    What isn't as it should be is left to Proton too.
+    Malformed ones are left to Proton too.
     """
     code = encoded[0]
     start = 3 if code in _SHORT else 9
@@ -136,7 +136,7 @@ def _usual_items(encoded: bytes) -> list[Any] | None:
 
 
 def section_of(code: int, value: Any) -> bytes:
-    """A section with this value; `WRONG` where AMQP can't express it."""
+    """A section with this value. Raises an error of `WRONG` if AMQP can't express it."""
     data = proton.Data()
     data.put_object(proton.Described(proton.ulong(code), value))
     encoded: bytes = data.encode()

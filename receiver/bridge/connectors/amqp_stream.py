@@ -1,9 +1,9 @@
-"""Streams of RabbitMQ by AMQP 1.0: what was taken stays there, and how far it was taken stands in the store.
+"""Streams of RabbitMQ by AMQP 1.0: the stream keeps its messages, and the store keeps how far they were taken.
 
-RabbitMQ never says that a wanted offset is gone: it goes on at the next that is there. Nor are there only messages at
-offsets. So the last message that was taken is asked for again, as the proof that nothing behind it is missing; and so
-too wherever an offset is left out. The position has a digest of that message, by which a stream that was deleted and
-made anew isn't taken for the old one.
+RabbitMQ never says that a wanted offset is gone: it goes on at the next offset that is there. And not every offset has a
+message. So the bridge asks again for the last message that it took, to prove that none behind it is missing. It does the same
+wherever an offset is left out. The position has a digest of that message, so that a stream that was deleted and made anew isn't
+taken for the old one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOGGER = logging.getLogger("receiver.bridge")
 _SPEC = proton.symbol("rabbitmq:stream-offset-spec")
 _OFFSET = "x-stream-offset"
 _FIRST, _LAST = "first", "last"
-"""The beginning of the stream, and the beginning of what was last written to it at once."""
+"""Offsets by name: the beginning of the stream, and the beginning of the chunk that was written last."""
 _DIGEST_BYTES = 16
 _OFFSETS = re.compile("[0-9]{1,20}")
 _MANAGEMENT, _PAIR, _PAIRED = "/management", "receiver-management", {proton.symbol("paired"): True}
@@ -52,7 +52,7 @@ _ANY_BYTES = 1 << 40
 def amqp_source(
     address: BrokerAddress, *, max_body_bytes: int, most_ahead: int | None = None
 ) -> AmqpSource | AmqpStreamSource:
-    """For a stream or anything else; `BrokerRefusedError` for a stream that the address doesn't call so."""
+    """A source for a stream or for anything else; `BrokerRefusedError` for a stream that the address doesn't call a stream."""
     if address.is_stream:
         return AmqpStreamSource(address, max_body_bytes=max_body_bytes)
     source = AmqpSource(address, max_body_bytes=max_body_bytes, most_ahead=most_ahead)
@@ -77,13 +77,13 @@ class AmqpStreamSource(Closing):
         self._kept: str | None = None
         """The position in the store."""
         self._next: int | None = None
-        """Behind what was taken; None while it isn't known where to begin."""
+        """The offset behind the last message taken; None while it isn't known where to begin."""
         self._digest = ""
-        """Of the last message taken; empty where it isn't known, as in a position of an older version."""
+        """The digest of the last message taken; empty if not known, as in a position of an older version."""
         self._reader: _Reader | None = None
         self._attached_secs = 0.0
         self._is_proved = self._may_leave_out = False
-        """Whether the reader's first message was seen, and whether it was the one taken last."""
+        """Whether the reader's first message has come, and whether it was the last one taken."""
         with _Question(address) as question:
             kind = question.queue_type()
         if kind != "stream":
@@ -92,7 +92,7 @@ class AmqpStreamSource(Closing):
 
     @property
     def is_settling(self) -> bool:
-        """Whether the last message that was taken hasn't come again yet."""
+        """Whether the last message taken is still to come again."""
         return self._next is None or (self._next > 0 and not self._is_proved)
 
     def start(self, positions: Positions) -> None:
@@ -116,7 +116,7 @@ class AmqpStreamSource(Closing):
         return [Advance(STREAM_POSITION, self._kept, _behind(deliveries))] if deliveries else []
 
     def acknowledge(self, deliveries: Sequence[Delivery]) -> None:
-        """What counts is in the store: this lets the broker send more."""
+        """Let the broker send more. The position itself is in the store."""
         if not deliveries:
             return
         self._kept = _behind(deliveries)
@@ -130,7 +130,7 @@ class AmqpStreamSource(Closing):
             reader.close()
 
     def _beginning(self) -> int:
-        """Where to begin if nothing was taken yet: at the first message that is there, or behind the last."""
+        """The offset to begin at if no message was taken yet: of the first message that is there, or behind the last."""
         with _Edge(self._address, _LAST if self._begins_late else _FIRST) as edge:
             offset = edge.offset()
         return 0 if offset is None else offset + self._begins_late
@@ -145,7 +145,7 @@ class AmqpStreamSource(Closing):
         return self._reader
 
     def _look_for_the_end(self) -> None:
-        """Begin again, for the broker was slow; `MessagesLostError` if the last message that was taken isn't there."""
+        """Begin again, because the broker was slow; `MessagesLostError` if the last message taken isn't there."""
         assert self._next is not None  # noqa: S101 - the reader began there
         with _Edge(self._address, _LAST) as edge:
             last = edge.offset()
@@ -158,7 +158,7 @@ class AmqpStreamSource(Closing):
         self.close()  # the next `take` begins by another reader
 
     def _accepted(self, reader: _Reader, came: Sequence[Delivery]) -> list[Delivery]:
-        """The deliveries that continue the stream without a gap; a gap ends them that isn't proven to be empty."""
+        """The deliveries that continue the stream, up to the first gap that isn't proven to be empty."""
         assert self._next is not None  # noqa: S101 - the reader began there
         taken: list[Delivery] = []
         for delivery in came:
@@ -186,7 +186,7 @@ class AmqpStreamSource(Closing):
         return taken
 
     def _check_lost(self, wanted: int, offset: int) -> None:
-        """`MessagesLostError` where the first message is behind the one that is wanted."""
+        """Raise `MessagesLostError` if the first message is behind the wanted one."""
         if offset <= wanted:
             return
         if offset > self._given_up:
@@ -199,7 +199,7 @@ class AmqpStreamSource(Closing):
         )
 
     def _check_same(self, wanted: int, digest: str) -> None:
-        """`MessagesLostError` where another message stands where the last one was taken."""
+        """Raise `MessagesLostError` if the offset of the last message taken now has another message."""
         if self._digest in {"", digest} or wanted <= self._given_up:
             return
         raise MessagesLostError(
@@ -241,7 +241,7 @@ class _Edge(_Reader):
         super().__init__(address, spec, max_body_bytes=_ANY_BYTES)
 
     def offset(self) -> int | None:
-        """Its offset; None where the stream is empty."""
+        """The message's offset; None if the stream is empty."""
         self._wait_for(self._ask(1))
         return self._offset
 
@@ -254,17 +254,17 @@ class _Edge(_Reader):
             if self._offset is None or self._spec == _LAST:
                 self._offset = _offset_of(self._address, self._incoming[0 if self._spec == _FIRST else -1])
             self._incoming.clear()
-        if self._asked == self._done or self._link.credit > 0:  # it is below 0 where all written at once came at once
+        if self._asked == self._done or self._link.credit > 0:  # below 0 if a whole chunk came at once
             return
         if self._granted and (self._spec == _FIRST or self._arrived < self._granted):
             self._count_done()
             return
         self._granted, self._arrived = 1 if self._spec == _FIRST else self.dialect.prefetch, 0
-        self._link.drain(self._granted)  # the broker gives back what it has no messages for
+        self._link.drain(self._granted)  # the broker returns unused credit
 
 
 class _Question(AmqpLink):
-    """What RabbitMQ's management says of a queue: it is asked by a pair of links."""
+    """Asks RabbitMQ's management about a queue, by a pair of links."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self._has_asked = False
@@ -306,7 +306,7 @@ class _Question(AmqpLink):
             self._link.flow(1)
             path = f"/queues/{quote(self._address.name, safe='')}"
             asked = self._asking.delivery(self._asking.delivery_tag())
-            # With a body that is null, which Proton's own messages leave out.
+            # With a null body, which Proton's own messages can't have.
             self._asking.stream(section_of(PROPERTIES, ["type", None, path, "GET", "$me"]) + section(VALUE, _NULL))
             self._asking.advance()
             asked.settle()
@@ -321,7 +321,7 @@ def _check_no_stream(address: BrokerAddress) -> None:
     try:
         with _Question(address) as question:
             kind = question.queue_type()
-    except BrokerError:  # it is attached to, so it is there: an operator may have closed the management to us
+    except BrokerError:  # the queue was attached to, so it exists: an operator may have closed the management to us
         return
     if kind == "stream":
         raise BrokerRefusedError(
@@ -341,7 +341,7 @@ def _offset_of(address: BrokerAddress, data: bytes) -> int:
 
 
 def _digest_of(data: bytes) -> str:
-    """Of what the sender has sent, whatever brokers note on it."""
+    """A digest of the parts that the sender has set, without those set by brokers."""
     digest = blake2b(digest_size=_DIGEST_BYTES)
     for code, value in sections_of(data):
         if code >= PROPERTIES:
@@ -350,12 +350,12 @@ def _digest_of(data: bytes) -> str:
 
 
 def _behind(deliveries: Sequence[Delivery]) -> str:
-    """The position behind these."""
+    """The position behind these deliveries."""
     return str(deliveries[-1].token[-1])
 
 
 def _given_up(address: BrokerAddress) -> int:
-    """The offset up to which a person has said that nothing is waited for."""
+    """The offset before which a person has given up messages (`lost=`)."""
     text = address.options.get("lost")
     if text is None:
         return -1
