@@ -1,4 +1,4 @@
-"""A bridge of several consumers: each is a bridge of its own, in a thread of its own, for the same messages and function."""
+"""A bridge of several consumers: each is a bridge in a thread of its own. They share source and function."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Consumers(Bridge):
     """Several bridges as one. They share the receiver. If one of them fails, all end."""
 
     def __init__(self, consumers: Sequence[Bridge], target: str) -> None:
-        """`target` is the name of what they all hand on to."""
+        """`target`: the name of their common target."""
         self.receiver = consumers[0].receiver
         self.figures = Figures(nodes=consumers[0].figures.nodes)
         self.health = _HealthOfAll([each.health for each in consumers])
@@ -35,7 +35,7 @@ class Consumers(Bridge):
         self._stop_each()
 
     def run(self, *, stop_when_idle_secs: float | None = None, waits_at_start: bool = False) -> None:
-        """As `Bridge.run`; signals are handled meanwhile."""
+        """As `Bridge.run`. Signals are handled meanwhile."""
         threads = [
             threading.Thread(target=self._consume, args=[each, waits_at_start], name=f"Consumer-{number}", daemon=True)
             for number, each in enumerate(self._each, 1)
@@ -72,7 +72,7 @@ class Consumers(Bridge):
             self._stop_each()
 
     def _look(self, stop_when_idle_secs: float | None) -> None:
-        """See how far they are."""
+        """Add up figures, note the start, and stop all consumers once they are idle."""
         self._add_up()
         if not self.has_started and all(each.has_started for each in self._each):
             self.has_started = True
@@ -92,7 +92,7 @@ class Consumers(Bridge):
 
 
 class _HealthOfAll(Health):
-    """Each must be ready for all to be, and so with live."""
+    """The health of all consumers: ready if each is ready, live if each is live."""
 
     def __init__(self, each: Sequence[Health]) -> None:
         self._each = each

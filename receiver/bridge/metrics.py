@@ -1,4 +1,4 @@
-"""A bridge's own figures for Prometheus, beside those of its receiver (`receiver.durable.metrics`)."""
+"""A bridge's own figures for Prometheus, besides those of its receiver (`receiver.durable.metrics`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from receiver.durable import metrics
 
 
 def export(bridge: Bridge, registry: CollectorRegistry = REGISTRY) -> None:
-    """Show the figures of a bridge and of its receiver in a registry, with the label `domain`; bridges of one are added up."""
+    """Show the figures of a bridge and its receiver in a registry, with the label `domain`. Bridges of a domain are added up."""
     metrics.export(bridge.receiver, registry)
     metrics.collector_in(registry, _BridgeCollector).add(bridge.receiver.domain, bridge.figures)
 
@@ -40,7 +40,7 @@ class _BridgeCollector(Collector):
             yield counted
         waiting = GaugeMetricFamily("receiver_bridge_waiting", "Messages in the inbox.", labels=["domain"])
         for domain, known in by_domain.items():
-            # One that has ended doesn't see what others have delivered since.
+            # The count of an ended bridge lacks messages that others have delivered since.
             looking = [figures for figures in known if not figures.has_ended] or known[-1:]
             waiting.add_metric([domain], max(figures.waiting for figures in looking))
         yield waiting
@@ -48,7 +48,7 @@ class _BridgeCollector(Collector):
 
 
 def _nodes(by_domain: Mapping[str, Sequence[Figures]]) -> Iterator[Metric]:
-    """Which broker each domain's bridges are at, and how often it was another one than before."""
+    """The brokers to which each domain's bridges are connected, and how often they changed."""
     labels = ["domain", "role"]
     at = GaugeMetricFamily("receiver_bridge_node", "1 for the broker that is connected to.", labels=[*labels, "node"])
     changes = CounterMetricFamily(

@@ -1,4 +1,4 @@
-"""A bridge made of what a person says: two addresses, a store, a mode."""
+"""Makes a bridge from two addresses, a store and options."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from receiver.store.inbox import Inbox
 _RING = "is both source and target, so each message would come back"
 _MIXED = "is for messages and for duplicates, so nobody could tell them apart"
 _MOST_AT_ONCE = 50
-"""Messages that one of several consumers takes at once for a function of one."""
+"""The most messages that one of several consumers takes at once for a function of single messages."""
 _MOST_BY_STOMP = 5
-"""By STOMP a consumer has as many from the beginning, however slow the function is."""
+"""The limit by STOMP, where a consumer gets this many messages from the start, however slow the function is."""
 _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
 class Origin(NamedTuple):
-    """Where messages come from, for a client of your own."""
+    """A source of messages, by a client of your own."""
 
     connect: Callable[[], Source]
-    """Makes a connected source. It is called at the start, and after each `BrokerError` of the source before."""
+    """Makes a connected source. It is called at the start, and after each `BrokerError` of a source."""
     connection_id: str
     destination: str
     """`queue://NAME` or `topic://NAME`. The domain is named by this and `connection_id`."""
@@ -65,8 +65,8 @@ def open_bridge(
 
     Args:
         from_: The address of a queue, as in `receiver bridge`, or an `Origin` for a client of your own.
-        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message, or
-            with a list where its first parameter is named `messages`.
+        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message, or with a
+            list if its first parameter is named `messages`.
         store: The store: `sqlite:///file` or `postgresql+psycopg://…`. Only BEST_EFFORT needs none.
         options: The mode, the domain and the rest.
 
@@ -108,7 +108,7 @@ def open_bridge(
             concurrent=options.consumers is not None,
         )
         opened.callback(receiver.close)
-        _check_policy(receiver.figures().policy)  # where none is named the domain has one
+        _check_policy(receiver.figures().policy)  # if none is named, the domain has one
         passed = Passed(receiver.store_id)
         for each in targets:
             if isinstance(each, SinkTarget):
@@ -128,7 +128,7 @@ def open_bridge(
 
 
 def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[str, Nodes]:
-    """The brokers that a bridge connects to, by what they are to it."""
+    """The brokers to which a bridge connects, by role."""
     nodes = {"source": connect.nodes if isinstance(connect, Way) else None}
     for role, target in zip(("target", "duplicates"), targets, strict=False):
         nodes[role] = target.nodes if isinstance(target, SinkTarget) else None
@@ -136,9 +136,9 @@ def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[st
 
 
 def target_name(to: str) -> str:
-    """The name by which a store knows a target, from how it is written for `open_bridge`; `SettingsError` for no target.
+    """A target's name in stores, from its form for `open_bridge`; `SettingsError` if it is no target.
 
-    Nothing is connected, but a function's module is imported.
+    Connects to nothing, but imports a function's module.
     """
     return _target(to, BridgeOptions()).name
 
@@ -154,7 +154,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
             f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
         )
     check_carried(source, options.ids.id_property, options.ids.source_property)
-    # Each subscription has a copy of its own of each message, which is no duplicate.
+    # Each subscription has its own copy of each message: these copies aren't duplicates.
     more = "" if source.subscription is None else f"/{source.subscription}"
     vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
@@ -268,7 +268,7 @@ def _check_targets(targets: Sequence[Target], address: str, options: BridgeOptio
 
 
 def _check_consumers(store: str | None, options: BridgeOptions) -> None:
-    """`SettingsError` unless the bridge has one consumer, or the rest allows more."""
+    """Raise `SettingsError` unless the bridge has one consumer, or its other options allow more."""
     count = options.consumers
     if count is None:
         return
@@ -307,16 +307,16 @@ def _several(
     if paces:
         settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
     ahead = {}
-    if isinstance(connect, Way):  # who connects first shouldn't have all messages that there are
+    if isinstance(connect, Way):  # so that the first to connect doesn't get all messages
         is_fixed = paces and connect.nodes.address.protocol == "stomp"
         ahead["most_ahead"] = min(settings.max_batch_size, _MOST_BY_STOMP) if is_fixed else settings.max_batch_size
     inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
-        own = copy(target)  # while a target delivers, it notes what it is at
+        own = copy(target)  # a target has state while it delivers
         dispatcher = Dispatcher(inbox, own, Figures(nodes=_nodes(connect, [])), settings)
         bridge = Bridge(
-            partial(copy(connect), **ahead),  # each has a turn of its own among the nodes of a cluster
+            partial(copy(connect), **ahead),  # each needs its own turn among the nodes of a cluster
             ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0),
             intake=intake,
             settings=settings,

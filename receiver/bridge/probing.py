@@ -1,7 +1,7 @@
-"""How a broker redelivers: what `receiver probe` does to a queue, and what it sees.
+"""`receiver probe`: measures how a broker redelivers, on a scratch queue.
 
-A consumer takes messages in a process of its own, and ends in one of several ways while it holds others. Then another takes
-whatever comes. Apama's page on reliable receivers asks its users to test their brokers so.
+A consumer takes messages in a process of its own, and ends in one of several ways while it holds unacknowledged ones. Then
+another consumer takes all that come. Apama's page on reliable receivers asks users to test their brokers in this way.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ if TYPE_CHECKING:
 
 LEAST_MESSAGES = 100
 _RUN, _NUMBER, _HALF = "receiverProbe", "receiverProbeNumber", "receiverProbeHalf"
-"""Properties of what a probe sends: which probe it is of, its number in it, and what a selector selects by."""
+"""Properties of a probe's messages: the probe's id, the message's number in it, and a value for a selector."""
 _TAKE_SECS = 0.25
 _STARTS_SECS = 60.0
 _BODY = b"." * 200
 _MARGIN = 2
-"""As of `receiver simulate`."""
+"""The margin, as of `receiver simulate`."""
 _QUIET_SECS = 1.0
-"""After so long without a message, no more is expected."""
+"""After so long without a message, no more are expected."""
 _SELECTS_SECS = 10.0
 _CUTS = 5
-"""Acknowledgements that are cut off; each ends at another moment."""
+"""How many acknowledgements are cut off, each at another moment."""
 _SHARE_HELD = 2
-"""A consumer takes a half of what was sent, and acknowledges a tenth of that."""
+"""A consumer takes a half of the messages sent, and acknowledges a tenth of that."""
 
 
 class Ending(StrEnum):
-    """How a consumer ends that holds messages."""
+    """How a consumer with unacknowledged messages ends."""
 
     CLOSED = "closed"
     """It closes its connection without acknowledging."""
@@ -55,11 +55,11 @@ class Ending(StrEnum):
     ACKNOWLEDGING = "acknowledging"
     """Its process is killed while it acknowledges: the broker may have heard of that or not."""
     FROZEN = "frozen"
-    """It says nothing more, and its connection stays open: as if its host had lost the network."""
+    """It sends no more bytes, and its connection stays open: as if its host had lost the network."""
 
 
 class Selectors(StrEnum):
-    """What the broker makes of a selector."""
+    """How the broker handles a selector."""
 
     WORK = "work"
     IGNORED = "ignored"
@@ -68,18 +68,18 @@ class Selectors(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redelivery:
-    """What came after a consumer had ended."""
+    """The messages that came after a consumer had ended."""
 
     ending: Ending
     held: int
-    """Messages that the consumer had taken and that weren't acknowledged for sure."""
+    """Messages that the consumer had taken, and whose acknowledgement wasn't certain."""
     again: int
     """How many of these came again."""
     first_us: int | None
-    """From the end of the consumer to the first that came again, in microseconds; None where none did."""
+    """The time from the consumer's end to the first message that came again, in microseconds; None if none did."""
     last_us: int | None
     flagged: int
-    """Of those that came again, how many had JMSRedelivered set."""
+    """How many messages that came again had JMSRedelivered set."""
     flagged_new: int
     """Messages with JMSRedelivered that no consumer had taken before; they may have been sent ahead to one."""
     out_of_order: int
@@ -89,42 +89,42 @@ class Redelivery:
     missing: int
     """Messages that never came."""
     window_need: int
-    """The least W that would have caught all that came again, by itself; 0 where nothing did."""
+    """The least W that alone would have caught all messages that came again; 0 if none did."""
     expiry_need_us: int
     """The longest time between two receipts of one message."""
     patience_ran_out: bool
-    """Whether a frozen consumer's messages didn't come for so long that it was killed. How long it takes isn't known then."""
+    """Whether a frozen consumer was killed because its messages didn't come for so long. Then their delay isn't known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What is known of a broker after a probe."""
+    """The results of a probe of a broker."""
 
     address: str
-    """Without its password."""
+    """The address, without its password."""
     messages: int
-    """How many were sent."""
+    """How many messages were sent."""
     redeliveries: tuple[Redelivery, ...]
     selectors: Selectors
     selectors_why: str
-    """Why one is refused, and the way round."""
+    """Why selectors are refused, and a workaround."""
     drops_known_ids: bool
     answers_acknowledgements: bool
-    """Whether the broker says that it has heard of an acknowledgement. Else one may be lost with its connection."""
+    """Whether the broker answers acknowledgements. If not, an acknowledgement may be lost with its connection."""
 
     @property
     def window(self) -> int:
-        """The least W to set, margin included."""
+        """The least W to set, including the margin."""
         return _MARGIN * max((each.window_need for each in self.redeliveries), default=0)
 
     @property
     def expiry_secs(self) -> int:
-        """The least E to set, margin included."""
+        """The least E to set in seconds, including the margin."""
         return math.ceil(_MARGIN * max((each.expiry_need_us for each in self.redeliveries), default=0) / 1e6)
 
 
 class ProbeReceipt(NamedTuple):
-    """What a probe knows of a message that it received."""
+    """A message that a probe received."""
 
     number: int
     at_us: int
@@ -132,16 +132,16 @@ class ProbeReceipt(NamedTuple):
 
 
 class _Round(NamedTuple):
-    """The life and end of one consumer, and what came afterwards."""
+    """The messages of one consumer, and those that came after its end."""
 
     answered: list[ProbeReceipt]
-    """What it took and acknowledged, and the broker has answered that, if it does such a thing."""
+    """Messages that it took and acknowledged; if the broker answers acknowledgements, it has answered these."""
     held: list[ProbeReceipt]
-    """What else it took."""
+    """Other messages that it took."""
     after: list[ProbeReceipt]
-    """What the next consumer got."""
+    """Messages that the next consumer got."""
     expected: set[int]
-    """The messages that have to come afterwards."""
+    """The numbers of messages that must come afterwards."""
     ended_us: int
     patience_ran_out: bool
 
@@ -152,7 +152,7 @@ class _Round(NamedTuple):
 
     @property
     def new(self) -> list[ProbeReceipt]:
-        """First receipts."""
+        """The first receipts of messages."""
         before = _numbers(self.answered) | _numbers(self.held)
         return [*self.answered, *self.held, *(each for each in self.after if each.number not in before)]
 
@@ -165,11 +165,11 @@ def probe(
     endings: Sequence[Ending] = tuple(Ending),
     say: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Probe:
-    """Send so many messages to an empty queue, and see how they come again when consumers end; it is empty afterwards.
+    """Send `messages` messages to an empty queue, and measure how they come again when consumers end. Empties the queue.
 
-    Of a cluster, the first node that serves it is probed. `patience_secs` is how long a frozen consumer's messages are waited for before it is killed. `say` gets each step,
-    how many are done, and how many there are. `SettingsError` for a topic and for a queue that isn't empty or that others
-    use; `BrokerError` where the broker can't be reached or refuses.
+    In a cluster, probes the first node that serves the queue. `patience_secs`: how long to wait for a frozen consumer's messages
+    before it is killed. `say` is called with each step, the number of steps done, and their total. `SettingsError` for a topic,
+    and for a queue that isn't empty or that others use; `BrokerError` if the broker can't be reached or refuses.
     """
     if address.keeps_what_is_taken:
         raise SettingsError(
@@ -201,7 +201,7 @@ def probe(
 
 
 def _check_empty(address: BrokerAddress) -> tuple[BrokerAddress, bool]:
-    """The queue at one node, and whether that answers acknowledgements; `SettingsError` for a queue that isn't empty."""
+    """The queue's address at one node, and whether the node answers acknowledgements; `SettingsError` if it isn't empty."""
     way = way_from(address)
     with way() as source:
         if source.take(1, wait_secs=_QUIET_SECS):
@@ -211,7 +211,7 @@ def _check_empty(address: BrokerAddress) -> tuple[BrokerAddress, bool]:
 
 
 class _Run:
-    """One probe of one queue: what it has sent, and what came."""
+    """One probe of one queue, with the messages that it has sent and received."""
 
     def __init__(self, address: BrokerAddress, share: int, patience_secs: float) -> None:
         self.sent = 0
@@ -221,7 +221,7 @@ class _Run:
         self._id = uuid.uuid4().hex[:12]
 
     def redelivery(self, ending: Ending) -> Redelivery:
-        """What comes after one consumer has ended, or several where each may end at another moment."""
+        """The messages that come after a consumer has ended, or after several that each end at another moment."""
         times = _CUTS if ending is Ending.ACKNOWLEDGING else 1
         return _figures(ending, [self._round(ending, self._share // times) for _ in range(times)])
 
@@ -242,7 +242,7 @@ class _Run:
         return _Round(before[:acknowledged], before[acknowledged:], after, expected, ended_us, patience_ran_out)
 
     def selectors(self) -> tuple[Selectors, str]:
-        """What becomes of a selector that half of the messages meet."""
+        """How the broker handles a selector that matches half of the messages, and why it refuses it, if so."""
         numbers = self._send(10)
         chosen = {number for number in numbers if number % 2}
         selecting = replace(self._address, selector=f"{_HALF} = 'odd'")
@@ -256,7 +256,7 @@ class _Run:
         return (Selectors.WORK if _numbers(came) == chosen else Selectors.IGNORED), ""
 
     def drops_known_ids(self) -> bool:
-        """Whether of two messages with one duplicate id a single one comes."""
+        """Whether only one comes of two messages with the same duplicate id."""
         first, _ = self._send(2, duplicate_id=f"{self._id}-known")
         return len(self._collect({first})) == 1
 
@@ -277,7 +277,7 @@ class _Run:
         )
 
     def _collect(self, expected: set[int]) -> list[ProbeReceipt]:
-        """What a new consumer gets: until all that is expected has come and no more comes, or patience is over."""
+        """The messages that a new consumer gets, until all expected ones and no more come, or patience is over."""
         with source_of(self._address) as source:
             return self._taken(source, expected)
 
@@ -322,8 +322,8 @@ def _figures(ending: Ending, rounds: Sequence[_Round]) -> Redelivery:
 
 
 def _needs(receipts: Sequence[ProbeReceipt]) -> tuple[int, int]:
-    """The least window that catches all that comes again, and the longest time between two receipts of one message."""
-    latest_us: dict[int, int] = {}  # in the order of the latest receipts, as the window has its ids
+    """The least window that catches all messages that come again, and the longest time between two receipts of a message."""
+    latest_us: dict[int, int] = {}  # in the order of latest receipts, like the ids in the window
     window = expiry_us = 0
     for number, at_us, _ in receipts:
         if number in latest_us:
@@ -353,7 +353,7 @@ def _receipts_of(taken: Sequence[Delivery], run: str) -> list[ProbeReceipt]:
 
 
 class _Consumer(Closing):
-    """A process that has taken messages, and how it ends: it acknowledges so many, and holds so many then."""
+    """A process that takes messages, acknowledges some, and then ends while it holds the others."""
 
     def __init__(self, address: BrokerAddress, run: str, ending: Ending, acknowledged: int, held: int) -> None:
         processes = multiprocessing.get_context("spawn")
@@ -387,13 +387,13 @@ class _Consumer(Closing):
         return said
 
     def end(self) -> int:
-        """Let it end in its way; the time of that, in microseconds since 1970."""
+        """Let the process end in its way. Returns the time of that, in microseconds since 1970."""
         if self._ending is Ending.FROZEN:
             os.kill(self._process.pid, signal.SIGSTOP)
         elif self._ending is Ending.KILLED:
             self.kill()
         else:
-            with suppress(OSError):  # if it has ended by itself, `_heard` says so
+            with suppress(OSError):  # if it has ended by itself, `_heard` raises
                 self._pipe.send("end")
             self._heard()
         ended_us = time.time_ns() // 1_000
@@ -413,8 +413,8 @@ class _Consumer(Closing):
 def _consume(  # noqa: PLR0917 - the arguments of a process
     address: BrokerAddress, run: str, ending: Ending, acknowledged: int, held: int, pipe: Connection
 ) -> None:
-    """The consumer's process: say what it takes, and end on command."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    """The consumer's process: reports the messages that it takes, and ends on command."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
     with suppress(EOFError, OSError):
         try:
             with source_of(address) as source:

@@ -1,4 +1,4 @@
-"""What is made of a batch that was taken off a broker: messages with their ids and times, as targets get them."""
+"""A batch as it was taken off a broker, and its messages with their ids and times, as targets get them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from receiver.store.positions import Advance
 
 _LOGGER = logging.getLogger("receiver.bridge")
 PASSED = "receiverPassedDomains"
-"""The property that holds the mark of `Passed`. JMS allows the name too, so that selectors can use it."""
+"""The property with the mark of `Passed`. JMS allows the name, so that selectors can use it."""
 _MOST_NUMBERS = 64
-"""A mark keeps the newest 64 numbers, at most 1,087 characters. A longer ring isn't noticed."""
+"""A mark keeps the newest 64 numbers, at most 1,087 characters. A ring of more domains isn't noticed."""
 _NUMBER = re.compile("[0-9a-f]{16}")
 _EARLIEST_MS = 10**11
-"""In 1973, before there were brokers. What is less is of seconds, up to the year 5138."""
+"""In 1973, before there were brokers. A smaller number is in seconds, up to the year 5138."""
 _EARLIEST_SECS = 10**9
-"""In 2001. What is less can't be meant in either unit."""
+"""In 2001. A smaller number can't be a time in either unit."""
 _LATEST_MS = LATEST_US // 1_000
 
 
@@ -55,14 +55,14 @@ class Received(StoredMessage):
 
     @property
     def text(self) -> str:
-        """The body as text; `UnicodeDecodeError` where it is none."""
+        """The body as text; `UnicodeDecodeError` if it isn't UTF-8."""
         return self.body.decode()
 
     @property
     def body_digest(self) -> str | None:
-        """SHA-256 of the body as it came, in hexadecimal digits. It tells an id that was used twice from a duplicate.
+        """SHA-256 of the body as it came, in hexadecimal digits. It tells a reused id from a duplicate.
 
-        Of AMQP's own kinds of body it is that of one encoding of their values; None where they have none.
+        For AMQP's own kinds of body, it is that of a canonical encoding of their values; None if they have none.
         """
         message = self.message
         body = message.body
@@ -88,9 +88,9 @@ class Received(StoredMessage):
         )
 
     def json_line(self) -> bytes:
-        """As a line of JSON: the columns of a log of receipts, the properties and the body.
+        """The message as a line of JSON: the columns of a log of receipts, the properties and the body.
 
-        What isn't text is in base64. All of it is ASCII, so that text of any kind comes back as it was.
+        Bytes are in base64. The line is ASCII, so that any text is read back unchanged.
         """
         message = self.message
         line: dict[str, Any] = {
@@ -114,16 +114,16 @@ class Received(StoredMessage):
 
 
 new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Received)
-"""Makes a `Received` of the values of its fields, in half the time that calling the class takes."""
+"""Makes a `Received` from the values of its fields, in half the time that calling the class takes."""
 
 
 class Passed:
-    """Reads and makes, for one domain, the mark by which a ring of bridges is noticed.
+    """Reads and makes, for one domain, the mark that shows a ring of bridges.
 
-    Without it, what comes back would be dropped as a duplicate. The mark of a message that a bridge sends to a broker has
-    one number for each domain that the message has passed: a hash of the message's id, keyed by the domain's store id. No
-    other domain has that in any store, while names may repeat. The id is hashed in because an application may copy the
-    mark to a message of its own, which has passed nothing.
+    Without it, messages that come back would be dropped as duplicates. The mark of a message that a bridge sends to a broker has
+    a number for each domain that the message has passed: a hash of the message's id, keyed by the domain's store id. The store
+    id is unique among all stores, while names may repeat. The message's id is hashed because an application may copy the mark to
+    a message of its own, which has passed no domain.
     """
 
     def __init__(self, store_id: int) -> None:
@@ -134,7 +134,7 @@ class Passed:
         return PASSED in properties and self._number(id_) in _numbers(properties)
 
     def mark(self, id_: str | None, properties: Mapping[str, Property]) -> str:
-        """The mark of such a message once it has passed this domain too."""
+        """The mark of a message with this id and these properties, once it has passed this domain too."""
         own = self._number(id_)
         before = [number for number in _numbers(properties) if number != own]
         return ",".join([*before, own][-_MOST_NUMBERS:])
@@ -150,7 +150,7 @@ def _numbers(properties: Mapping[str, Property]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A batch as it was taken off the broker, in order, and not acknowledged yet."""
+    """A batch as it was taken off the broker: in order, and not acknowledged yet."""
 
     messages: Sequence[Received]
     receipts: Sequence[Receipt]
@@ -158,13 +158,13 @@ class Taken:
     refused: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages can't be judged: they are parked."""
     returned: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages have come back in a ring of bridges: they aren't judged but parked, where anything is kept."""
+    """By index, why messages have come back in a ring of bridges: they aren't judged but, if there is a store, parked."""
     advances: Sequence[Advance] = ()
     """The positions of the source that move with the batch."""
 
 
 def _sent_at_ms(message: Message) -> int | None:
-    """JMSTimestamp in milliseconds, also where a client has it in seconds; None for one that can't be meant."""
+    """JMSTimestamp in milliseconds, even if a client has it in seconds; None if it can't be a time."""
     sent = message.jms_timestamp_ms or 0
     if _EARLIEST_MS <= sent <= _LATEST_MS:
         return sent
@@ -172,7 +172,7 @@ def _sent_at_ms(message: Message) -> int | None:
 
 
 class Intake:
-    """Makes a `Taken` of what was taken off a broker, and says once what looks wrong with it. Threads may share it."""
+    """Makes a `Taken` of a batch, and warns once of each problem with messages. Threads may share it."""
 
     def __init__(self, ids: IdRule, passed: Passed, *, destination: str, domain: str) -> None:
         self._ids = ids
@@ -189,8 +189,8 @@ class Intake:
         window: int | None,
         moves: Callable[[], object],
     ) -> Taken:
-        """`window` is how many ids a source's window has, 0 by a policy without one, None where nothing is detected. `moves`
-        is called before each call of a function for ids, which may take long."""
+        """`window`: how many ids a source's window has; 0 for a policy without one, None if nothing is detected. `moves` is called
+        before each call of a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
         messages, receipts, refused, returned = [], [], {}, {}
         rule, is_sourceless = self._ids, False
@@ -231,7 +231,7 @@ class Intake:
         )
 
     def _warn_of_id(self, id_: str | None) -> None:
-        """Say once that messages have no id, or only one that each send changes."""
+        """Warn once that messages have no id, or only one that each send changes."""
         what = "they aren't checked, and each is handed on as often as it comes"
         if id_ is not None:
             what = "their ids are new with each send, and what a sender sends twice isn't noticed"
@@ -242,7 +242,7 @@ class Intake:
         )
 
     def _warn_of_one_window(self, window: int) -> None:
-        """Say once what it costs where several senders don't say who they are: a bridge can't see how many there are."""
+        """Warn once that messages without source share one window: a bridge can't see how many senders there are."""
         self._warn_once(
             "one window",
             "messages come without %s: if several senders send them, they share the window of %d ids, and each pushes out "
@@ -251,7 +251,7 @@ class Intake:
         )
 
     def _warn_of_time(self, message: Message, sent_ms: int | None) -> None:
-        """Say what became of a JMSTimestamp; 0 is for none."""
+        """Warn of a JMSTimestamp that isn't in milliseconds, and say how it is read; 0 means none."""
         if message.jms_timestamp_ms:
             done = "left out" if sent_ms is None else "read as seconds"
             text = "JMSTimestamp %d of %r can't be in milliseconds; times like it are %s"

@@ -1,7 +1,7 @@
-"""Kafka: topics by consumer groups as a source, and topics as a target, by librdkafka.
+"""Kafka: a topic, read by a consumer group, as a source, by librdkafka.
 
-Partitions are dealt out anew all at once ("eager"), so that whatever happens in a group each of its bridges goes on where
-the store is: nothing that it believed before counts. What that costs is that messages fetched ahead are fetched again.
+A rebalance assigns all partitions anew ("eager"), so that after any change in the group each bridge goes on from the store's
+positions, whatever it knew before. The cost: messages that were fetched ahead are fetched again.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _LOGGER = logging.getLogger("receiver.bridge")
 _SESSION_SECS = 10.0
 """After so long without a heartbeat a bridge counts as dead, and its partitions go to others."""
 _TOPIC_ID = "topic"
-"""The position that isn't a partition's: which topic of that name it is."""
+"""The name of a position that isn't a partition's: its value is the topic's id, which tells topics of equal name apart."""
 _PIECE_SECS = 0.1
-"""What fails within a callback ends no wait."""
+"""The longest single wait: a failure within a callback doesn't end a wait."""
 _LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
 _FETCHED_BYTES = 60 << 20
-"""More than one fetch brings, besides a message that alone is larger."""
+"""More bytes than one fetch brings, except for a single larger message."""
 _MOST_BYTES = (1 << 31) - 1
 
 
 class KafkaSource(Closing):
-    """Messages of the partitions that its group gives it, from the positions of the store; in BEST_EFFORT from those that
-    the group has committed."""
+    """Messages of the partitions that the group assigns to this source, from the store's positions; in BEST_EFFORT from the
+    positions that the group has committed."""
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         check_durable(address)
@@ -54,11 +54,11 @@ class KafkaSource(Closing):
         self._kept: dict[int, str] = {}
         """By partition, the position in the store."""
         self._next: dict[int, str] = {}
-        """By partition, the position behind what was taken and not acknowledged."""
+        """By partition, the position behind messages that were taken and not acknowledged."""
         self._begun: dict[int, tuple[int, str]] = {}
-        """By partition of its share, where it began, and the epoch of the message before that."""
+        """By assigned partition, the offset where it began, and the epoch of the message before that."""
         self._assigned: set[int] | None = None
-        """None while the group hasn't given this source its share."""
+        """The assigned partitions; None while the group hasn't assigned any."""
         self._at_end: set[int] = set()
         self._failure: ReceiverError | None = None
         config = self._config()
@@ -69,7 +69,7 @@ class KafkaSource(Closing):
 
     @property
     def is_settling(self) -> bool:
-        """Whether a partition that is ours, or may be, hasn't been read to its end."""
+        """Whether a partition that is or may be ours hasn't been read to its end."""
         return self._assigned is None or not self._assigned <= self._at_end
 
     def start(self, positions: Positions) -> None:
@@ -79,14 +79,14 @@ class KafkaSource(Closing):
         if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
             raise self._made_anew()
         begin = {_TOPIC_ID: topic_id} if topic_id else {}
-        if self._begins_late and not known:  # partitions that are added later are taken from their beginning
+        if self._begins_late and not known:  # partitions that are added later are read from their beginning
             begin |= {str(number): str(self._bounds(number)[1]) for number in self._topic.partitions}
         if not begin.keys() <= known.keys():
             positions.begin(begin)
         self._positions = positions
 
     def _check_alone(self, positions: Positions) -> None:
-        """`SettingsError` if another group of the topic has the domain: what one takes would be a duplicate for the other."""
+        """Raise `SettingsError` if another group of the topic has the domain: each would drop the other's messages."""
         others = [other for other in positions.others() if other.startswith(f"{self._address.name}?group=")]
         if others:
             raise SettingsError(
@@ -120,9 +120,9 @@ class KafkaSource(Closing):
             return
         at = [TopicPartition(self._address.name, number, offset_of(behind[number])[0]) for number in behind]
         try:
-            # What counts is in the store: the group's own positions are for figures of its lag. Where there is no store
-            # they are what counts.
-            # The library's types know literals only.
+            # With a store, its positions count, and the group's own are only for figures of its lag. Without a store, the
+            # group's own positions count.
+            # The library's types only know literals.
             self._consumer.commit(offsets=at, asynchronous=self._positions is not None)  # type: ignore[call-overload]
         except (KafkaException, RuntimeError) as error:
             if self._positions is None:
@@ -156,13 +156,13 @@ class KafkaSource(Closing):
             raise copy(self._failure)
 
     def _is_of_the_topic(self) -> bool:
-        """Whether what has just come is of the topic that the positions are of: it is if that is there after it has come."""
+        """Whether the records that have just come are of the positions' topic. They are if this topic still exists now."""
         if self._positions is None or not self._topic.id:
             return True
         try:
             if self._lookup.ask().id != self._topic.id:
                 self._failure = self._made_anew()
-        except BrokerRefusedError:  # it is gone, and what came is the last of it
+        except BrokerRefusedError:  # the topic is gone, and these are its last records
             return True
         except BrokerError as error:
             self._failure = error
@@ -175,7 +175,7 @@ class KafkaSource(Closing):
         )
 
     def _polled(self, at_most: int, wait_secs: float) -> list[Any]:
-        """Records and errors that are there, once one is; the ends of partitions are no such thing."""
+        """Wait for a record or an error, and return all that are there; without the ends of partitions."""
         until = time.monotonic() + wait_secs
         while self._failure is None:
             left_secs = until - time.monotonic()
@@ -198,10 +198,10 @@ class KafkaSource(Closing):
         return False
 
     def _accepts(self, record: Any) -> bool:
-        """Whether the record is a message; else it is what this source fails by."""
+        """Whether the record is a message; otherwise it ends this source."""
         error = record.error()
         if error is not None:
-            # Where an offset isn't there any more, the next connection says which are lost.
+            # If an offset is gone, the next connection reports the lost offsets.
             self._failure = kafka_client.error_of(self._address, error)
         elif self._was_taken(record):
             self._check_same(record)
@@ -211,14 +211,14 @@ class KafkaSource(Closing):
         return self._failure is None
 
     def _was_taken(self, record: Any) -> bool:
-        """Whether it is from before the beginning: the last message before that is asked for. Others may have been fetched
-        ahead, before the group gave this source another share."""
+        """Whether the record is from before the beginning. The last message before that is asked for; others may have been
+        fetched ahead before a rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
         return bool(record.offset() < offset)
 
     def _check_same(self, record: Any) -> None:
-        """See that the message before the beginning is the one that was taken: a partition that loses its end, as after a
-        power cut, gives the offsets to other messages, in another epoch."""
+        """Check that the message before the beginning is the one that was taken: a partition that loses its end, such as by a
+        power cut, reuses the offsets for other messages, in another epoch."""
         number, (offset, epoch) = record.partition(), self._begun[record.partition()]
         if epoch and record.offset() == offset - 1 and str(record.leader_epoch()) != epoch:
             self._failure = MessagesLostError(
@@ -237,7 +237,7 @@ class KafkaSource(Closing):
         consumer.unassign()
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """Go on where the store is. What this raises would be lost among the library's callbacks."""
+        """Go on from the store's positions. Notes errors, because an exception would be lost in the library's callbacks."""
         try:
             bounds = {each.partition: self._bounds(each.partition) for each in partitions}
             self._begun = {number: offset_of(at) for number, at in self._beginnings(consumer, bounds).items()}
@@ -248,7 +248,7 @@ class KafkaSource(Closing):
         else:
             self._at_end.clear()
             self._assigned = set(bounds)
-            # With the message before, if its epoch is known and it may be there.
+            # Begin one message earlier, if its epoch is known and it may be there.
             at = {
                 number: offset - bool(epoch and bounds[number][0] < offset)
                 for number, (offset, epoch) in self._begun.items()
@@ -258,7 +258,7 @@ class KafkaSource(Closing):
         consumer.unassign()
 
     def _beginnings(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> dict[int, str]:
-        """By partition, where to go on; `MessagesLostError` where what comes next isn't there any more."""
+        """By partition, the position to go on from; `MessagesLostError` if the next message is gone."""
         stored = self._stored(consumer, bounds)
         known = {number: stored[str(number)] for number in bounds}
         self._check_unmoved(known)
@@ -268,7 +268,7 @@ class KafkaSource(Closing):
         return wanted | {number: position for number, position in self._next.items() if number in wanted}
 
     def _check_unmoved(self, known: Mapping[int, str]) -> None:
-        """`BrokerError` where another bridge has gone on in a partition that this one was taking from."""
+        """Raise `BrokerError` if another bridge has moved the position of a partition from which this one was taking."""
         for number, position in known.items():
             if number in self._next and self._kept.get(number) != position:
                 raise BrokerError(
@@ -276,10 +276,10 @@ class KafkaSource(Closing):
                 )
 
     def _past_given_up(self, number: int, position: str, low: int) -> str:
-        """Where to go on in a partition: at its lowest offset where a person has given up all before that."""
+        """The position to go on from in a partition: its lowest offset, if a person has given up all messages before that."""
         wanted, given_up = offset_of(position)[0], self._given_up.get(number, -1)
         if not wanted < low <= given_up:
-            return position if wanted > given_up else str(wanted)  # whatever the message before it is
+            return position if wanted > given_up else str(wanted)  # without checking the message before it
         _LOGGER.warning(
             "%s: partition %d goes on at offset %d because of lost=; %d to %d are lost",
             *(self._address, number, low, wanted, low - 1),
@@ -287,7 +287,7 @@ class KafkaSource(Closing):
         return str(low)
 
     def _check_there(self, wanted: Mapping[int, str], bounds: Mapping[int, tuple[int, int]]) -> None:
-        """`MessagesLostError` where partitions no longer have what is wanted."""
+        """Raise `MessagesLostError` if partitions no longer have the wanted offsets."""
         problems, ways_on = [], []
         for number, (low, high) in bounds.items():
             offset, _ = offset_of(wanted[number])
@@ -306,7 +306,7 @@ class KafkaSource(Closing):
             raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
 
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
-        """By partition, where to go on. Where it begins is kept at once: what comes from then on can't be lost unseen."""
+        """By partition, the position to go on from. A new one is stored at once, so that later losses are noticed."""
         if self._positions is None:
             wanted = [TopicPartition(self._address.name, number) for number in bounds]
             there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
@@ -324,7 +324,7 @@ class KafkaSource(Closing):
         return self._positions.read()
 
     def _bounds(self, number: int) -> tuple[int, int]:
-        """The first offset that is there, and the one behind the last."""
+        """The first offset of a partition, and the one behind the last."""
         bounds = self._consumer.get_watermark_offsets(TopicPartition(self._address.name, number), timeout=ANSWER_SECS)
         if bounds is None:
             raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s", hint="check that it runs")
@@ -332,12 +332,12 @@ class KafkaSource(Closing):
 
 
 def _last(deliveries: Sequence[Delivery]) -> dict[int, str]:
-    """By partition, the position behind the last of these."""
+    """By partition, the position behind the last of these deliveries."""
     return dict(delivery.token for delivery in deliveries)
 
 
 def _behind(record: Any) -> tuple[int, str]:
-    """A record's partition, and the position behind it: an offset, and the record's epoch unless it is from old times."""
+    """A record's partition, and the position behind it: an offset, and the record's epoch if it has one."""
     epoch = record.leader_epoch()
     return record.partition(), f"{record.offset() + 1}" + ("" if epoch is None or epoch < 0 else f" {epoch}")
 
@@ -353,7 +353,7 @@ def _secs(address: BrokerAddress, name: str, default: float) -> float:
 
 
 def _given_up(address: BrokerAddress) -> dict[int, int]:
-    """By partition, the offset up to which a person has said that nothing is waited for."""
+    """By partition, the offset before which a person has given up messages (`lost=`)."""
     text = address.options.get("lost")
     if text is None:
         return {}

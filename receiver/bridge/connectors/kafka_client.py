@@ -1,4 +1,4 @@
-"""What a consumer and a producer of Kafka share: how they reach the cluster, what it says of a topic, what errors mean."""
+"""Shared by consumers and producers of Kafka: the connection to the cluster, questions about a topic, meanings of errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Consumer", "KafkaError", "KafkaException", "Producer", "TopicPartiti
 _LOGGER = logging.getLogger("receiver.bridge.kafka")
 _POLL_SECS = 0.02
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Of a broker that gives topics no ids."""
+"""The id of every topic on a broker that gives topics no ids."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 _MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the library's own errors begin so
 _REFUSALS = {
@@ -48,11 +48,11 @@ ENDED = {
     KafkaError._FATAL,  # noqa: SLF001
     KafkaError._MAX_POLL_EXCEEDED,  # noqa: SLF001
 }
-"""Errors of a client as a whole after which it is to be made anew; what else it says it mends by itself."""
+"""Errors of a client as a whole after which it must be made anew. It recovers from other errors by itself."""
 
 
 class Quiet:
-    """Takes what librdkafka would write to standard error; what matters of it comes as an error too."""
+    """Swallows librdkafka's lines for standard error; those that matter also come as errors."""
 
     @staticmethod
     def log(_level: int, text: str, *values: object) -> None:
@@ -61,15 +61,15 @@ class Quiet:
 
 class Topic(NamedTuple):
     id: str
-    """Another where a topic was deleted and made again; empty where the broker doesn't say."""
+    """The topic's id, which changes if it is deleted and made again; empty if the broker doesn't say."""
     partitions: tuple[int, ...]
     allows_writing: bool
-    """To this user; also where the broker doesn't say."""
+    """Whether this user may write; true if the broker doesn't say."""
 
 
 def client_config(address: BrokerAddress) -> dict[str, Any]:
-    """How any client reaches the cluster; `SettingsError` for a mechanism that isn't known, and for a zero byte, at which
-    librdkafka would end a name."""
+    """The settings by which any client reaches the cluster. `SettingsError` for an unknown mechanism, and for a zero byte, at
+    which librdkafka would end a name."""
     if any("\0" in (text or "") for text in (address.name, address.subscription, address.user, address.password)):
         raise SettingsError(f"{address} has a zero byte (%00)", hint="leave it out")
     login = address.user is not None
@@ -93,10 +93,10 @@ def client_config(address: BrokerAddress) -> dict[str, Any]:
 
 
 class TopicLookup:
-    """Asks the cluster of one topic, again and again."""
+    """Asks the cluster about one topic, repeatedly."""
 
     def __init__(self, address: BrokerAddress) -> None:
-        # Says within a moment what librdkafka would try for long.
+        # Fails within a moment, where librdkafka would try for long.
         first_of(address.nodes, lambda node: connected(address.at(node)).close())
         self._address = address
         self._errors: list[BrokerError] = []
@@ -105,7 +105,7 @@ class TopicLookup:
         self._admin = AdminClient(config, logger=Quiet)
 
     def ask(self) -> Topic:
-        """What it says; `BrokerRefusedError` where there is no such topic, or we may not know of it."""
+        """The topic; `BrokerRefusedError` if there is no such topic, or this user may not know."""
         name = self._address.name
         (asked,) = self._admin.describe_topics(
             TopicCollection([name]), include_authorized_operations=True, request_timeout=ANSWER_SECS
@@ -134,9 +134,9 @@ class TopicLookup:
 
 
 def cluster_at(address: BrokerAddress) -> str:
-    """Which cluster is there."""
+    """The cluster's id, in words."""
     connected(address).close()
-    admin = AdminClient(client_config(address), logger=Quiet)  # kept by its name, for its answers end with it
+    admin = AdminClient(client_config(address), logger=Quiet)  # in a variable: without the client no answer comes
     asked = admin.describe_cluster(request_timeout=ANSWER_SECS)
     try:
         return f"Kafka's cluster {asked.result(ANSWER_SECS).cluster_id}"
@@ -145,14 +145,14 @@ def cluster_at(address: BrokerAddress) -> str:
 
 
 def failure_of(address: BrokerAddress, error: Exception) -> BrokerError:
-    """The error for what a client raised."""
+    """The error for an exception of a client."""
     if error.args and isinstance(error.args[0], KafkaError):
         return error_of(address, error.args[0])
     return BrokerError(f"{address}: {str(error) or 'no answer'}", hint="connect again")
 
 
 def error_of(address: BrokerAddress, error: Any) -> BrokerError:
-    """The error for one of librdkafka's."""
+    """The error for an error of librdkafka."""
     why = f"{address}: {error.str() or error.name()}"
     if error.code() in _REFUSALS or error.fatal():
         hint = "check the names of topic and group, user, password, and what this user may do"

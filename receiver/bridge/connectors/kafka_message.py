@@ -1,4 +1,4 @@
-"""A message as a record of Kafka: what becomes of its body, its properties and its key on the way."""
+"""Converts a message to and from a record of Kafka: its body, properties and key."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from receiver.store.messages import Message, Property
 
 _JMS_NAMES = (Header.CORRELATION_ID, Header.REPLY_TO, Header.JMS_TYPE)
 NULL_VALUE = "kafkaNullValue"
-"""The property of a record without a value, by which a compacted topic deletes what its key had."""
+"""The property of a record without a value. In a compacted topic, such a record deletes its key."""
 _NO_TIMESTAMP = 0
 
 
 def decoded(record: Any) -> Message:
-    """What came by Kafka. Its id is its offset where no header has one, never its key, which may come again."""
+    """The message from a record. Without a header for the id, the id is the offset; never the key, which may come again."""
     value = record.value()
     own_name = f"{record.topic()}-{record.partition()}-{record.offset()}"
     try:
         named = {name: _text_or_bytes(value) for name, value in record.headers() or ()}
-    except (SystemError, UnicodeDecodeError):  # the former by the client's library, for the latter
+    except (SystemError, UnicodeDecodeError):  # the client's library raises the former because of the latter
         why = f"the name of a header of {own_name} isn't UTF-8"
         return Message(body=value or b"", body_kind=UNREAD, message_id=own_name, refused=why)
     headers = {name: text for name in _JMS_NAMES if isinstance(text := named.get(name), str)}
@@ -41,10 +41,10 @@ def decoded(record: Any) -> Message:
 
 
 def encoded(message: Message) -> dict[str, Any]:
-    """The arguments by which a producer sends the message; `MessageUnfitError` where Kafka can't express it."""
+    """A producer's arguments to send the message; `MessageUnfitError` if Kafka can't express it."""
     check_body(message, "Kafka")
     named = {**message.properties, **message.headers}
-    named.pop(DUPLICATE_ID, None)  # means nothing here
+    named.pop(DUPLICATE_ID, None)  # Kafka doesn't use it
     is_null = not message.body and bool(named.pop(NULL_VALUE, False))
     key = message.default_source
     return {

@@ -1,4 +1,4 @@
-"""Topics of Kafka as a target, by librdkafka: message by message, or in turns, each of them a transaction."""
+"""Topics of Kafka as a target, by librdkafka: message by message, or in turns, of which each is a transaction."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from receiver.store.messages import Message
 
 _POLL_SECS = 0.1
 _ASK_AGAIN_MILLIS = 2
-"""How soon a broker is asked again whether it has marked the end of a transaction. librdkafka would wait for 100."""
+"""How soon to ask a broker again whether it has marked the end of a transaction. librdkafka would wait for 100."""
 _UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
-"""Errors for which a message is to blame, perhaps another of those that were sent with it."""
+"""Errors for which a message is to blame, perhaps another message that was sent with it."""
 _SOON = {
     KafkaError._TIMED_OUT,  # noqa: SLF001 - the library's own errors begin so
     KafkaError.UNSTABLE_OFFSET_COMMIT,
@@ -32,34 +32,34 @@ _SOON = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 }
-"""What a cluster says while a transaction ends, or while it finds who keeps the offsets of a group, as before the first."""
+"""Errors of a cluster while a transaction ends, or while it looks for the coordinator of a group, as before the first turn."""
 _RIGHTS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "Describe and Write on the transactional id {name}",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "Read on the group {name}",
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "Read and Write on the topic {topic}",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "IdempotentWrite on the cluster",
 }
-"""What a user must be allowed for transactions, by the error that says that one isn't."""
+"""The privileges that a user needs for transactions, by the error for a missing one."""
 
 
 class _Producing(Closing):
-    """What both ways have in common."""
+    """Base class of both sinks: a producer, and its errors."""
 
     ends_by: AbstractSet[int]
-    """Errors of a client as a whole, after which it is to be made anew."""
+    """Errors of a client as a whole, after which it must be made anew."""
 
     def __init__(self, address: BrokerAddress) -> None:
         if unknown := address.options.keys() - {"mechanism", "transactions"}:
             raise SettingsError(f"{address}: {', '.join(sorted(unknown))} is for where messages come from")
         self._address = address
         self._failure: BrokerError | None = None
-        """What has ended the client as a whole."""
+        """The error that has ended the client as a whole."""
         self._config: dict[str, Any] = {
             **kafka_client.client_config(address),
             "enable.idempotence": True,
             "acks": "all",
             "message.max.bytes": 1_000_000_000,  # so that the broker's own limit counts
-            "partitioner": "murmur2_random",  # as Java's: a key goes where other producers send it
+            "partitioner": "murmur2_random",  # as Java's: a key gets the same partition as from other producers
             "error_cb": self._on_error,
         }
         if not kafka_client.TopicLookup(address).ask().allows_writing:
@@ -70,7 +70,7 @@ class _Producing(Closing):
         while True:
             try:
                 producer.produce(self._address.name, **arguments)
-            except BufferError:  # it has enough to send for now
+            except BufferError:  # its queue is full
                 if time.monotonic() > until:
                     raise BrokerError(f"{self._address}: it accepted nothing for {ANSWER_SECS:g} s") from None
                 producer.poll(0.1)
@@ -90,18 +90,18 @@ class _Producing(Closing):
 
 
 class KafkaSink(_Producing):
-    """Messages to a topic, by an idempotent producer: each is there once all replicas in sync have it."""
+    """Messages to a topic, by an idempotent producer: each is confirmed once all in-sync replicas have it."""
 
     drops_known_ids = False
     ends_by = kafka_client.ENDED - {KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001 - then messages wait for a while
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
-        # How long a message takes goes by how slow the way is, and by how many are before it.
+        # No time-out for each message: its time depends on the network, and on how many messages are before it.
         self._producer = Producer({**self._config, "message.timeout.ms": 0}, logger=kafka_client.Quiet)
 
     def send(self, messages: Sequence[Message]) -> None:
-        arguments = [encoded(message) for message in messages]  # all, before the first is sent
+        arguments = [encoded(message) for message in messages]  # encode all before sending the first
         failures: list[BrokerError] = []
         noted = partial(self._note, failures)
         try:
@@ -112,7 +112,7 @@ class KafkaSink(_Producing):
             raise self._failure_of(error.args[0]) from error
         if left or self._failure is not None:
             failures.append(self._failure or mute(self._address, ANSWER_SECS))
-        if failures:  # a broker that is away comes before a message that is to blame itself
+        if failures:  # a broker that is away counts before a message that is to blame
             raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
 
     def _left_unanswered(self) -> int:
@@ -135,8 +135,8 @@ class KafkaSink(_Producing):
 
 
 class KafkaTurns(_Producing):
-    """Turns of messages to a topic, each a transaction. Its note is the metadata of an offset in it, of a consumer group to
-    which nobody belongs. The group and the transactions have one name, by which the broker knows who was there last."""
+    """Turns of messages to a topic, each a transaction. A turn's note is the metadata of an offset that the transaction commits
+    for a consumer group without members. Group and transactions share a name, by which the broker fences earlier producers."""
 
     ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call says by itself whether it is fenced
 
@@ -144,7 +144,7 @@ class KafkaTurns(_Producing):
         super().__init__(address)
         self._producer: Producer | None = None
         self._notes: Consumer | None = None
-        """Reads the note, and only what no transaction may still change."""
+        """Reads the note, once no open transaction can change it any more."""
         self._name = ""
 
     def begin(self, name: str) -> str | None:
@@ -164,8 +164,8 @@ class KafkaTurns(_Producing):
         arguments = [encoded(message) for message in messages]
         try:
             self._transact(arguments, note=note, number=number)
-            # The transaction is decided, and the broker has yet to mark its messages and its note. If it is killed before
-            # that, it may forget to. The next transaction would wait for the marks too, and ask for them more slowly.
+            # The transaction is decided, but the broker has yet to mark its messages and its note. If the broker is killed
+            # before that, it may forget to. The next transaction would wait for the marks too, but ask for them more slowly.
             return self._settled_note() == note
         except KafkaException as error:
             why = self._why_ended(error.args[0])
@@ -179,8 +179,8 @@ class KafkaTurns(_Producing):
         try:
             producer.begin_transaction()
             self._send_note(producer, "", 0)
-            # Its partitions aren't known. Only readers at `read_uncommitted` see these records. A compacted topic refuses
-            # them, which ends its part of the turn too.
+            # The turn's partitions aren't known, so all get a record. Only readers at `read_uncommitted` see these records. A
+            # compacted topic refuses them, which ends its part of the turn too.
             for partition in kafka_client.TopicLookup(self._address).ask().partitions:
                 self._produce(producer, partition=partition)
             if producer.flush(ANSWER_SECS):
@@ -199,13 +199,13 @@ class KafkaTurns(_Producing):
         producer, self._producer = self._producer, None
         notes, self._notes = self._notes, None
         if producer is not None:
-            with suppress(KafkaException):  # else readers wait for its end until the broker ends it
+            with suppress(KafkaException):  # otherwise readers wait until the broker itself ends the transaction
                 producer.abort_transaction(CLOSE_SECS)
         if notes is not None:
             notes.close()
 
     def _reader(self, isolation: str) -> Consumer:
-        """One of the group's notes. None belongs to the group."""
+        """A consumer that reads the group's notes, without joining the group."""
         config = {
             **kafka_client.client_config(self._address),
             "group.id": self._name,
@@ -216,7 +216,7 @@ class KafkaTurns(_Producing):
         return Consumer(config, logger=kafka_client.Quiet)
 
     def _settled_note(self) -> str | None:
-        """The note once no transaction is under way; `TurnForgottenError` where one never ends."""
+        """The note once no transaction is under way; `TurnForgottenError` if one never ends."""
         assert self._notes is not None  # noqa: S101 - `begin` comes first
         try:
             return self._note(self._notes, ANSWER_SECS)
@@ -240,7 +240,7 @@ class KafkaTurns(_Producing):
                 error = failure.args[0]
             if error is None:
                 return at.metadata or None
-            said = notes.poll(0)  # of a right that is missing, no more comes than that it has timed out
+            said = notes.poll(0)  # shows a missing privilege, for which `committed` only times out
             error = error if said is None else said.error() or error
             if error.code() not in _SOON or time.monotonic() > until:
                 raise KafkaException(error)
@@ -259,14 +259,14 @@ class KafkaTurns(_Producing):
 
     def _send_note(self, producer: Producer, note: str, number: int) -> None:
         assert self._notes is not None  # noqa: S101 - `begin` comes first
-        # An offset below 0 would be left out without a word.
+        # An offset below 0 would be silently left out.
         at = TopicPartition(self._address.name, 0, max(0, number), metadata=note)
         group = self._notes.consumer_group_metadata()
         # It may never return: https://github.com/confluentinc/librdkafka/issues/5511
         self._ask(partial(producer.send_offsets_to_transaction, [at], group, ANSWER_SECS))
 
     def _ask(self, call: Callable[[], object]) -> None:
-        """Make a call, and give it up once no node can be reached, or no answer has come. Then its thread is left to itself."""
+        """Make a call in a thread. If no node can be reached, or no answer comes, give up, and leave the thread alone."""
         ended: Future[object] = Future()
 
         def make() -> None:
@@ -284,7 +284,7 @@ class KafkaTurns(_Producing):
         ended.result()
 
     def _why_ended(self, error: Any) -> Any:
-        """Why the transaction has failed: what is asked for after a message was refused may fail by saying only that."""
+        """The error that made the transaction fail: after a refused message, later calls may only say that it has failed."""
         if self._producer is not None and error.code() == KafkaError._STATE:  # noqa: SLF001
             try:
                 self._producer.begin_transaction()

@@ -1,7 +1,7 @@
-"""Which node of a cluster to connect to, where an address names several hosts: any will do that serves it.
+"""Chooses the node of a cluster to connect to, if an address names several hosts: any node that serves the address.
 
-They are tried in turn. After a loss the turn begins behind the node that was lost: so a node that takes connections and then
-ends them, or freezes, keeps nobody from the others.
+Nodes are tried in turn. After a loss the turn begins behind the lost node. So a node that accepts connections and then ends
+them, or freezes, doesn't keep us from the others.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from receiver.retrying import may_pass
 _T = TypeVar("_T")
 _LOGGER = logging.getLogger("receiver.bridge")
 _LOOKS_SECS = 3.0
-"""How long all nodes have, at the first connection, to say what they are."""
+"""How long all nodes have, at the first connection, to identify themselves."""
 
 
 class Nodes:
-    """The nodes of an address, for all of a process that connect there."""
+    """The nodes of an address, shared by all connections of a process to it."""
 
     def __init__(self, address: BrokerAddress, identity_of: Callable[[BrokerAddress], str]) -> None:
-        """`identity_of` says of a node what all nodes of a cluster have in common, such as the product's name."""
+        """`identity_of` gives what all nodes of a cluster have in common, such as the product's name."""
         self.address = address
         self.at: Node | None = None
-        """The one that was connected to last; None before, and with Kafka, whose client chooses nodes by itself."""
+        """The node to which we connected last; None before, and with Kafka, whose client chooses nodes by itself."""
         self.changes = 0
-        """How often it was another than before."""
+        """How often that node changed."""
         self._identity_of = identity_of
         self._identities: dict[Node, str] = {}
         self._away: list[ReceiverError] = []
-        """Why nodes didn't say what they are when all were asked."""
+        """The errors of nodes that didn't identify themselves when all were asked."""
         self._has_looked = False
         self._lock = threading.Lock()
 
     def look(self) -> None:
-        """Ask all nodes at once what they are, the first time. Who doesn't answer soon is asked when it is connected to.
+        """At the first call, ask all nodes at once for their identity. Slow ones are asked later, when we connect to them.
 
         Raises:
-            SettingsError: They aren't one cluster.
+            SettingsError: The nodes aren't one cluster.
         """
         with self._lock:
             has_looked, self._has_looked = self._has_looked, True
@@ -60,15 +60,15 @@ class Nodes:
         self._compare()
 
     def identify(self, node: Node) -> None:
-        """Know what a node is; errors are those of connecting there, and of `look`."""
+        """Ask a node for its identity unless it is known. Errors are those of connecting, and of `look`."""
         if node not in self._identities:
             self._identities[node] = self._identity_of(self.address.at(node))
-        self._compare()  # also with those that were slow to answer
+        self._compare()  # also with nodes that were slow to answer
 
     def _ask(self, node: Node) -> None:
         try:
             self._identities[node] = self._identity_of(self.address.at(node))
-        except ReceiverError as error:  # whoever connects there hears of it
+        except ReceiverError as error:  # connecting there will raise it again
             self._away.append(error)
 
     def _compare(self) -> None:
@@ -78,14 +78,14 @@ class Nodes:
             raise SettingsError(f"{self.address} isn't one cluster: {said}", hint="name hosts of one cluster alone")
 
     def tell_of_unknown(self) -> None:
-        """Warn, once somebody has connected, of hosts that stand for nothing: their names may be misspelt."""
+        """Warn, after a connection, of hosts whose names don't resolve: they may be misspelt."""
         away, self._away = self._away, []
         for error in away:
             if isinstance(error.__cause__, socket.gaierror):
                 _LOGGER.warning("%s", error)
 
     def note(self, node: Node) -> None:
-        """Note that somebody has connected to a node."""
+        """Note a connection to a node."""
         with self._lock:
             before, self.at = self.at, node
             self.changes += before not in {None, node}
@@ -94,7 +94,7 @@ class Nodes:
 
 
 class Way(Generic[_T]):
-    """A way to connect to whichever node serves. Whoever connects again and again has one of its own, such as a copy."""
+    """Connects to the first node that serves. A user that connects repeatedly needs a `Way` of its own, such as a copy."""
 
     def __init__(self, nodes: Nodes, make: Callable[..., _T]) -> None:
         """`make` connects to an address."""
@@ -103,10 +103,10 @@ class Way(Generic[_T]):
         self._last: Node | None = None
 
     def __call__(self, **more: Any) -> _T:
-        """What `make` makes at the first node that serves.
+        """The result of `make` for the first node that serves.
 
         Raises:
-            BrokerError: None does. `BrokerRefusedError` if all refuse.
+            BrokerError: No node serves. `BrokerRefusedError` if all refuse.
             SettingsError: The nodes aren't one cluster.
         """
         nodes, address = self.nodes, self.nodes.address
@@ -126,14 +126,14 @@ class Way(Generic[_T]):
         return made
 
     def _turn(self) -> list[Node]:
-        """All nodes, from the one that others have connected to since; or else from behind the one that was lost."""
+        """All nodes, beginning with the one to which others have connected since, or else behind the lost one."""
         nodes, at = self.nodes.address.nodes, self.nodes.at
         first = 0 if at is None else nodes.index(at) + (at == self._last)
         return [*nodes[first:], *nodes[:first]]
 
 
 def first_of(nodes: Sequence[Node], do: Callable[[Node], _T]) -> _T:
-    """What `do` returns for the first node that it works for; errors as with a `Way`."""
+    """The result of `do` for the first node for which it succeeds; errors as with a `Way`."""
     failures = []
     for node in nodes:
         try:

@@ -1,7 +1,7 @@
-"""What broker products do differently though they speak one protocol, and which product a broker says that it is.
+"""Differences of broker products that speak one protocol, and how to recognise a product.
 
-The defaults of a dialect are what its protocol's text says. Each of `KNOWN` says where it differs. No connector asks which
-product it has: it goes by the dialect.
+The defaults of a dialect follow the protocol's specification. Each of `KNOWN` states its differences. No connector asks which
+product it has: it uses the dialect.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ _NAMELESS = "a broker without a name"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AmqpDialect:
-    """How a product speaks AMQP 1.0. In what has braces, `{name}` stands for the name."""
+    """How a product speaks AMQP 1.0. In texts with braces, `{name}` stands for the name."""
 
     calls_itself: str | None = None
-    """How `product` begins in the properties of its `open`."""
+    """The beginning of `product` in the properties of its `open`."""
     queue: str = "{name}"
     topic: str = "{name}"
-    """The address of a queue or topic. Which of them it is, a link's capabilities say as well."""
+    """The address of a queue, or of a topic. A link's capabilities also say which of them it is."""
     escapes_names: bool = False
     """Whether names in addresses have percent escapes."""
     virtual_host: str | None = "{name}"
-    """The `hostname` of our `open` for a virtual host; None where the product has none."""
+    """The `hostname` of our `open` for a virtual host; None if the product has no virtual hosts."""
     prefetch: int = 1_000
-    """How many messages it may send ahead of what is taken."""
+    """How many messages it may send ahead."""
     session_bytes: int = 4 << 20
-    """How many bytes of messages the window of a session lets come ahead."""
+    """How many bytes of messages a session's window lets it send ahead."""
     is_given_back: bool = True
-    """Whether what isn't acknowledged is given back by itself, so that it is flagged as redelivered, and not just left to
+    """Whether to give back unacknowledged messages explicitly, so that they are flagged as redelivered, rather than leave this to
     the end of the session."""
     has_transactions: bool = True
-    """Whether acknowledgements go in transactions; else nothing answers them."""
+    """Whether acknowledgements go in transactions; otherwise the broker doesn't answer them."""
     has_selectors: bool = True
     has_subscriptions: bool = True
-    """Whether topics can be taken from."""
+    """Whether a topic can be a source."""
     has_streams: bool = False
-    """Whether a queue may be a stream, which its management knows."""
+    """Whether a queue may be a stream, which the broker's management shows."""
     instead: str = ""
-    """The way round what it hasn't."""
+    """A workaround for what it lacks."""
 
     def address(self, name: str, *, is_topic: bool) -> str:
         written = quote(name, safe="") if self.escapes_names else name
@@ -58,51 +58,50 @@ class AmqpDialect:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StompDialect:
-    """How a product speaks STOMP 1.2. Patterns are regular expressions, matched at the beginning of what an ERROR says."""
+    """How a product speaks STOMP 1.2. Patterns are regular expressions, matched at the beginning of an ERROR's text."""
 
     calls_itself: str | None = None
-    """How the header `server` of its CONNECTED begins."""
+    """The beginning of the header `server` of its CONNECTED."""
     queue: str = "/queue/{}"
     topic: str = "/topic/{}"
-    """The destination of a queue or topic of that name."""
+    """The destination of a queue, or of a topic, of that name."""
     escapes_slashes: bool = False
-    """Whether a slash in a name is written `%2F` there."""
+    """Whether a slash in a name is written `%2F` in a destination."""
     names_kind: bool = False
     """Whether the headers `subscription-type` and `destination-type` tell queues (ANYCAST) from topics (MULTICAST)."""
     prefetch: Callable[[int | None], Mapping[str, str]] = lambda _most: {}
-    """The headers of SUBSCRIBE by which no more than so many messages come ahead of acknowledgements; None: as many as is
-    fast."""
+    """The headers of SUBSCRIBE that limit the messages that come ahead of acknowledgements; None: as many as is fast."""
     durable: Mapping[str, str] | None = None
-    """The headers of SUBSCRIBE that make a topic's subscription a durable one, by its name; None: there is no way."""
+    """The headers of SUBSCRIBE that make a topic's subscription durable, with its name; None: the product can't."""
     mixes_subscriptions: bool = False
-    """Whether a subscription goes on as it is if another topic is named with it."""
+    """Whether a subscription stays as it is if another topic is named with it."""
     not_in_subscriptions: str | None = None
-    """What the name of a subscription may not have in it."""
+    """A text that the name of a subscription may not contain."""
     has_selectors: bool = False
     has_vhosts: bool = True
-    """Whether the header `host` of CONNECT chooses among virtual hosts; else one that is named is refused."""
+    """Whether the header `host` of CONNECT chooses a virtual host; otherwise we refuse an address that names one."""
     probe: Mapping[str, str] | None = None
-    """Headers of a SUBSCRIBE that never takes anything from a queue, and is refused even if there is one."""
+    """Headers of a SUBSCRIBE that never takes a message from a queue, and is refused even if the queue exists."""
     queue_is_there: str = ""
-    """What the answer to the probe says then. No refusal at all: it is a stream."""
+    """The text of the probe's refusal if the queue exists. If the probe isn't refused, it is a stream."""
     refusals: str | None = None
-    """What an ERROR says that comes again however often the same is asked for; None: that isn't known, so any may."""
+    """Matches an ERROR that would come again however often we try; None: not known, so any ERROR may."""
     not_found: str | None = None
-    """What an ERROR says where there is no such queue."""
+    """Matches an ERROR for a missing queue."""
     faults: str | None = None
-    """What an ERROR says where the message that was sent is to blame."""
+    """Matches an ERROR for which the sent message is to blame."""
     cuts_above_bytes: int | None = None
-    """A message with a larger body may have been the reason where the connection ends as it is sent, without an ERROR."""
+    """If the connection ends without an ERROR while a message with a larger body is sent, this message may be to blame."""
     own_headers: frozenset[str] = frozenset()
-    """Headers of SEND, beside the protocol's, by which it changes what becomes of a message: properties of such names
-    aren't carried."""
+    """Headers of SEND, besides the protocol's, that change how the broker handles a message: properties with such names aren't
+    sent."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
-    """Whether `content-length` comes with bytes only, and never with text; else it says nothing."""
+    """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
     reply_prefix: str = ""
-    """What the broker sets before a `reply-to` that isn't a destination of its own."""
+    """A prefix that the broker adds to a `reply-to` that isn't a destination of its own."""
     is_foreign: Callable[[Mapping[str, str]], bool] | None = None
-    """Whether a message with these headers came in by another protocol, so that by STOMP it can't be taken."""
+    """Whether a message with these headers came in by another protocol, so that it can't be taken by STOMP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,28 +109,28 @@ class Product:
     """One broker product, or an unknown one."""
 
     name: str
-    """As its makers write it."""
+    """The product's name, as its makers write it."""
     drops_known_ids: bool = False
-    """Whether it drops what is sent again with the property `DUPLICATE_ID`."""
+    """Whether it drops a message that is sent again with the same property `DUPLICATE_ID`."""
     make_queue: str | None = None
-    """How to make a queue, where it makes none by itself, or needn't."""
+    """The command that makes a queue, if the broker doesn't, or may not, make one by itself."""
     amqp: AmqpDialect = field(default_factory=AmqpDialect)
     stomp: StompDialect = field(default_factory=StompDialect)
 
     @property
     def identity(self) -> str:
-        """What all nodes of a cluster have in common, also while they are upgraded one by one."""
+        """What all nodes of a cluster have in common, even while they are upgraded one by one."""
         return self.name if self in KNOWN else "unknown"
 
     def missing_hint(self, name: str) -> str | None:
-        """What to do where there is no queue of that name; None where that isn't known."""
+        """The hint for a missing queue of that name; None if not known."""
         return self.make_queue and f"make the queue first: {self.make_queue.format(name=shlex.quote(name))}"
 
 
 _ARTEMIS_AHEAD_BYTES = 4 << 20
-"""A single larger message comes all the same."""
+"""The most bytes that Artemis sends ahead, except for a single larger message."""
 _LEAST_BYTES = 256
-"""Hardly a message has fewer, with its headers."""
+"""Hardly any message is smaller, with its headers."""
 
 ARTEMIS = Product(
     name="ActiveMQ Artemis",
@@ -152,7 +151,7 @@ ARTEMIS = Product(
         has_vhosts=False,
         refusals="AMQ339001",
         not_found="AMQ339001",
-        faults="AMQ339031",  # no message can be made of it; none of the other errors says whose fault it is
+        faults="AMQ339031",  # it can't make a message of the frame; no other error shows whose fault it is
     ),
 )
 
@@ -160,8 +159,8 @@ _CLASSICS_OWN_ID = re.compile(r".*(:-?[0-9]+){4}", re.DOTALL)
 
 
 def _came_by_amqp(headers: Mapping[str, str]) -> bool:
-    """Then its body is what AMQP had encoded, or its id is one that the broker can't read in an ACK: it ends the
-    connection, and the message comes again for ever."""
+    """Whether the message came in by AMQP. Then its body is AMQP's encoding, or the broker can't read its id in an ACK: it ends
+    the connection, and the message comes again for ever."""
     return headers.get("JMS_AMQP_NATIVE") == "true" or not _CLASSICS_OWN_ID.fullmatch(headers.get("message-id", ""))
 
 
@@ -171,10 +170,10 @@ CLASSIC = Product(
     stomp=StompDialect(
         calls_itself="ActiveMQ/",
         prefetch=lambda most: {"activemq.prefetchSize": str(most or 1_000)},
-        durable={"activemq.subscriptionName": "{}"},  # beside the client id
+        durable={"activemq.subscriptionName": "{}"},  # besides the client id
         has_selectors=True,
         has_vhosts=False,
-        refusals="User ",  # who is not authorized, or whose password is invalid
+        refusals="User ",  # the user is not authorized, or the password is invalid
         faults="The maximum data length was exceeded",
         cuts_above_bytes=0,  # a property that it can't read, such as AMQ_SCHEDULED_DELAY, ends the connection
         own_headers=frozenset({"JMSExpiration"}),
@@ -189,7 +188,7 @@ QPID = Product(
     amqp=AmqpDialect(
         calls_itself="Apache Qpid Broker-J",
         topic="amq.topic/{name}",
-        # It sends a message to its end, whatever the session's window is, and Proton takes that for an offence.
+        # It sends a whole message whatever the session's window is, which Proton takes for a protocol error.
         session_bytes=(1 << 31) - 1,
         prefetch=50,
     ),
@@ -204,7 +203,7 @@ RABBITMQ = Product(
         topic="/exchanges/amq.topic/{name}",
         escapes_names=True,
         virtual_host="vhost:{name}",
-        is_given_back=False,  # what is goes behind all else in a quorum queue, and isn't flagged by a classic one
+        is_given_back=False,  # else a message goes to the end of a quorum queue, and a classic one doesn't flag it
         has_transactions=False,
         has_selectors=False,
         has_subscriptions=False,
@@ -213,17 +212,16 @@ RABBITMQ = Product(
     ),
     stomp=StompDialect(
         calls_itself="RabbitMQ/",
-        # Unlike /queue/NAME it declares nothing, so it suits queues of all kinds and makes none. But what is sent to one
-        # that isn't there is dropped, and a stream would be read from its end: hence the probe, which needs no right but
-        # to read.
+        # Unlike /queue/NAME this declares nothing, so it suits queues of all kinds and makes none. But messages to a missing
+        # queue are dropped, and a stream would be read from its end: hence the probe, which only needs the right to read.
         queue="/amq/queue/{}",
         escapes_slashes=True,
         probe={"x-stream-offset": "next", "prefetch-count": "1"},
         queue_is_there="invalid arg 'x-stream-offset'",
         prefetch=lambda most: {"prefetch-count": str(most or 1_000)},
-        # The name is the subscription's id, without which it would be another queue at each connection.
+        # The name is the subscription's id: otherwise each connection would get another queue.
         durable={"durable": "true", "auto-delete": "false", "id": "{}"},
-        not_in_subscriptions="@@",  # by which the broker parts what names a message in ACK
+        not_in_subscriptions="@@",  # separates the parts of a message's name in ACK
         refusals="Bad CONNECT|access_refused|not_found|not_allowed|resource_locked|Unknown destination|Invalid destination",
         not_found="not_found",
         faults=(
@@ -231,7 +229,7 @@ RABBITMQ = Product(
             "|precondition_failed: PRECONDITION_FAILED - (user_id|message size)"
         ),
         cuts_above_bytes=4 << 20,  # `stomp.max_frame_size`, unless an operator has set another
-        own_headers=frozenset({"expiration"}),  # after so many milliseconds it drops the message
+        own_headers=frozenset({"expiration"}),  # the broker drops the message after so many milliseconds
         timestamp_unit_ms=1_000,
         reply_prefix="/reply-queue/",
     ),
@@ -241,26 +239,26 @@ KNOWN = (ARTEMIS, RABBITMQ, CLASSIC, QPID)
 
 
 def product_by_amqp(properties: Mapping[str, object]) -> Product:
-    """Which product a broker is by the properties of its `open`; one of the protocol's defaults if it is none of `KNOWN`."""
+    """The product by the properties of its `open`; one with the protocol's defaults if it is none of `KNOWN`."""
     name, version = (str(properties.get(key) or "") for key in ("product", "version"))
     known = (each for each in KNOWN if each.amqp.calls_itself and name.startswith(each.amqp.calls_itself))
     return next(known, None) or _unknown(f"{name} {version}".strip() or _NAMELESS, "AMQP 1.0")
 
 
 def product_by_stomp(server: str) -> Product:
-    """Which product a broker is by the header `server` of CONNECTED, which is empty where there is none."""
+    """The product by the header `server` of CONNECTED, which is empty if missing."""
     known = (each for each in KNOWN if each.stomp.calls_itself and server.startswith(each.stomp.calls_itself))
     return next(known, None) or _unknown(server or _NAMELESS, "STOMP 1.2")
 
 
-@cache  # so that each is warned of once
+@cache  # so that it warns of each product once
 def _unknown(name: str, protocol: str) -> Product:
     _LOGGER.warning("unknown product %.80s: it is spoken to as the specification of %s says", name, protocol)
     return Product(name=f"{name:.80}")
 
 
 def amqp_hostnames(virtual_host: str) -> list[str]:
-    """What a virtual host may be called in our `open`, which a broker wants to hear before it says which product it is:
-    products' own ways first, for a broker that knows none of them takes the protocol's."""
+    """The forms that a virtual host's name may have in our `open`, which we must send before we know the product. Products' own
+    forms come first: a broker that knows none of these takes the protocol's."""
     names = dict.fromkeys(product.amqp.hostname(virtual_host) for product in KNOWN)
     return [name for name in names if name not in {None, virtual_host}] + [virtual_host]

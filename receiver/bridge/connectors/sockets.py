@@ -1,4 +1,4 @@
-"""The way to a broker: a connection to its port, through TLS where the address says so, and in words why there is none."""
+"""Connects to a broker's port, by TLS if the address says so, and explains failures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from receiver.bridge.options import Tls
 from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
 ANSWER_SECS = 30.0
-"""How long a broker may neither answer nor take what is sent before it counts as lost."""
+"""How long a broker may neither answer nor accept bytes before it counts as lost."""
 CLOSE_SECS = 5.0
 """How long it may take to end a connection."""
 _HANDSHAKE_SECS = 10.0
-"""How long a handshake of TLS may take. A port without TLS often waits for more, rather than answer."""
+"""How long a TLS handshake may take. A port without TLS often waits for more bytes rather than answer."""
 PIECE_BYTES = 64 << 10
 _SPOKEN = {"stomp": "STOMP 1.2", "amqp": "AMQP 1.0", "kafka": "Kafka"}
 _OTHER, _TLS = "AMQP 0-9-1", "TLS"
@@ -27,21 +27,21 @@ _BEGINNINGS = {
     b"ERROR": "STOMP",
     b"\x15\x03": _TLS,  # an alert
 }
-"""How what a port says begins, by what it speaks."""
+"""The protocol of a port, by the first bytes that it sends."""
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 def connected(address: BrokerAddress) -> socket.socket:
-    """A socket that doesn't wait; with TLS, the broker has proved by its certificate that it is the host of this name.
+    """A non-blocking socket to a broker. With TLS, the broker's certificate has been checked against its host name.
 
-    `SettingsError` if files of certificates and keys can't be used, `BrokerError` if there is no such broker.
+    `SettingsError` if files of certificates and keys can't be used, `BrokerError` if the broker can't be reached.
     """
     context = _context(address.files) if address.tls else None
     waits_secs = ANSWER_SECS
     try:
         link = socket.create_connection((address.host, address.port), waits_secs)
         try:
-            # Frames are small, and answers are waited for: without this each might take 40 ms.
+            # Frames are small and wait for answers: without this, each might take 40 ms.
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
                 waits_secs = min(_HANDSHAKE_SECS, ANSWER_SECS)
@@ -59,7 +59,7 @@ def connected(address: BrokerAddress) -> socket.socket:
 
 
 def mute(address: BrokerAddress, secs: float | None = None, *, is_met: bool = False) -> BrokerError:
-    """The error for a broker that doesn't answer within so many seconds, by default `ANSWER_SECS`; `is_met`: it has before."""
+    """The error for a broker without an answer in `secs`, by default `ANSWER_SECS`. `is_met`: it has answered before."""
     return BrokerError(
         f"{address}: no answer in {ANSWER_SECS if secs is None else secs:g} s",
         hint="see its log: it may be short of memory or disk, or the queue full"
@@ -69,13 +69,13 @@ def mute(address: BrokerAddress, secs: float | None = None, *, is_met: bool = Fa
 
 
 def port_hint(protocol: str, *, tls: bool = False) -> str:
-    """What to check where a port doesn't answer as expected."""
+    """The hint for a port that doesn't answer as expected."""
     how, otherwise = ("through", "") if tls else ("without", "s")
     return f"check that it runs, and that this port speaks {_SPOKEN[protocol]} {how} TLS; else write {protocol}{otherwise}://"
 
 
 def foreign(protocol: str, said: bytes) -> BrokerError:
-    """The error for a port whose first bytes aren't of the protocol. None at all: it has ended the connection."""
+    """The error for a port whose first bytes aren't of the protocol. Without bytes: it has ended the connection."""
     if not said:
         return BrokerError("it ends the connection without a word", hint=port_hint(protocol))
     expected = _SPOKEN[protocol]
@@ -95,7 +95,7 @@ def foreign(protocol: str, said: bytes) -> BrokerError:
 
 
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
-    """The error for what a socket to a broker raised, before or after it was connected."""
+    """The error for an exception of a socket to a broker, before or after it was connected."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return BrokerRefusedError(
             f"{address} can't be trusted: {error.verify_message}",
@@ -138,5 +138,5 @@ def _unreadable(what: str, error: Exception) -> SettingsError:
 
 
 def _refuse_to_ask() -> NoReturn:
-    """Called for the password of a key; otherwise OpenSSL would ask at the terminal, and wait."""
+    """Called for the password of a key: otherwise OpenSSL would ask at the terminal, and wait."""
     raise ValueError("the key is locked by a password")

@@ -1,7 +1,7 @@
 """STOMP 1.2, as the broker's product speaks it (`products.py`).
 
-A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt let the broker forget a batch. What
-is sent asks for a receipt for each message, for the broker gives one when that message is safe, and only then.
+A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt acknowledge a batch. Each sent message asks
+for a receipt, which the broker gives only once the message is safe.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from receiver.store.messages import Message
 
 _SUBSCRIPTION = "receiver"
 _WILDCARDS = set("*#>")
-"""In the name of what may be many topics."""
+"""Characters in a name that may stand for many topics."""
 
 
 class StompSource(Closing):
@@ -45,7 +45,7 @@ class StompSource(Closing):
             raise
         self._id = headers["id"]
         self._topic = headers["destination"] if _is_told_apart(address, self.product) else ""
-        """How the destination of each message ends."""
+        """The end of each message's destination."""
         self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -81,13 +81,12 @@ class StompSource(Closing):
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
         self._session.check()
-        last = deliveries[-1:]  # and with it all before
+        last = deliveries[-1:]  # acknowledges all before it too
         return self._session.begin_asking(*(Frame("ACK", {"id": delivery.token}) for delivery in last))
 
     def close(self) -> None:
-        # When this is answered, what isn't acknowledged is back in its order, as it may not be yet when the connection
-        # has ended: whoever connects again at once would first be sent what stands behind it. The price is the flag
-        # that it's redelivered.
+        # Once this is answered, unacknowledged messages are back in their order. If the connection just ended, they might not
+        # be back yet, and the next connection would get later messages first. The cost: they aren't flagged as redelivered.
         self._session.close(Frame("UNSUBSCRIBE", {"id": self._id}))
 
 
@@ -103,7 +102,7 @@ class StompSink(Closing):
             self._headers = {"destination": _destination(address, self.product)}
             if self.product.stomp.names_kind:
                 self._headers["destination-type"] = _kind(address)
-            _is_stream(address, self.product)  # one may be sent to; but not a queue that isn't there
+            _is_stream(address, self.product)  # a stream may be a target, but a missing queue is refused
         except BaseException:
             self._session.close()
             raise
@@ -113,7 +112,7 @@ class StompSink(Closing):
         self.accepted = 0
         self._session.check()
         dialect, before = self.product.stomp, self._session.confirmed
-        # All of them before the first is sent: then none is if one can't be.
+        # Encode all before sending the first: then none is sent if one can't be.
         frames = [
             Frame("SEND", encoded_headers(message, dialect) | self._headers, message.body) for message in messages
         ]
@@ -139,7 +138,7 @@ class StompSink(Closing):
 
 
 def _is_stream(address: BrokerAddress, product: Product) -> bool:
-    """Whether a queue is a stream; `BrokerRefusedError` if there is none. False for a product that needn't be asked."""
+    """Whether a queue is a stream; `BrokerRefusedError` if it doesn't exist. False for a product that needn't be asked."""
     probe = product.stomp.probe
     if probe is None or address.is_topic:
         return False
@@ -201,7 +200,7 @@ def _durable(address: BrokerAddress, subscription: str, product: Product) -> dic
 
 
 def _is_told_apart(address: BrokerAddress, product: Product) -> bool:
-    """Whether messages show if a subscription is one of another topic, which the broker doesn't say."""
+    """Whether messages must show if a subscription is of another topic, because the broker doesn't say."""
     is_one = address.subscription is not None and not _WILDCARDS & set(address.name)
     return is_one and product.stomp.mixes_subscriptions
 

@@ -1,6 +1,6 @@
-"""A message as a frame of STOMP 1.2: what becomes of its body, its properties and its headers on the way.
+"""Converts a message to and from a frame of STOMP 1.2: its body, properties and headers.
 
-Frames are made to be sent, and cut out of what comes, none of them larger than was agreed.
+Also writes frames, and reads them from the bytes that come, up to a maximum size.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SET_BY_FEW = {"priority": Header.PRIORITY, "expires": Header.EXPIRATION}
 _FROM_AMQP, _ENCODING, _AMQP_TYPE = "JMS_AMQP_HEADER", "JMS_AMQP_ORIGINAL_ENCODING", "JMS_AMQP_ContentType"
 _OBJECT = "application/x-java-serialized-object"
 _NOT_BY_STOMP = {None: "an AMQP value", "3": "a sequence", "7": "a map", "8": "a list"}
-"""By what Artemis says of the encoding that a message came with by AMQP: bodies of which it sends nothing, or rubbish."""
+"""Bodies that Artemis sends empty or garbled, by its header for the encoding of a message that came in by AMQP."""
 PROTOCOLS_OWN = {
     *("destination", "message-id", "subscription", "transaction", "ack", "content-length", "content-type", "receipt"),
     *("redelivered", "timestamp", "persistent", "destination-type", *_JMS_NAMES, *_SET_BY_FEW),
@@ -36,7 +36,7 @@ _PLAIN = StompDialect()
 _COMMANDS = (b"CONNECTED", b"MESSAGE", b"RECEIPT", b"ERROR")
 _LONGEST_HEAD_BYTES = 16 << 20
 ANSWER_BYTES = 100 << 20
-"""How large the body of an answer may be; an ERROR may have all of a message."""
+"""The largest body of an answer; an ERROR may have a whole message."""
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _LENGTH = re.compile(rb"^content-length:\s*([0-9]{1,18})", re.MULTILINE)
@@ -47,7 +47,7 @@ _ESCAPE = re.compile(r"\\.?", re.DOTALL)
 
 
 def decoded(frame: Frame, product: Product) -> Message:
-    """What came by STOMP from such a product; `MessageRefusedError` where the broker has a body that it didn't send."""
+    """The message from a frame of this product; `MessageRefusedError` if the broker has a body that it didn't send."""
     headers, dialect = frame.headers, product.stomp
     if frame.refused is not None:
         id_ = headers.get("message-id")
@@ -72,7 +72,7 @@ def decoded(frame: Frame, product: Product) -> Message:
 
 
 def _check_body(headers: Mapping[str, str]) -> None:
-    """Artemis sends an empty body instead of one that STOMP can't have. To acknowledge that would lose it."""
+    """Refuse an empty body that Artemis sends for one that STOMP can't express. Acknowledging it would lose the body."""
     kind = "an object" if headers.get(_AMQP_TYPE) == _OBJECT else _NOT_BY_STOMP.get(headers.get(_ENCODING))
     if kind is not None:
         raise MessageRefusedError(
@@ -89,7 +89,7 @@ def _jms_headers(headers: Mapping[str, str], dialect: StompDialect) -> dict[str,
         said[Header.PRIORITY] = priority
     if (expires_ms := headers.get("expires", "0")) != "0":
         said[Header.EXPIRATION] = expires_ms
-    # Who says nothing of it has nothing against keeping the message.
+    # Without the header, the message counts as persistent.
     if headers.get("persistent", "true") != "true":
         said[Header.DELIVERY_MODE] = NON_PERSISTENT
     return said
@@ -104,14 +104,13 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[str, str]:
-    """The headers that the message is sent with, beside those of its destination; `MessageUnfitError` where STOMP can't
-    express it."""
+    """The headers of SEND for the message, without those of its destination; `MessageUnfitError` if STOMP can't express it."""
     check_body(message, "STOMP")
     properties = message.properties.items()
-    # A property that bears the name of a header can't be distinguished from it: another protocol's would spoil the frame.
+    # A property with the name of a header can't be told from it: one that came by another protocol would spoil the frame.
     own = PROTOCOLS_OWN | dialect.own_headers
     headers = {name: _text(value) for name, value in properties if value is not None and name not in own}
-    if "" in headers:  # ActiveMQ Classic reads no header behind it
+    if "" in headers:  # ActiveMQ Classic reads no headers behind such a one
         raise MessageUnfitError("a message can't be sent by STOMP: a property without a name", hint="send it by AMQP")
     said = message.headers
     for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()):
@@ -122,14 +121,14 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
     headers["persistent"] = "false" if said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
     if message.is_text and not _is_utf8(message.body):
         raise MessageUnfitError("a message can't be sent by STOMP: its text isn't UTF-8", hint="send it as bytes")
-    # Text can't be sent with a zero byte in it: a frame ends there.
+    # Text with a zero byte can't be sent as text: a frame without a length ends there.
     if not message.is_text or b"\0" in message.body:
         headers["content-length"] = str(len(message.body))
     return headers
 
 
 def _check_text(text: str) -> None:
-    """What the protocol can't express would be changed on the way, and two ids might become one."""
+    """Raise `MessageUnfitError` for text that the protocol would change on the way, so that two ids might become one."""
     if "\0" in text or (not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text)):
         raise MessageUnfitError(
             f"a message can't be sent by STOMP: {text!r:.80} in a property or header", hint="send it by AMQP"
@@ -145,15 +144,15 @@ def _text(value: Property) -> str:
 class Frame(NamedTuple):
     command: str
     headers: Mapping[str, str] = {}
-    """By name, without escapes; of a name that comes twice the first counts."""
+    """The headers by name, without escapes. If a name comes twice, the first counts."""
     body: bytes = b""
     refused: str | None = None
-    """Why a message can't be read: its headers are no STOMP. Then all of it is the body, with headers as far as they can be
-    read."""
+    """Why a message can't be read: its headers aren't valid STOMP. Then the body is the whole frame, and `headers` has those that
+    can be read."""
 
     def encoded(self) -> bytes:
-        """The bytes to send. A broker that got a raw colon would drop it silently, and merge two ids, so it is escaped;
-        but not in the first frame, by which the version is agreed on."""
+        """The bytes to send. Colons are escaped: a broker would silently drop a raw one, and merge two ids. The first frame isn't
+        escaped, because it negotiates the version."""
         if self.command == "STOMP":
             lines = [f"{name}:{value}" for name, value in self.headers.items()]
         else:
@@ -163,10 +162,10 @@ class Frame(NamedTuple):
 
 
 class FrameReader:
-    """Reads whole frames by `more`, which waits for the next bytes and gives none once the connection has ended.
+    """Reads whole frames by `more`, which waits for the next bytes, and returns none once the connection has ended.
 
-    Why a message can't be taken is given to `refuse` as soon as its head is there; its body is read and thrown away, for
-    answers stand behind it. What is no frame is a `BrokerError`.
+    If a message can't be taken, `refuse` gets the reason as soon as its head has come. Its body is read and thrown away, because
+    answers may follow it. Raises `BrokerError` for bytes that are no frame.
     """
 
     def __init__(
@@ -209,7 +208,7 @@ class FrameReader:
         return None
 
     def _head(self) -> bytes:
-        """What comes before the body, the empty line included."""
+        """The bytes before the body, including the empty line."""
         buffer, searched = self._buffer, 0
         while True:
             if (between := _LINE_ENDS.match(buffer)) is not None:
@@ -225,7 +224,7 @@ class FrameReader:
             self._read_more()
 
     def _first_zero(self, head: bytes, most_bytes: int) -> int:
-        """Where a body without a length ends; what follows one that is too large is never reached."""
+        """The end of a body without a length. Bytes behind a body that is too large are never reached."""
         searched = len(head)
         while (index := self._buffer.find(0, searched)) < 0:
             searched = len(self._buffer)
@@ -236,7 +235,7 @@ class FrameReader:
         return index
 
     def _cut(self, start: int, end: int) -> bytes:
-        """The body that is there from start to end, once all of the frame is."""
+        """The body from `start` to `end`, once the whole frame has come."""
         while len(self._buffer) <= end:
             self._read_more()
         if self._buffer[end] != 0:
@@ -261,8 +260,8 @@ class FrameReader:
 
 
 def _read_head(head: bytes, *, is_strict: bool) -> tuple[str, dict[str, str]]:
-    """The command and the headers. `ValueError` where those of a message aren't as the protocol has them: read anyhow, two
-    ids might become one. What else a broker says is for people, and is shown whatever it is."""
+    """The command and the headers. `ValueError` if headers of a message aren't valid: otherwise two ids might become one. Other
+    frames are for people, and are shown as they are."""
     try:
         command, *lines = head.decode("utf-8", "strict" if is_strict else "replace").split("\n")
     except UnicodeDecodeError:

@@ -25,19 +25,19 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 _E = TypeVar("_E", bound=BrokerError)
 _VERSION = "1.2"
 _HEARTBEAT_MS = 10_000
-"""How often each side is to be heard, unless the broker wants to say or hear something less often."""
+"""The interval of heartbeats on each side, unless the broker wants a longer one."""
 _GRACE = 1.5
-"""After so many intervals between heartbeats without a byte the broker counts as lost."""
+"""After so many intervals without a byte the broker counts as lost."""
 _LONGEST_ERROR = 200
-"""How many characters of an error are shown; Artemis may put all properties of a message into one."""
+"""How many characters of an error are shown; Artemis may put all properties of a message into an error."""
 
 _UNKNOWN = Product(name="unknown")
 _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
 
 class StompSession:
-    """One connection. A thread reads what comes into two queues, messages apart from answers; another sends heartbeats.
-    Whoever asks for something writes by itself."""
+    """One connection. One thread reads frames into two queues, for messages and for answers; another sends heartbeats. Requests
+    are written by the caller's thread."""
 
     def __init__(
         self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = ANSWER_BYTES
@@ -45,27 +45,27 @@ class StompSession:
         first = _first_frame(address, client_id)
         self.address = address
         self.messages: queue.Queue[Frame | MessageRefusedError | None] = queue.Queue()
-        """None wakes whoever waits; an error stands where the message stood that it is about."""
+        """Messages in order; an error stands in place of its message; None wakes a thread that waits."""
         self.product = _UNKNOWN
-        """Which the broker says that it is."""
+        """The broker's product, by its own words."""
         self.is_ready = False
-        """Whether login and destination are accepted, so that an error is about something else."""
+        """Whether login and destination are accepted, so that later errors have other causes."""
         self._answers: queue.Queue[str | None] = queue.Queue()
         self._receipts = map(str, count(1))
         self._given: set[str | None] = set()
-        """Receipts that came before one of an earlier frame."""
+        """Receipts that came before the receipt of an earlier frame."""
         self.confirmed = 0
-        """How many frames have a receipt, from the first on."""
+        """How many frames, from the first on, have a receipt."""
         self._broken: BrokerError | None = None
         self.was_cut = False
-        """Whether the broker ended the connection, or who stands between, before either side had said why."""
+        """Whether the broker, or something between, ended the connection before either side gave a reason."""
         self._closing = threading.Event()
         self._patience_secs = sockets.ANSWER_SECS
-        """How long the broker may neither answer nor take what is sent."""
+        """How long the broker may neither answer nor accept bytes."""
         self._silence_secs: float | None = None
-        """How long it may say nothing at all; None before that is agreed on, and where it promises no heartbeats."""
+        """How long the broker may send no byte; None before this is negotiated, and if it promises no heartbeats."""
         self._came_at = time.monotonic()
-        """When it last sent more than a heartbeat."""
+        """When the broker last sent more than a heartbeat."""
         self._sending = Mutex()
         self._touching = Mutex()  # TLS isn't safe for two threads
         self._frames = FrameReader(self._more, self._refuse, max_body_bytes=max_body_bytes)
@@ -75,24 +75,25 @@ class StompSession:
         try:
             self._write(first.encoded())
             self._wait_for({"CONNECTED"})
-        except BaseException:  # after an interrupt, too, nobody would close it
+        except BaseException:  # after an interrupt too: otherwise it would stay open
             self.close()
             raise
 
     def check(self) -> None:
-        """Raise what the connection has broken by, if it has."""
+        """Raise the error by which the connection has ended, if it has."""
         if self._broken is not None:
-            raise copy(self._broken)  # whoever asks again has a traceback of its own
+            raise copy(self._broken)  # so that each caller has a traceback of its own
 
     def ask(self, *frames: Frame) -> None:
         """Send these frames, and wait until the broker has given a receipt for each of them.
 
-        They are waited for as long as anything comes, such as a large message before them; but not while closing.
+        Waits as long as bytes come, such as those of a large message before the receipts; but not while closing.
         """
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. What it returns waits for the receipts. It needn't be called; but not after that of later frames."""
+        """Send these frames. The function that it returns waits for the receipts. It needn't be called, but if so, before that of
+        later frames."""
         receipts = set()
         for frame in frames:
             self.check()
@@ -170,7 +171,7 @@ class StompSession:
         if _says(dialect.faults, said):
             return MessageRefusedError(why, hint="don't send this message")
         if dialect.refusals is None:
-            # Nobody has written down what it means by its words. To try for ever would hide a refusal.
+            # The product's errors aren't documented. Trying for ever would hide a refusal.
             return BrokerRefusedError(
                 why, hint="see the broker's log: the meaning of this product's errors isn't known here"
             )
@@ -195,11 +196,11 @@ class StompSession:
 
     def _write(self, data: bytes) -> None:
         try:
-            with self._sending:  # for as long as the broker takes any of what another thread sends
+            with self._sending:  # waits as long as the broker accepts another thread's bytes
                 self._write_all(memoryview(data))
         except (OSError, ValueError) as error:
             self._break(sockets.failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
-        except BaseException:  # an interrupt: the next frame would be taken for the rest of this one
+        except BaseException:  # after an interrupt, the next frame would be taken for the rest of this one
             self._break(self._lost("the sending of a frame was interrupted"))
             raise
         self.check()
@@ -221,7 +222,7 @@ class StompSession:
         return bytes(data)
 
     def _tried(self, do: Callable[[Any], Any], what: Any) -> Any:
-        """What `do` returns, or None if it would have to wait."""
+        """The result of `do`, or None if it would have to wait."""
         with self._touching:
             try:
                 return do(what)
@@ -229,13 +230,13 @@ class StompSession:
                 return None
 
     def _waits(self, event: int, secs: float | None) -> bool:
-        """Wait until the socket is ready for that; whether it was in time."""
+        """Wait until the socket is ready for `event`. Returns whether it was in time."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._socket, event)
             return bool(selector.select(secs))
 
     def named(self, error: _E) -> _E:
-        """The error with the address before its message."""
+        """The error, with the address before its message."""
         return type(error)(f"{self.address}: {error.message}", hint=error.hint)
 
     def _refuse(self, error: MessageRefusedError) -> None:
@@ -245,7 +246,7 @@ class StompSession:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
 
     def _break(self, why: BrokerError, *, is_cut: bool = False) -> None:
-        """The connection is of no more use: wake all who wait for an answer, for a message, or at the socket."""
+        """End the connection with an error. Wakes all threads that wait for an answer, for a message, or at the socket."""
         if self._broken is None:
             self._broken, self.was_cut = why, is_cut
         self.messages.put(None)
@@ -255,7 +256,7 @@ class StompSession:
 
 
 def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
-    # `host` only where a virtual host is named: RabbitMQ would take the broker's own name for one.
+    # `host` only if a virtual host is named: RabbitMQ would take the broker's own name for a virtual host.
     headers = {"accept-version": _VERSION, "heart-beat": f"{_HEARTBEAT_MS},{_HEARTBEAT_MS}"}
     named = {"host": address.vhost, "login": address.user, "passcode": address.password, "client-id": client_id}
     headers |= {name: value for name, value in named.items() if value is not None}
@@ -268,7 +269,7 @@ def _first_frame(address: BrokerAddress, client_id: str | None) -> Frame:
 
 
 def _said(frame: Frame) -> str:
-    """An ERROR's message, with its body where that isn't the same and more: RabbitMQ's message alone is hardly a word."""
+    """An ERROR's message, with its body if that says more: RabbitMQ's message alone is hardly a word."""
     said = frame.headers.get("message", "")
     more = " ".join(frame.body.decode("utf-8", "replace").split())
     if said and (more in said or said in more):

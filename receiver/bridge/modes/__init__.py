@@ -1,11 +1,11 @@
-"""What the modes differ in: what is done with a batch before it is acknowledged, and what after.
+"""The flows of the modes: what a bridge does with a batch before it is acknowledged, and after.
 
-A `Flow` is one way to do that. Here is what all of them share.
+This module has `Flow`, the base class, and the figures that flows share.
 
 | file | what is in it |
 |---|---|
-| `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox; so do duplicates, if they are kept |
-| `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates; by several consumers at once, too |
+| `inbox_flow.py` | AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox, and duplicates too if they are kept |
+| `controlled_flow.py` | APP_CONTROLLED: the target is served in the transaction that detects duplicates, also by several consumers at once |
 | `direct_flow.py` | BEST_EFFORT: messages wait in memory |
 """
 
@@ -28,20 +28,20 @@ _LOGGER = logging.getLogger("receiver.bridge")
 
 @dataclass(slots=True)
 class Figures:
-    """What a bridge counts beside what its receiver does. Written by the bridge's thread alone, and read by any."""
+    """The figures of a bridge besides those of its receiver. Only the bridge's thread writes them; any thread reads them."""
 
     delivered: int = counter("Messages handed on to the target.")
     failed: int = counter("Tries of single messages that failed.")
     parked: int = counter("Messages given up and parked; in BEST_EFFORT, dropped.")
     waiting: int = 0
-    """Messages in the inbox, when it was last looked at."""
+    """Messages in the inbox, as last counted."""
     connection_errors: int = counter("Connections to brokers or the store that broke or could not be made.")
     has_ended: bool = False
     """Whether the bridge is closed."""
     of_duplicates: Figures | None = None
-    """Of the target for duplicates; None where the bridge has none."""
+    """The figures of the target for duplicates; None without one."""
     nodes: Mapping[str, Nodes] = field(default_factory=dict)
-    """The brokers that it connects to, by what they are to it: `source`, `target` or `duplicates`."""
+    """The brokers to which it connects, by role: `source`, `target` or `duplicates`."""
     _rate: Rate = field(default_factory=Rate)
 
     @property
@@ -49,7 +49,7 @@ class Figures:
         return bool(self.waiting or (self.of_duplicates is not None and self.of_duplicates.waiting))
 
     def line(self, status: Status) -> str:
-        """Apama's status line, sender and receiver in one: `s=1` is the target."""
+        """Apama's status line for sender and receiver: `s=1` is the target."""
         delivered = self.delivered
         rate = self._rate.of(delivered)
         head, _, rest = status.line().partition(": ")
@@ -60,7 +60,7 @@ class Figures:
 
 
 class Flow(ABC):
-    """One way to handle batches. Whatever raises `BrokerError`, `StoreError` or `OutputError` may be called again."""
+    """One way to handle batches. A method that has raised `BrokerError`, `StoreError` or `OutputError` may be called again."""
 
     def __init__(self, receiver: Receiver, target: Target, figures: Figures) -> None:
         self.receiver = receiver
@@ -68,21 +68,21 @@ class Flow(ABC):
         self.figures = figures
 
     def prepare(self) -> None:
-        """Called before the first batch, so that what can't work fails then."""
+        """Called before the first batch, so that problems show at the start."""
 
     def attach(self, source: Source) -> None:
-        """Called with each new source, before anything is taken from it."""
+        """Called with each new source, before its first message is taken."""
 
     @abstractmethod
     def before_acknowledging(self, taken: Taken) -> None:
-        """Do what must be done before the broker may forget the batch."""
+        """Do all that must be done before the broker may forget the batch."""
 
     @abstractmethod
     def deliver_waiting(self) -> bool:
-        """Hand on some of what waits and is due; whether there may be more. Called while the figures say that something waits."""
+        """Hand on some waiting messages that are due. Returns whether there may be more. Called while `figures.any_waits`."""
 
     def tend(self) -> None:
-        """See what waits, and tidy up; called now and then."""
+        """Count waiting messages, and tidy up. Called now and then."""
 
     @abstractmethod
     def close(self) -> None:
@@ -92,8 +92,8 @@ class Flow(ABC):
 def log_failure(
     target: str, message: Received, max_tries: int, why: str, *, is_final: bool, then: str = "parked"
 ) -> bool:
-    """Log a try that failed, which `message.tries` counts; whether it was the last, after which the message is `then`. After
-    one that is `is_final` no other would go better."""
+    """Log a failed try, which `message.tries` counts already. Returns whether it was the last: the message is then parked, or
+    what `then` says. `is_final`: no further try would succeed."""
     is_last = is_final or message.tries >= max_tries
     how = "can't go there" if is_final else f"failed {message.tries} of {max_tries} times"
     what = then if is_last else "tried again"

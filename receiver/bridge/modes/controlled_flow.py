@@ -1,4 +1,4 @@
-"""APP_CONTROLLED: handed on inside the transaction of the receipts, and acknowledged once that is committed."""
+"""APP_CONTROLLED: messages are handed on inside the transaction of the receipts, and acknowledged after its commit."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from receiver.store.tables import ARRIVAL_SEQUENCES
 
 
 class ControlledFlow(KeepingFlow):
-    """No message goes through the inbox: until its effects and its id are committed together, it is the broker's. Only
-    messages that were parked and are to be tried again wait there.
+    """No message goes through the inbox: it stays with the broker until its effects and its id are committed together. Only
+    parked messages that are to be tried again wait in the inbox.
 
-    A message that fails takes its whole batch back, to be tried again; after the last try it is parked.
+    A message that fails rolls its whole batch back, which is tried again. After the last try the message is parked.
     """
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
@@ -35,20 +35,20 @@ class ControlledFlow(KeepingFlow):
         """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
         tried again."""
         self._given_up: dict[int, str] = {}
-        """Why a message of that batch failed that has had all its tries, by index."""
+        """By index, why messages of that batch have failed for good."""
         self._arrived: set[int] = set()
-        """Messages of that batch that a broker has taken, by index: they aren't sent again."""
+        """Indexes of messages of that batch that a broker has taken: they aren't sent again."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
-        self._forget_tries()  # the batch under way may have gone to another bridge: these were the tries of its messages
+        self._forget_tries()  # the batch that they are of may have gone to another bridge
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
             try:
                 with self.receiver.batch() as batch:
                     admitted, parked = self.hand_on_in(batch, taken)
-            except _NotReadyError:  # the batch is rolled back, and with it what the target noted in the store
+            except _NotReadyError:  # the batch is rolled back, and with it the target's notes in the store
                 pass
             else:
                 break
@@ -61,7 +61,7 @@ class ControlledFlow(KeepingFlow):
         self.note_committed(taken, admitted)
 
     def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
-        """Hand on what is new, in the transaction of the batch; how many messages were parked instead."""
+        """Hand on new messages in the transaction of the batch. Returns what was admitted, and how many messages were parked."""
         admitted = self.admit(batch, taken)
         with self._dispatcher.inbox.lease(batch.connection) as lease:
             if not self.target.ready(lease):
@@ -69,7 +69,7 @@ class ControlledFlow(KeepingFlow):
             return admitted, self.deliver(lease, admitted)
 
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
-        """Deliver all messages that can be; how many were parked instead."""
+        """Deliver all messages that can be delivered. Returns how many were parked instead."""
         first = admitted.first_sequence
         left = {number: message for number, message in admitted.messages.items() if number - first not in self._arrived}
         parked = self._park_given_up(lease, first, left)
@@ -81,7 +81,7 @@ class ControlledFlow(KeepingFlow):
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
-            # All of them count, before the first takes the batch back.
+            # Count all failures before the first rolls the batch back.
             gives_up = [
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
                 for at, why in outcome.failed.items()
@@ -94,7 +94,7 @@ class ControlledFlow(KeepingFlow):
         return parked
 
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
-        """Count a try; whether it was the last."""
+        """Count a failed try. Returns whether it was the last."""
         self._tries[index] += 1
         tried = message._replace(tries=self._tries[index])
         is_last = log_failure(self.target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
@@ -103,7 +103,7 @@ class ControlledFlow(KeepingFlow):
         return is_last
 
     def _park_given_up(self, lease: Lease, first: int, left: dict[int, Received]) -> int:
-        """Park the messages that aren't tried again, though the batch may be; how many there are."""
+        """Park the messages that aren't tried again, though the batch may be. Returns their number."""
         given_up = {index: why for index, why in self._given_up.items() if first + index in left}
         for index, why in given_up.items():
             message = left.pop(first + index)
@@ -117,28 +117,28 @@ class ControlledFlow(KeepingFlow):
 
 
 class _MessageFailedError(OutputError):
-    """The batch is rolled back because of a message of its own."""
+    """A message failed, so its batch is rolled back."""
 
 
 class _NotReadyError(Exception):
-    """What the target noted in the store must be committed before it takes messages."""
+    """The target's notes in the store must be committed before it takes messages."""
 
 
 class ConsumerFlow(ControlledFlow):
     """One of several consumers, which share a receiver and the target's inbox, but no lease. Each has a transaction for a
     batch of its own, in which it claims ids and serves the target.
 
-    The inbox has only what was parked and is to be tried again, or was left there by a bridge without consumers. One of
-    them serves it.
+    The inbox has only parked messages that are to be tried again, and messages of a bridge without consumers. One of the
+    consumers serves it.
     """
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, address: str, serves_inbox: bool) -> None:
-        """`address` is the store's."""
+        """`address`: that of the store."""
         super().__init__(receiver, dispatcher)
         self._address = address
         self._serves_inbox = serves_inbox
         self._alone: dict[int, _Alone] = {}
-        """What is left of a batch that failed as a whole."""
+        """The rest of a batch that failed as a whole, by index."""
 
     def prepare(self) -> None:
         if self._serves_inbox:
@@ -154,7 +154,8 @@ class ConsumerFlow(ControlledFlow):
         self._alone.clear()
 
     def before_acknowledging(self, taken: Taken) -> None:
-        """Where a message of a batch fails, each gets a transaction of its own: none of them waits for another's next try."""
+        """As `Flow.before_acknowledging`. If a message fails, each of its batch gets a transaction of its own, so that none waits
+        for another's next try."""
         if not self._alone:
             try:
                 super().before_acknowledging(taken)
@@ -210,7 +211,7 @@ class ConsumerFlow(ControlledFlow):
 
 
 class _Alone(NamedTuple):
-    """A message of a batch that failed, as a batch of its own."""
+    """A single message of a failed batch, as a batch of its own."""
 
     taken: Taken
     tries: Counter[int]
@@ -218,7 +219,7 @@ class _Alone(NamedTuple):
 
 
 class _Turn(Lease):
-    """What stands for a lease where nobody has the target to itself. A message's number is its index in its batch."""
+    """Acts as a lease where nobody locks the target. A message's number is its index in its batch."""
 
     def __init__(self, inbox: Inbox, connection: Connection, arrivals: Sequence[int]) -> None:
         self.connection = connection

@@ -18,7 +18,7 @@ class DirectFlow(Flow):
     """Acknowledged messages wait for the target in memory, and are lost with the process."""
 
     def __init__(self, receiver: Receiver, target: Target, figures: Figures, settings: BridgeSettings) -> None:
-        """The receiver is one of `memory://` that only observes: for the figures, and the log that it records."""
+        """`receiver`: one of `memory://` that only observes, for figures and the log that it records."""
         super().__init__(receiver, target, figures)
         self._max_tries = settings.max_tries
         self._waiting: list[Received] = []
@@ -28,13 +28,13 @@ class DirectFlow(Flow):
             for receipt in taken.receipts:
                 try:
                     batch.decide(*receipt)
-                except IdFormatError:  # it counts as one without id
+                except IdFormatError:  # it counts as a message without id
                     batch.decide(None, *receipt[1:])
         self._waiting += taken.messages
         self.figures.waiting = len(self._waiting)
 
     def deliver_waiting(self) -> bool:
-        """All of it, for what isn't handed on by the end is lost."""
+        """Hand on all messages, because those left at the end are lost."""
         why = ""
         while self._waiting and not why:
             messages = self._waiting

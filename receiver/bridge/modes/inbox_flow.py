@@ -1,6 +1,6 @@
 """AT_LEAST_ONCE and EXACTLY_ONCE: messages wait in the inbox until the target has them.
 
-A lease of the target is a transaction: who has it hands on what waits, whoever put it there.
+A lease of the target is a transaction. The bridge that has it hands on all waiting messages, whichever bridge kept them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
 
 DUPLICATE_OF = "receiverDuplicateOf"
-"""The property of a kept duplicate that says when the id first came, as far as it has been remembered without a break:
-ISO 8601, in UTC."""
+"""The property of a kept duplicate that says when the id first came since it has been remembered without a break: ISO 8601,
+in UTC."""
 BODY_DIFFERS = "receiverBodyDiffers"
-"""The property that says whether the body is known to be another than each that came with the id before."""
+"""The property that says whether the body is known to differ from all bodies that came with the id before."""
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _AT_ONCE = 1_000
@@ -40,12 +40,12 @@ _BACKOFF = Backoff(0.5, 30.0)
 _LONGEST_PAUSE_SECS = 0.2
 _GIVE_BACK_BYTES = 64 << 20
 _COUNT_SECS = 30.0
-"""How often the waiting messages are counted, which reads all of them, while the figures say that there are any."""
+"""How often waiting messages are counted, which reads all of them, while the figures have any."""
 
 
 class Dispatcher:
-    """Hands on what waits for one target, in the order of receipt, also what another bridge put there and didn't live to
-    deliver. Where a message fails its source waits, and others go on; after the last try it is parked.
+    """Hands on the messages that wait for one target, in order of receipt, including those of bridges that died. If a message
+    fails, later ones of its source wait, and other sources go on. After the last try it is parked.
     """
 
     def __init__(
@@ -57,31 +57,31 @@ class Dispatcher:
         *,
         failures: Figures | None = None,
     ) -> None:
-        """`failures` counts what failed and what was parked, if `figures` doesn't."""
+        """`failures`: counts failed tries and parked messages, if `figures` doesn't."""
         self.inbox = inbox
         self.target = target
         self.figures = figures
         self.max_tries = settings.max_tries
         self._failures = failures or figures
         self._due_secs: dict[str | None, float] = {}
-        """When a source whose message failed is tried again."""
+        """By source whose message failed, when to try again."""
         self._confirmed_bytes = 0
         self._delivered_before = 0
-        """How many messages were delivered when `tend` was last called."""
+        """The number of messages delivered when `tend` was last called."""
         self._count_due_secs = 0.0
         self.at_hand: dict[int, Received] = {}
-        """Messages that needn't be read back, by sequence number: of the latest batch, until it is handed on."""
+        """The messages of the latest batch, by sequence number, until they are handed on: they needn't be read back."""
         self.at_hand_of: Hashable = None
-        """The run of the store's server that has committed them. Another may have given their numbers to others."""
+        """The run of the store's server that has committed them. In another run, other messages may have their numbers."""
 
     def begin(self) -> None:
-        """Begin to deliver what others have left."""
+        """Begin to deliver messages that other bridges have left."""
         self.tend()
         with suppress(StoreBusyError):  # another bridge is delivering
             self.deliver_waiting()
 
     def deliver_waiting(self) -> bool:
-        """Hand on what is due, by one lease; whether there may be more."""
+        """Hand on messages that are due, in one lease. Returns whether there may be more."""
         began, has_more = time.monotonic(), False
         try:
             has_more = self._hand_on_due()
@@ -89,17 +89,17 @@ class Dispatcher:
             if not has_more:
                 self.at_hand = {}
         if has_more:
-            # Who waits for a file of SQLite looks ten times a second whether it is free.
+            # Others that wait for a file of SQLite check ten times a second whether it is free.
             time.sleep(min(_LONGEST_PAUSE_SECS, (time.monotonic() - began) / 5))
             return True
-        if not self._due_secs:  # nothing is left, also of what other bridges put there
+        if not self._due_secs:  # no message is left, not even of other bridges
             self.figures.waiting = 0
         if self._confirmed_bytes > _GIVE_BACK_BYTES:
             self._give_back_space()
         return False
 
     def tend(self) -> None:
-        """Count what waits, also what others have left, and give space back once nothing is delivered."""
+        """Count waiting messages, including those of other bridges. Gives space back once nothing is delivered any more."""
         figures, now = self.figures, time.monotonic()
         if not self.inbox.has_waiting():
             figures.waiting = 0
@@ -111,7 +111,7 @@ class Dispatcher:
             self._give_back_space()
 
     def make_ready(self) -> None:
-        """Bring the target to the state that the store has of it, before there is anything to hand on."""
+        """Bring the target to the state that the store has of it, before the first message is handed on."""
         with self._leased() as lease:
             self.target.ready(lease)
 
@@ -124,7 +124,7 @@ class Dispatcher:
             self.target.release()
 
     def _hand_on_due(self) -> bool:
-        """Hand on what is due, by one lease; whether another may have more to do."""
+        """Hand on messages that are due, in one lease. Returns whether another lease may have more to do."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
         with self._leased() as lease:
@@ -143,7 +143,7 @@ class Dispatcher:
                 failed = messages[index]._replace(tries=tries[numbers[index]])
                 parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
             has_more = lease.has_more or len(delivered) < len(numbers)
-        # Committed now.
+        # The lease is committed now.
         figures = self.figures
         figures.delivered += len(delivered)
         figures.waiting = max(0, figures.waiting - len(delivered) - parked)
@@ -163,7 +163,7 @@ class Dispatcher:
         return [messages[number] for number in numbers]
 
     def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
-        """Deal with a message that was tried once more; whether that was the last try, so that it is parked."""
+        """Handle a message that failed once more. Returns whether that was the last try, so that it is parked."""
         if log_failure(self.target.name, message, self.max_tries, why, is_final=is_final):
             lease.park(message, why)
             return True
@@ -171,38 +171,38 @@ class Dispatcher:
         return False
 
     def _give_back_space(self) -> None:
-        if not self.inbox.give_back_space():  # else the rest is for the next time
+        if not self.inbox.give_back_space():  # otherwise the next call does the rest
             self._confirmed_bytes = 0
 
 
 class Admitted(NamedTuple):
-    """What of a batch is to be handed on."""
+    """The messages of a batch to hand on, and the others."""
 
     first_sequence: int
     """The sequence number of the first message of the batch; each further one has the next."""
     messages: dict[int, Received]
-    """By sequence number."""
+    """The messages to hand on, by sequence number."""
     dropped: int
-    """How many are duplicates."""
+    """The number of duplicates."""
     refused: Mapping[int, str]
-    """By index, why messages that can't be judged, or have come back, are parked."""
+    """By index, why messages are parked: they can't be judged, or have come back in a ring of bridges."""
 
 
 class KeepingFlow(Flow):
-    """What flows have in common whose messages or ids are kept in the store."""
+    """Base class of flows that keep messages or ids in the store."""
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
-        """`duplicates` hands duplicates on to a target of their own; None: they are dropped."""
+        """`duplicates`: hands duplicates on to a target of their own; None: they are dropped."""
         super().__init__(receiver, dispatcher.target, dispatcher.figures)
         self._dispatcher = dispatcher
         self._duplicates = duplicates
         self._dispatchers = [dispatcher] if duplicates is None else [dispatcher, duplicates]
         self._positions: Positions | None = None
-        """Of the source, where it has any."""
+        """The positions of the source, if it has any."""
         self._noted: dict[Nodes, Node] = {}
 
     def prepare(self) -> None:
-        """Begin to deliver what others have left; what waits for another target is only reported."""
+        """Begin to deliver messages that other bridges have left. Only logs messages that wait for other targets."""
         if self._duplicates is not None:
             self._duplicates.target.connect()
         ours = {each.target.name for each in self._dispatchers}
@@ -221,15 +221,15 @@ class KeepingFlow(Flow):
         self._note_nodes()
 
     def _note_nodes(self) -> None:
-        """Keep which nodes of clusters the bridge is at, where that has changed."""
+        """Store the cluster nodes to which the bridge is connected, if they have changed."""
         for nodes in self.figures.nodes.values():
             if nodes.address.others and nodes.at is not None and self._noted.get(nodes) != nodes.at:
                 self._dispatcher.inbox.note_node(nodes.address.target_name, str(nodes.at))
                 self._noted[nodes] = nodes.at
 
     def admit(self, batch: Batch, taken: Taken) -> Admitted:
-        """In the transaction of the batch: move the source's positions, decide on each message, park those that can't be
-        judged or have come back, and keep duplicates that are to be kept."""
+        """In the transaction of the batch, move the source's positions and decide on each message. Parks messages that can't be
+        judged or have come back, and keeps duplicates that have a target."""
         inbox, decide, first = self._dispatcher.inbox, batch.decide, batch.transaction.first_sequence
         if self._positions is not None:
             self._positions.advance(batch.connection, taken.advances)
@@ -238,7 +238,7 @@ class KeepingFlow(Flow):
         for index, (message, receipt) in enumerate(zip(taken.messages, taken.receipts, strict=True)):
             try:
                 decision = decide(None if index in refused else receipt[0], *receipt[1:])
-            except IdFormatError as error:  # it counts as one without id
+            except IdFormatError as error:  # it counts as a message without id
                 refused[index] = str(error)
                 decision = decide(None, *receipt[1:])
             if index in refused:
@@ -252,7 +252,8 @@ class KeepingFlow(Flow):
         return Admitted(first, messages, len(dropped), refused)
 
     def note_committed(self, taken: Taken, admitted: Admitted) -> None:
-        """Count what is parked and what waits as a duplicate, and log what is parked; of a ring a warning has been given."""
+        """Count parked messages and kept duplicates, and log the parked ones, except those of a ring, of which a warning was
+        given."""
         for index, why in admitted.refused.items():
             if index not in taken.returned:
                 _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)
@@ -276,7 +277,7 @@ class KeepingFlow(Flow):
 
 
 def _as_duplicates(batch: Batch, dropped: Mapping[int, Received]) -> list[Received]:
-    """The batch's duplicates, by sequence number, as they are handed on."""
+    """The batch's duplicates in the form in which they are handed on; `dropped` has them by sequence number."""
     events = [event for event in batch.duplicates if not event.delivered]
     messages = []
     for (number, each), event in zip(dropped.items(), events, strict=True):
@@ -287,7 +288,7 @@ def _as_duplicates(batch: Batch, dropped: Mapping[int, Received]) -> list[Receiv
 
 
 class InboxFlow(KeepingFlow):
-    """The ids and the messages to deliver are committed together; then their batch may be acknowledged."""
+    """Commits ids and messages together; then their batch may be acknowledged."""
 
     def __init__(
         self,
@@ -299,7 +300,7 @@ class InboxFlow(KeepingFlow):
     ) -> None:
         super().__init__(receiver, dispatcher, duplicates)
         self._numbers = numbers
-        """Gives ids to messages without one, where the target needs them."""
+        """Gives ids to messages without one, if the target needs ids."""
 
     def before_acknowledging(self, taken: Taken) -> None:
         dispatcher = self._dispatcher
@@ -308,7 +309,7 @@ class InboxFlow(KeepingFlow):
             messages = self._with_ids(batch, admitted.messages)
             kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
             rows = batch.transaction.log.rows
-            if kept:  # not by `batch.connection`: the driver does it, and SQLAlchemy needn't begin a transaction
+            if kept:  # not by `batch.connection`: with the driver alone, SQLAlchemy needn't begin a transaction
                 dispatcher.inbox.add(rows.connection, list(kept.values()))
         self.note_committed(taken, admitted)
         self.figures.waiting += len(kept)
@@ -320,7 +321,7 @@ class InboxFlow(KeepingFlow):
             self._numbers.close()
 
     def _with_ids(self, batch: Batch, messages: dict[int, Received]) -> dict[int, Received]:
-        """The messages; where all are to have an id, those without one have a new one."""
+        """The messages. If the target needs ids, those without one get a new id."""
         without = [number for number, message in messages.items() if message.unique_message_id is None]
         if self._numbers is None or not without:
             return messages

@@ -1,10 +1,10 @@
-"""What a bridge asks of whatever it hands messages to.
+"""`Target`, the interface of everything to which a bridge hands messages, and the targets.
 
 | file | what is in it |
 |---|---|
 | `file_target.py` | lines of JSON in a file or on standard output |
 | `broker_target.py` | another broker, message by message or in turns |
-| `python_target.py` | a function of the application's |
+| `python_target.py` | a function of the application |
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from receiver.store.inbox import Lease
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of messages, by their index among those that were to be delivered.
+    """The outcome of a delivery, by the messages' indexes among those to be delivered.
 
-    A message in neither of the first two fields wasn't tried, or nobody knows whether it arrived: an earlier one of its source
-    failed, those before took too long, or there is an `error`.
+    A message in neither of the first two fields wasn't tried, or it isn't known whether it arrived: an earlier one of its source
+    failed, earlier ones took too long, or there is an `error`.
     """
 
     delivered: list[int] = field(default_factory=list)
     """Messages that the target has."""
     failed: dict[int, str] = field(default_factory=dict)
-    """Messages that failed by themselves, each with the reason."""
+    """Messages that failed by themselves, with the reasons."""
     final: set[int] = field(default_factory=set)
-    """The failed ones that would fail however often they were tried."""
+    """Failed messages that would fail however often they were tried."""
     error: BrokerError | None = None
-    """Why the target took no more than the delivered ones; to be raised once they are confirmed."""
+    """Why the target took no more than the delivered messages; raised once they are confirmed."""
     is_lasting: bool = False
-    """Whether what is delivered stays so if the lease is rolled back."""
+    """Whether delivered messages stay delivered if the lease is rolled back."""
 
     @classmethod
     def all_of(cls, messages: Sequence[Received]) -> Self:
-        """All of these are delivered."""
+        """The outcome if all of these are delivered."""
         return cls(delivered=list(range(len(messages))))
 
     def fail(self, index: int, why: str | MessageRefusedError) -> None:
@@ -58,8 +58,8 @@ def one_by_one(
     outcome: Outcome | None = None,
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver each message by itself, behind the first ones that the `outcome` has as delivered, and complete that. `failure`
-    delivers one, and returns why it failed, or None. After `long_secs` no more are tried."""
+    """Deliver messages one by one, behind the first ones that are delivered in `outcome`, and complete the outcome. `failure`
+    delivers a message, and returns why it failed, or None. After `long_secs` no more are tried."""
     outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
     first = len(delivered)
@@ -83,8 +83,8 @@ def one_by_one(
 class Target(Protocol):
     """Takes messages in order. The order is kept per source: if a message fails, later ones of its source wait.
 
-    A `lease` is a transaction in which no other process has the target. It forgets the delivered messages in the inbox,
-    or records the receipts. It is None in BEST_EFFORT, where nothing is kept.
+    A `lease` is a transaction that locks the target against other processes. It deletes delivered messages from the inbox, or
+    records the receipts. It is None in BEST_EFFORT, where nothing is kept.
 
     It may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be reached.
 
@@ -92,20 +92,20 @@ class Target(Protocol):
     """
 
     name: str
-    """The name by which a store knows it: always the same for the same target."""
+    """The target's name in stores: always the same for the same target."""
 
     def connect(self) -> object:
-        """Called once, at the start. It raises here if the target can't be reached or isn't allowed."""
+        """Called once, at the start. Raises if the target can't be reached or isn't allowed."""
         return None
 
     def ready(self, lease: Lease) -> bool:
         """Lock the target against other processes, and bring it to the state that the store has of it.
 
         Returns:
-            False if what has changed in the store must be committed first.
+            False if changes in the store must be committed first.
 
         Raises:
-            OutputError: Another process has the target, or it can't be brought to that state.
+            OutputError: Another process has locked the target, or it can't be brought to that state.
         """
         del lease
         return True

@@ -1,8 +1,8 @@
 """Messages sent on to another broker.
 
-One by one, it is exactly once where the broker drops a message whose `_AMQ_DUPL_ID` it has had before, as Artemis does
-(https://activemq.apache.org/components/artemis/documentation/latest/duplicate-detection.html): what was sent before a crash
-without being confirmed is sent again with the same id. In turns, each a transaction of Kafka, it is exactly once.
+Sent one by one, messages arrive exactly once if the broker drops a message whose `_AMQ_DUPL_ID` it has had before, as Artemis
+does (https://activemq.apache.org/components/artemis/documentation/latest/duplicate-detection.html): messages that were sent but
+not confirmed before a crash are sent again with the same id. Sent in turns, each a transaction of Kafka, they arrive exactly once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from receiver.store.sql_rows import runs_of
 
 _S = TypeVar("_S", bound=Sink | TurnSink)
 ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
-"""The property with the `_AMQ_DUPL_ID` that a message's sender gave it, for the broker it came from. The first bridge on
+"""The property with the `_AMQ_DUPL_ID` that a message's sender gave it, for the broker that it came from. The first bridge on
 its way sets it."""
 _LOGGER = logging.getLogger("receiver.bridge")
 _LONGEST_NOTE = 4_000
-"""How many characters a `TurnSink` takes."""
+"""The most characters of a note for a `TurnSink`."""
 _FIRST_NOTE = "nothing"
-"""The note before the first turn. So a broker that has no note has forgotten it, if the store has one."""
+"""The note before the first turn. So if the store has a note and the broker has none, the broker has forgotten it."""
 _ANY = 1 << 30
 _LONGEST_RUN = 1_000
-"""More than a lease has are in no turn."""
+"""No turn has a longer run of sequence numbers: a lease doesn't have more messages."""
 
 
 class SinkTarget(Target, Generic[_S]):
-    """A target by a sink that `connect` makes, and another after a failure."""
+    """A target by a sink that `connect` makes. After a failure, it makes another."""
 
     def __init__(self, name: str, connect: Callable[[], _S], ids: IdRule) -> None:
         self.name = name
@@ -52,10 +52,10 @@ class SinkTarget(Target, Generic[_S]):
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
         self.nodes = connect.nodes if isinstance(connect, Way) else None
-        """Where it connects to, as far as that is known."""
+        """The nodes to which it connects; None if not known."""
 
     def connect(self) -> _S:
-        """The connection, made if there is none; `BrokerError` where that can't be."""
+        """The connection, made if there is none; `BrokerError` if it can't be made."""
         if self._sink is None:
             self._sink = self._connect()
         return self._sink
@@ -75,7 +75,7 @@ class SinkTarget(Target, Generic[_S]):
             sink.close()
 
     def warn_of_expired(self, messages: Sequence[Received]) -> None:
-        """They are sent all the same: the broker knows whether anybody wants to hear of what has expired."""
+        """Warn of expired messages. They are still sent: the broker decides what to do with expired messages."""
         now_ms = time.time_ns() // 1_000_000
         ends_ms = (time_in(message.headers.get(Header.EXPIRATION, "")) for message in messages)
         expired = sum(end_ms is not None and end_ms <= now_ms for end_ms in ends_ms)
@@ -91,7 +91,7 @@ class SinkTarget(Target, Generic[_S]):
             (self.ids.id_property, message.unique_message_id),
             (self.ids.source_property, message.message_source_id),
         ):
-            if id_ is not None and (name not in properties or str(properties[name]) != id_):  # a number stays one
+            if id_ is not None and (name not in properties or str(properties[name]) != id_):  # a number stays a number
                 properties[name] = id_
         theirs = properties.pop(DUPLICATE_ID, None)
         if theirs is not None:
@@ -102,7 +102,7 @@ class SinkTarget(Target, Generic[_S]):
             message.message,
             properties=properties,
             default_source=message.message_source_id,
-            # What the message got on its way to here. The broker that takes it sets these anew.
+            # Values that the message got on its way to here. The broker that takes it sets them anew.
             refused=None,
             default_id=None,
             message_id=None,
@@ -112,14 +112,14 @@ class SinkTarget(Target, Generic[_S]):
 
 
 class BrokerTarget(SinkTarget[Sink]):
-    """Sends messages on one by one, each with a `_AMQ_DUPL_ID` if it is told to."""
+    """Sends messages on one by one, each with a `_AMQ_DUPL_ID` if asked to."""
 
     def __init__(self, name: str, connect: Callable[[], Sink], ids: IdRule, *, adds_duplicate_ids: bool) -> None:
         super().__init__(name, connect, ids)
         self._adds_duplicate_ids = adds_duplicate_ids
         self._has_warned = False
         self._accepted = 0
-        """How many messages, from the first on, the broker took of those sent last."""
+        """How many of the messages sent last, from the first on, the broker has taken."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -137,11 +137,11 @@ class BrokerTarget(SinkTarget[Sink]):
         try:
             refusal = self._refusal(messages, lease)
         except BrokerError as error:
-            # A broker that has no room for all of them would get the first ones again and again.
+            # Otherwise a broker without room for all of them would get the first ones again and again.
             return Outcome(list(range(self._accepted)), error=error, is_lasting=True)
         outcome = Outcome(list(range(self._accepted)), is_lasting=True)
         if refusal is not None:
-            # Find out which of them can't be sent. What was sent behind it is dropped by the broker, or comes twice.
+            # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice.
             try:
                 one_by_one(messages, lambda message: self._refusal([message], lease), outcome=outcome)
             except BrokerError as error:
@@ -149,7 +149,7 @@ class BrokerTarget(SinkTarget[Sink]):
         return outcome
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
-        """Send these; why one of them can't be sent, whatever became of the others."""
+        """Send these messages. Returns why one of them can't be sent, whatever happened to the others."""
         try:
             self.connect().send([self.outgoing(message, self._duplicate_id(message, lease)) for message in messages])
         except BrokerError as error:
@@ -168,26 +168,26 @@ class BrokerTarget(SinkTarget[Sink]):
 
 
 class TurnTarget(SinkTarget[TurnSink]):
-    """Sends messages on in turns, one in a lease. A turn's messages and a note on them are there together, or not at all.
+    """Sends messages on in turns, one in each lease. A turn's messages and a note on them are there together, or not at all.
 
-    After a turn that failed the next has half as many messages, so that in the end a message that is to blame is alone.
+    After a failed turn the next has half as many messages, so that in the end a message that is to blame is alone.
 
-    The note says by sequence numbers which messages are in the turn. The store keeps the note of the last turn that it has
-    confirmed. Only the last turn can be in doubt, and the two notes tell what happened to it:
+    The note names the turn's messages by sequence numbers. The store keeps the note of the last turn that it has confirmed. Only
+    the last turn can be in doubt, and comparing the broker's note with the store's shows what happened to it:
 
-    - They are the same: nothing of what waits is there.
-    - The broker's note is of messages that wait: whoever sent them ended before it could confirm them. They are there.
-    - The broker has no note, or one of other messages: it has forgotten it, or the store was put back from a copy. All that
-      waits is sent, for nothing may be lost. A warning says what may come twice.
+    - Both are equal: none of the waiting messages is in the topic.
+    - The broker's note is of waiting messages: their sender ended before it could confirm them. They are in the topic.
+    - The broker has no note, or one of other messages: it has forgotten the note, or the store was restored from a copy. All
+      waiting messages are sent, so that none is lost. A warning says which may come twice.
 
-    A store that was put back gives the same numbers to other messages, so the note has a digest too.
+    A restored store gives the same numbers to other messages, so the note also has a digest.
     """
 
     def __init__(self, name: str, connect: Callable[[], TurnSink], ids: IdRule) -> None:
         super().__init__(name, connect, ids)
         self._has_begun = False
         self._note = _FIRST_NOTE
-        """The note of the last turn that the broker has. It holds while `_has_begun`."""
+        """The note of the last turn that the broker has. Valid while `_has_begun`."""
         self._at_most = _ANY
         """How many messages the next turn may have."""
 
@@ -232,14 +232,14 @@ class TurnTarget(SinkTarget[TurnSink]):
         super().close()
 
     def _begin(self, lease: Lease) -> bool:
-        """Have the target alone from now on, and see what is there; False if the store had to note that first."""
+        """Fence other senders, and find out which turn is there. False if the store must note that first."""
         sink = self.connect()
         try:
             note = sink.begin(lease.target_key)
         except TurnForgottenError as error:
             self._abandon(sink, lease, error)
             note = sink.begin(lease.target_key)
-        lease.look_again()  # another may have had it meanwhile, and have sent what waited when this lease began
+        lease.look_again()  # another process may have had the lease meanwhile, and sent the messages that waited
         self._note = note or _FIRST_NOTE
         self._has_begun = sink.send_turn([], note=self._note, number=max(_numbers_in(note), default=0))
         if note is not None and note == lease.last_turn:
@@ -248,7 +248,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         return False
 
     def _abandon(self, sink: TurnSink, lease: Lease, error: TurnForgottenError) -> None:
-        """End the turn that the broker has forgotten, unless the store has confirmed it: then its messages wait no longer."""
+        """End the turn that the broker has forgotten, unless the store has confirmed it: then its messages don't wait any more."""
         lease.look_again()
         follows_last = lease.last_turn is None or error.note in (None, lease.last_turn)
         if not follows_last and not self._unconfirmed(lease, error.note):
@@ -257,7 +257,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         _LOGGER.warning("%s has forgotten how the last turn ended: it is sent again, and may come twice", self.name)
 
     def _unconfirmed(self, lease: Lease, note: str | None) -> list[int]:
-        """The numbers of the turn that a note is on, if its messages still wait; else none."""
+        """The sequence numbers in a note, if these messages still wait; else none."""
         numbers = _numbers_in(note)
         messages = lease.messages(numbers)
         return numbers if messages and _note_of(messages) == note else []
@@ -266,7 +266,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         self._at_most = max(1, len(messages) // 2)
 
     def _settle(self, lease: Lease, note: str | None) -> None:
-        """Bring the store to the broker's note, which is another than the store's."""
+        """Update the store to the broker's note, which differs from the store's."""
         there = self._unconfirmed(lease, note)
         if there:
             lease.confirm(there)
@@ -286,10 +286,10 @@ class TurnTarget(SinkTarget[TurnSink]):
 
 
 def name_in_domain(message: StoredMessage) -> str | None:
-    """The message's name in its domain; None where it has neither a sequence number nor an id.
+    """The message's name in its domain; None if it has neither a sequence number nor an id.
 
-    A message that was kept isn't named by its id, which another may have later. Nor is its sequence number enough: a
-    store that has lost its last commits, such as a copy that was restored, gives the same numbers again.
+    A kept message isn't named by its id, because another message may have that later. Nor is its sequence number enough: a store
+    that has lost its last commits, such as a restored copy, gives the same numbers again.
     """
     if message.sequence is None:
         return None if message.unique_message_id is None else f":{message.unique_message_id}"
@@ -297,14 +297,14 @@ def name_in_domain(message: StoredMessage) -> str | None:
 
 
 def _note_of(messages: Sequence[StoredMessage]) -> str:
-    """The note on a turn of these, at least one, which have sequence numbers."""
+    """The note on a turn of these messages: at least one, all with sequence numbers."""
     names = "".join(str(name_in_domain(message)) for message in messages)
     numbers = [message.sequence for message in messages if message.sequence is not None]
     return f"{sha256(names.encode()).hexdigest()} {encoded(runs_of(numbers))}"
 
 
 def _numbers_in(note: str | None) -> list[int]:
-    """The sequence numbers of a note; none where it isn't one of ours."""
+    """The sequence numbers in a note; none if the note isn't ours."""
     try:
         runs = json.loads((note or "").partition(" ")[2])
         return [number for first, last in runs for number in range(first, min(last, first + _LONGEST_RUN) + 1)]

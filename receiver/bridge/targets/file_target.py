@@ -1,7 +1,7 @@
-"""Messages as lines of JSON in a file: exactly once, for the store knows up to which length the file is confirmed.
+"""Messages as lines of JSON in a file, exactly once: the store knows up to which length the file is confirmed.
 
-What is beyond that length was written and never confirmed, so it is cut off before anything else is written, and kept in
-a file beside. Nothing is cut from a file that doesn't end there as it did: that is another file.
+Bytes beyond that length were written but never confirmed. Before anything else is written, they are cut off, and kept in a file
+beside. If the confirmed part doesn't end as it did, it is another file, and nothing is cut.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ except ImportError:  # pragma: no cover - Windows
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _TAIL_BYTES = 4_096
-"""How many of its last bytes distinguish a file from another."""
+"""How many of the last confirmed bytes distinguish a file from another."""
 _PATIENCE_SECS = 10.0
 _BACKOFF = Backoff(0.002, 0.002)
 
@@ -56,11 +56,11 @@ class FileTarget:
             raise SettingsError(f"{self._path} is a folder", hint="name a file in it: file:FOLDER/orders.jsonl")
         self._file: FileIO | None = None
         self._length = 0
-        """How long the file is, by what this object has read and written."""
+        """The file's length after this object's last read or write."""
         self._tail = b""
 
     def is_store(self, url: URL) -> bool:
-        """Whether the file is the database of that address."""
+        """Whether the file is the database at that address."""
         return database_of(url).locked_file(url) == self._path.resolve()
 
     def connect(self) -> None:
@@ -72,12 +72,12 @@ class FileTarget:
             self._open()
         except OSError as error:
             raise self._error(error) from error
-        self.close()  # only a lease knows what it should hold
+        self.close()  # only a lease knows the file's confirmed length
 
     def ready(self, lease: Lease) -> bool:
         try:
             self._lock()
-            # Another may have cut it and written as much: where the store had lost what it had confirmed to us.
+            # Another process may have cut it and written as much, if the store had lost commits of ours.
             if self._is_as_left() and (lease.confirmed_bytes, lease.tail_digest) == (self._length, self._tail_digest()):
                 return True
             return self._opened(lease)
@@ -98,7 +98,7 @@ class FileTarget:
             self._append(lines, sync=lease is not None)
         except OSError as error:
             if lease is not None and self._file is not None:
-                with suppress(OSError):  # on a full disk, nothing is to be left of what couldn't be written
+                with suppress(OSError):  # on a full disk, cut off the part that was written
                     self._file.truncate(self._length)
             raise self._error(error) from error
         if lease is not None:
@@ -114,7 +114,7 @@ class FileTarget:
         file = self._file
         assert file is not None  # noqa: S101 - it was made ready
         left = memoryview(lines)
-        while left:  # without a buffer not all of it need be taken at once
+        while left:  # an unbuffered write may be partial
             left = left[file.write(left) :]
         if sync:
             os.fsync(file.fileno())
@@ -135,8 +135,8 @@ class FileTarget:
     def _lock(self) -> None:
         """Lock the file until the lease ends.
 
-        This also stops a process that doesn't know that the server ended its lease. If the previous holder still has the
-        lock, wait: it is committing.
+        The lock also stops a process that doesn't know that the server ended its lease. If the previous holder still has the
+        lock, it is committing: this waits for it.
         """
         file = self._file
         if file is None:
@@ -152,9 +152,9 @@ class FileTarget:
             raise OutputError(f"another process is writing to {self._path}") from None
 
     def _opened(self, lease: Lease) -> bool:
-        """Open the file, and cut it where the store says that it ends. False if the store had to note that first."""
+        """Open the file, and cut it at its confirmed length. False if the store must note a new file first."""
         self._open(locked=True)
-        lease.look_again()  # while this process slept the server may have given the lease to another, who wrote here
+        lease.look_again()  # the server may have given the lease to another process, which wrote here
         confirmed = lease.confirmed_bytes
         if not confirmed and (other := lease.other_domain()) is not None:
             raise SettingsError(
@@ -167,7 +167,7 @@ class FileTarget:
             return True
         elif self._ends_in_mid_line():
             raise OutputError(f"{self._path} exists, and ends in the middle of a line", hint="name another, or mend it")
-        self._save(lease)  # before anything is written, for by this length it is known what to cut
+        self._save(lease)  # before the first write, because this length shows where to cut
         return False
 
     def _open(self, *, locked: bool = False) -> None:
@@ -202,9 +202,10 @@ class FileTarget:
         self._length, self._tail = confirmed, tail
 
     def _kept_aside(self, start: int) -> Path:
-        """Copy what is beyond to a file beside, and return its path: a store that lost its last commits had confirmed it.
+        """Copy the bytes from `start` on to a file beside, and return its path: a store that lost its last commits may have
+        confirmed them.
 
-        A file that has its beginning is used again: while the store can't commit, each try leaves the same bytes.
+        A file that has the beginning of these bytes is used again: while the store can't commit, each try leaves the same bytes.
         """
         assert self._file is not None  # noqa: S101 - just opened
         numbers = count(1)
@@ -237,14 +238,14 @@ class FileTarget:
         return hashlib.sha256(self._tail).digest()
 
     def _error(self, error: OSError) -> OutputError:
-        self.close()  # how long it is isn't known any more
+        self.close()  # its length isn't known any more
         return unwritable(str(self._path), error, what="can't write to")
 
 
 class StandardOutput(Target):
-    """Lines of JSON on standard output: at least once, for what was written can't be cut.
+    """Lines of JSON on standard output: at least once, because written lines can't be cut.
 
-    It is left open, for others may write there.
+    Standard output is left open, because others may write there.
     """
 
     name = "-"
@@ -265,6 +266,6 @@ class StandardOutput(Target):
 
 
 def _flock(file: FileIO, *how: str) -> None:
-    """By flock(2), which Windows hasn't."""
+    """Lock a file by flock(2), which Windows lacks."""
     if fcntl is not None:
         fcntl.flock(file, sum(getattr(fcntl, word) for word in how))

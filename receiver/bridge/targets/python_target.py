@@ -1,4 +1,4 @@
-"""Messages given to a function of the application's: exactly once where it writes by the connection that it is given."""
+"""Messages given to a function of the application: exactly once if it writes by the connection that it gets."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from receiver.store.log import EndedByHandError
 _LOGGER = logging.getLogger("receiver.bridge")
 _WITH_CONNECTION = 2
 _LONG_SECS = 1.0
-"""After so long what is done gets committed: until then others wait for the database, and a crash has it done again."""
+"""After so long the finished calls are committed: until then others wait for the database, and a crash repeats them."""
 _SAVEPOINT = "receiver_turn"
 _MANY = "messages"
-"""What the first parameter of a function is called that takes many messages at once."""
+"""The name of the first parameter of a function that takes many messages at once."""
 
 
 class PythonTarget(Target):
     """Calls `function(message, connection)` if it requires two arguments, else `function(message)`. A function whose first
     parameter is called `messages` gets a list of messages there.
 
-    The connection is SQLAlchemy's, in the transaction that makes the inbox forget the messages: what is written by it is
-    committed if and when that is. A message for which the function raises an exception leaves nothing behind there, and
-    is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message could be
-    handled now: that isn't counted against this one.
+    The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox: rows written by it are committed
+    with that. If the function raises an exception for a message, its rows are rolled back, and the message is tried again before
+    it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message can be handled now: this isn't counted as a
+    failed try of the message.
 
-    Messages that are delivered together are a *turn*. It has one savepoint, since one for each message would cost two
-    round trips to a server. If a message fails, its turn is taken back, and each message of it is a turn of its own.
+    Messages that are delivered together are a *turn*, with one savepoint, because one for each message would cost two round
+    trips to a server. If a message fails, its turn is rolled back, and each of its messages becomes a turn of its own.
     """
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
@@ -52,15 +52,15 @@ class PythonTarget(Target):
         self.takes_many, self.takes_part = _form_of(name, function)
         """Whether the function takes a list of messages, and whether it takes the connection."""
         self._is_lost = False
-        """Whether the last turn couldn't be taken back."""
+        """Whether the last turn couldn't be rolled back."""
         self._first: tuple[object, ...] | None = None
-        """The first message of this lease; None also where anything has failed."""
+        """The first message of this lease; None too if anything has failed."""
         self._first_before: tuple[object, ...] | None = None
-        """That of the lease before."""
+        """The `_first` of the lease before."""
         self._comes_again = False
-        """Whether nothing failed in the lease before but its commit: perhaps a message is to blame, by a deferred constraint."""
+        """Whether only the commit of the lease before failed: a message may be to blame, by a deferred constraint."""
         self._process: int
-        """The one that delivers."""
+        """The id of the process that delivers."""
         self.moves: Callable[[], object] = lambda: None
         """Called before each call of the function."""
 
@@ -78,7 +78,7 @@ class PythonTarget(Target):
 
     def _delivered(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
-        if connection is None and not self.takes_many:  # so nothing is gained by a turn
+        if connection is None and not self.takes_many:  # then a turn would gain nothing
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
         is_together = len(messages) > 1 and not self._is_lost and not self._comes_again
         self._is_lost = False
@@ -90,23 +90,23 @@ class PythonTarget(Target):
         return one_by_one(messages, lambda message: self._turn([message], connection)[1], long_secs=_LONG_SECS)
 
     def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
-        """Hand over messages, so that nothing that was written stays if one fails.
+        """Hand over messages, and roll all of them back if one fails.
 
-        How many were handed over, which are fewer where they take long; and why one failed, or None.
+        Returns how many were handed over, fewer than all if they take long; and why one failed, or None.
         """
         if connection is None:
             return self._handed_over(messages, None)
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         count, why = self._handed_over(messages, connection)
-        # PostgreSQL takes nothing more after an error, also one that the function has caught.
+        # After an error, even one that the function has caught, PostgreSQL refuses further statements.
         checks = database_of(connection).checks_of_constraints if self._comes_again else ()
         spoilt = _failure(connection, *checks, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
         if why is None and spoilt is None:
             return count, None
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if lost is not None and why is not None:
-            # SQLite does so by itself where a disk is full. Or an earlier message had the transaction ended: one by one
-            # it will be seen which.
+            # SQLite itself does so if a disk is full. Or an earlier message ended the transaction: trying them one by one will
+            # show which.
             self._is_lost = True
             raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
         if lost is not None:
@@ -114,7 +114,7 @@ class PythonTarget(Target):
         return count, why if spoilt is None else described(spoilt)
 
     def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
-        """As `_turn`, but what was written stays."""
+        """As `_turn`, but without a rollback if one fails."""
         if self.takes_many:
             return len(messages), self._call(list(messages), connection)
         count, why = 0, None
@@ -125,7 +125,7 @@ class PythonTarget(Target):
         return count, why
 
     def _call(self, what: Received | list[Received], connection: Connection | None = None) -> str | None:
-        """Why the function failed; None if it didn't."""
+        """Call the function. Returns why it failed; None if it didn't."""
         transaction = None if connection is None else connection.get_transaction()
         self.moves()
         try:
@@ -135,13 +135,13 @@ class PythonTarget(Target):
             why = described(error)
         except EndedByHandError as error:
             raise self._has_ended_it() from error
-        except (BrokerError, OutputError, StoreError):  # not the message's fault: all of it is tried again
+        except (BrokerError, OutputError, StoreError):  # not the message's fault: the whole lease is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             _LOGGER.debug("%s failed", self.name, exc_info=True)
             why = described(error)
         finally:
-            if os.getpid() != self._process:  # a child that the function has forked off: connections are its parent's
+            if os.getpid() != self._process:  # a child that the function has forked: connections are its parent's
                 os._exit(1)
         if connection is not None and connection.invalidated:
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
@@ -169,14 +169,14 @@ def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
 
 
 def imported(text: str) -> PythonTarget:
-    """From `MODULE:FUNCTION`; a module that isn't installed is looked for in the current folder."""
+    """The target for `MODULE:FUNCTION`. A module that isn't installed is searched in the current folder."""
     return PythonTarget(f"python:{text}", function_named(text, "python:"))
 
 
 def function_named(text: str, before: str) -> Callable[..., Any]:
-    """The function of `MODULE:FUNCTION`, imported as `imported` does; `before`, for errors, is what stands before that."""
+    """The function of `MODULE:FUNCTION`, imported as by `imported`. Errors show the text with `before` in front."""
     module_name, colon, path = text.partition(":")
-    if not (module_name and colon and path) or "@" in text:  # before which a password may stand
+    if not (module_name and colon and path) or "@" in text:  # a password may stand before an @
         raise SettingsError(f"{masked(f'{before}{text}')} names no function", hint=f"write {before}MODULE:FUNCTION")
     if (here := os.getcwd()) not in sys.path:  # noqa: PTH109 - text, as it stands there
         sys.path.append(here)  # at the end, so that no file there is loaded instead of a library
@@ -197,14 +197,14 @@ def function_named(text: str, before: str) -> Callable[..., Any]:
 
 
 def check_takes_message(name: str, function: Callable[..., object]) -> None:
-    """`SettingsError` unless it can be called with a message alone, as far as that can be seen."""
+    """Raise `SettingsError` if the signature shows that the function can't be called with only a message."""
     signature = _signature(name, function)
     if signature is not None and not _binds(signature, 1):
         raise SettingsError(f"{name} can't be called with the message alone: {signature}")
 
 
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature | None:
-    """What it takes; None of a function that is written in C and doesn't say."""
+    """The function's signature; None for a function in C without one."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise SettingsError(
             f"{name} is async or a generator, so calling it does nothing",
@@ -229,7 +229,7 @@ def _form_of(name: str, function: Callable[..., object]) -> tuple[bool, bool]:
             hint="write def FUNCTION(message), with further parameters only if they have defaults",
         )
     takes_many = parameters[0].name == _MANY and parameters[0].kind is not parameters[0].VAR_POSITIONAL
-    # One that could do without the connection is given it only if it says what for.
+    # A function that can do without the connection only gets it if it has a parameter `connection`.
     return takes_many, takes_two and (not takes_one or "connection" in signature.parameters)
 
 
