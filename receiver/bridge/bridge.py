@@ -76,7 +76,7 @@ class Pace:
         self.at_once = 1
 
     def took(self, messages: int, secs: float) -> None:
-        """Learn from a batch."""
+        """Adapt to the time that a batch took."""
         if secs > _AIM_SECS:
             self.at_once = max(1, self.at_once // 2)
         elif messages == self.at_once and secs < _AIM_SECS / 2:
@@ -230,10 +230,10 @@ class Bridge:
             self._target_retries = Retries(_BACKOFF)
 
     def _look_at_window(self) -> None:
-        """Take as many messages at once as a batch may have, and no more than the window has ids for each consumer.
+        """Limit batches to the settings' size, and to each consumer's share of the window.
 
-        If an acknowledgement is lost, its whole batch comes again, perhaps after E is over: then W alone must still hold its
-        ids.
+        If an acknowledgement is lost, its whole batch comes again, perhaps after E is over. Then W alone must still hold the
+        batch's ids.
         """
         most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
         if detects and 0 < window < most * self._consumers:
@@ -277,8 +277,8 @@ class Bridge:
         self._deliver()  # earlier messages first
         if self.figures.any_waits and self.is_stopping:
             return
-        # If the connection is lost before the last acknowledgement is answered, both batches come again. The window must
-        # still have their ids then, so together they must fit into one batch.
+        # If the connection is lost before the last acknowledgements are answered, all these batches come again. The window must
+        # still have their ids then, so together they mustn't be larger than it.
         if self._unanswered_count + len(deliveries) > self._most_unanswered and not self._is_answered():
             return  # the deliveries come again by another connection
         source = self._source

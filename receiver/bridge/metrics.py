@@ -21,7 +21,7 @@ def export(bridge: Bridge, registry: CollectorRegistry = REGISTRY) -> None:
 
 
 class _BridgeCollector(Collector):
-    """Keeps the figures of bridges that have ended, so that no counter falls."""
+    """Also keeps the figures of bridges that have ended, so that no counter falls."""
 
     def __init__(self) -> None:
         self._figures: defaultdict[str, list[Figures]] = defaultdict(list)

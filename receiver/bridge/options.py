@@ -1,4 +1,4 @@
-"""What a person chooses for a bridge: one of Apama's four reliability modes, which ids messages have, and the rest.
+"""The options of a bridge: one of Apama's four reliability modes, the rule for ids, and the rest.
 
 The first paragraph of a field's docstring is the help of its option of `receiver bridge`.
 """
@@ -25,16 +25,16 @@ _OF_JMS = "ID:"
 
 
 class Mode(StrEnum):
-    """What a bridge promises. `docs/bridge.md` says it for each kind of target."""
+    """What a bridge promises. `docs/bridge.md` has the promise for each kind of target."""
 
     BEST_EFFORT = "BEST_EFFORT"
-    """Messages are acknowledged on receipt, and nothing is kept. If the bridge dies, it loses what is under way."""
+    """Messages are acknowledged on receipt, and nothing is kept. A bridge that dies loses the messages that it hasn't handed on."""
     AT_LEAST_ONCE = "AT_LEAST_ONCE"
     """A message is kept in the inbox before it is acknowledged. Duplicates are handed on, and only counted."""
     EXACTLY_ONCE = "EXACTLY_ONCE"
     """A message is kept in the inbox with its id before it is acknowledged. Duplicates aren't handed on."""
     APP_CONTROLLED = "APP_CONTROLLED"
-    """A message is handed on first. What the application writes is committed with the id, then it is acknowledged."""
+    """A message is handed on first. The application's writes are committed with its id, then the message is acknowledged."""
 
     @property
     def keeps(self) -> bool:
@@ -48,12 +48,12 @@ class Mode(StrEnum):
 
 
 class MissingIds(StrEnum):
-    """What becomes of a message without an id of its own."""
+    """How to treat a message without an id of its own."""
 
     MESSAGE_ID = "message-id"
-    """Its JMSMessageID is its id. This only catches the broker's redeliveries, not what is sent twice."""
+    """Its JMSMessageID is its id. This only catches the broker's redeliveries, not messages that were sent twice."""
     REFUSE = "refuse"
-    """It is parked."""
+    """The message is parked."""
 
 
 _ID, _SOURCE = "uniqueMessageId", "messageSourceId"
@@ -111,8 +111,8 @@ class IdRule:
             if self.missing is MissingIds.REFUSE:
                 lacks = "the function gave it no id" if self.function else f"it has no property {self.id_property}"
                 raise MessageRefusedError(f"{lacks}, and ids are required")
-            # JMS promises that such an id is unique. Any other message id may be a number that a broker gives again once
-            # it has lost its data: the message that gets it would be taken for a duplicate.
+            # JMS promises that ids with this prefix are unique. Another message id may be a number that the broker reuses after
+            # it has lost its data: then a new message would be taken for a duplicate.
             if message.message_id is not None and message.message_id.startswith(_OF_JMS):
                 id_ = message.message_id
             else:
@@ -122,7 +122,7 @@ class IdRule:
     def _by_function(self, message: Message) -> tuple[str | None, str | None]:
         function = self.function
         assert callable(function)  # noqa: S101 - `open_bridge` has imported it
-        # A function that changed a message would change what is handed on, or what the store can't keep.
+        # Read-only, because a change would be handed on, and the store might not be able to keep it.
         properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
         try:
             result: Any = function(replace(message, properties=properties, headers=headers))
@@ -144,9 +144,9 @@ def _without_bytes(value: object) -> object:
 
 
 def _text(value: object, whose: str, name: str) -> str | None:
-    if value.__class__ is str or value is None:  # as most have it
+    if value.__class__ is str or value is None:  # the usual case
         return value or None
-    if isinstance(value, str):  # a kind of its own may compare otherwise
+    if isinstance(value, str):  # a subclass may compare differently
         return str.__str__(value) or None
     if isinstance(value, int) and not isinstance(value, bool):
         return int.__repr__(value)
@@ -156,7 +156,7 @@ def _text(value: object, whose: str, name: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """The files, in PEM, by which a broker and its client prove through TLS who they are."""
+    """The PEM files by which a broker and its client authenticate each other through TLS."""
 
     ca_file: Path | None = None
     """Certificates of the authorities to trust. [default: the system's]"""
@@ -165,7 +165,7 @@ class Tls:
     key_file: Path | None = None
     """The key of the client's certificate.
 
-    None: the certificate's file has it too.
+    None: the certificate's file has the key too.
     """
 
     def __post_init__(self) -> None:
@@ -200,12 +200,12 @@ class BridgeOptions:
     ids: IdRule = field(default_factory=IdRule)
     """Which id and source a message has."""
     windows: ReceiverSettings | None = None
-    """W and E; None: those that the domain has."""
+    """W and E; None: the domain's own."""
     tls: Tls = field(default_factory=Tls)
     from_password: str | None = None
     """The password for `from_`; None: the address has it, or there is none."""
     to_password: str | None = None
-    """The password for `to`, likewise."""
+    """The password for `to`; None: the address has it, or there is none."""
     duplicates_to_password: str | None = None
     settings: BridgeSettings = field(default_factory=BridgeSettings)
     """How large batches and bodies may be, how often a message is tried."""
@@ -220,18 +220,18 @@ class BridgeOptions:
 
 
 def not_done(result: object) -> str | None:
-    """What is wrong with a function that returned this, though it did nothing; None if nothing is."""
+    """Why a function that returned this did nothing, such as an async function; None if it did its work."""
     if inspect.iscoroutine(result):
-        result.close()  # or the interpreter would complain, too
+        result.close()  # otherwise the interpreter would warn, too
     if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
         return f"it returned a {type(result).__name__}, which nobody runs"
     return None
 
 
 def described(error: BaseException) -> str:
-    """An exception of a function's, in words."""
+    """An exception of a user's function, in words."""
     kind = type(error).__name__
     try:
         return f"{kind}: {error}"
-    except Exception:  # noqa: BLE001 - one that can't even be shown
+    except Exception:  # noqa: BLE001 - the exception can't even be shown
         return kind

@@ -53,7 +53,7 @@ class Ending(StrEnum):
     KILLED = "killed"
     """Its process is killed, and the system ends its connection."""
     ACKNOWLEDGING = "acknowledging"
-    """Its process is killed while it acknowledges: the broker may have heard of that or not."""
+    """Its process is killed while it acknowledges. The broker may have received the acknowledgement or not."""
     FROZEN = "frozen"
     """It sends no more bytes, and its connection stays open: as if its host had lost the network."""
 
@@ -78,12 +78,13 @@ class Redelivery:
     first_us: int | None
     """The time from the consumer's end to the first message that came again, in microseconds; None if none did."""
     last_us: int | None
+    """The time to the last message that came again, likewise."""
     flagged: int
     """How many messages that came again had JMSRedelivered set."""
     flagged_new: int
-    """Messages with JMSRedelivered that no consumer had taken before; they may have been sent ahead to one."""
+    """Messages with JMSRedelivered that no consumer had taken before. The broker may have prefetched them to a consumer."""
     out_of_order: int
-    """Messages that came behind one that was sent later."""
+    """Messages that came after a message that was sent later."""
     acknowledged_again: int
     """Messages that came again though they had been acknowledged; see `Probe.answers_acknowledgements`."""
     missing: int

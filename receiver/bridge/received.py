@@ -156,7 +156,7 @@ class Taken:
     receipts: Sequence[Receipt]
     """The messages as the detector judges them."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages can't be judged: they are parked."""
+    """By index, why messages can't be judged. They are parked."""
     returned: Mapping[int, str] = field(default_factory=dict)
     """By index, why messages have come back in a ring of bridges: they aren't judged but, if there is a store, parked."""
     advances: Sequence[Advance] = ()

@@ -12,7 +12,7 @@ connected. After a `BrokerError` it can't be used any more: its user closes it a
 | `kafka.py`, `kafka_sink.py` | the source for Kafka, and its sinks |
 | `amqp_link.py`, `stomp_session.py`, `kafka_client.py` | their connections |
 | `amqp_message.py`, `stomp_message.py`, `kafka_message.py` | a message as each protocol encodes it |
-| `amqp_sections.py` | the sections of a message by AMQP |
+| `amqp_sections.py` | the sections of an AMQP message |
 | `amqp_stream.py` | streams of RabbitMQ |
 | `products.py` | what each broker product does differently |
 """
@@ -64,7 +64,7 @@ def time_in(header: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Delivery:
-    """A message that was taken and not acknowledged yet."""
+    """A message that was taken and isn't acknowledged yet."""
 
     message: Message
     token: Any
@@ -99,7 +99,7 @@ class Source(Protocol):
         Returns once the broker has confirmed this, and forgets them.
 
         Raises:
-            BrokerError: It isn't known whether the broker forgets them. They may come again.
+            BrokerError: It isn't known whether the broker received the acknowledgement. The messages may come again.
         """
 
     def close(self) -> None:

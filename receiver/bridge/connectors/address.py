@@ -65,12 +65,12 @@ class BrokerAddress:
     """The further nodes of the cluster."""
     tls: bool = False
     files: Tls = field(default_factory=Tls)
-    """The certificates for TLS. They are no part of the address as text."""
+    """The certificates for TLS. The address as text doesn't have them."""
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     is_topic: bool = False
     is_stream: bool = False
-    """Whether the queue is a stream, whose messages stay where they are (RabbitMQ)."""
+    """Whether the queue is a stream of RabbitMQ, which keeps its messages."""
     name: str
     subscription: str | None = None
     """The durable subscription from which messages of a topic are taken."""
@@ -202,7 +202,7 @@ class BrokerAddress:
         return self.protocol == _KAFKA and wanted == "yes"
 
     def with_password(self, password: str | None) -> Self:
-        """The address with this password, unless None is given or it has one."""
+        """The address with this password. Unchanged if that is None, or if the address has a password."""
         return self if password is None or self.password is not None else replace(self, password=password)
 
     def with_tls(self, files: Tls) -> Self:
@@ -236,7 +236,7 @@ class NamedPosition(NamedTuple):
 def position_named(source: str, name: str, position: str) -> NamedPosition:
     """The parts of a position in a store; all None for another kind of source, such as one of the application's own.
 
-    `source` is `BrokerAddress.positions_of`. In a topic, the name is a partition's number. A stream has one position.
+    `source` is `BrokerAddress.positions_of`. In a topic, `name` is a partition's number. A stream has one position.
     """
     offset = position.partition(" ")[0]
     if not offset.isdecimal():

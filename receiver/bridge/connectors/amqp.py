@@ -249,7 +249,7 @@ class AmqpSource(AmqpLink):
 
 
 class AmqpSink(AmqpLink):
-    """Messages to a queue or a topic."""
+    """Sends messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self.accepted = 0

@@ -192,7 +192,7 @@ class AmqpLink(Closing):
         self._changed.notify_all()
 
     def _wake(self) -> None:
-        with suppress(OSError):  # it is awake already, or has ended
+        with suppress(OSError):  # the thread is awake already, or has ended
             self._waker.send(b"!")
 
     def _run(self) -> None:
@@ -205,7 +205,7 @@ class AmqpLink(Closing):
                         writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
                         selector.modify(self._socket, selectors.EVENT_READ | writes)
                         selector.select(_CLOCK_SECS)
-            except Exception as error:  # noqa: BLE001 - whoever waits would never hear of it
+            except Exception as error:  # noqa: BLE001 - otherwise the waiting threads would wait for ever
                 with self._lock:
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))
 
@@ -275,7 +275,7 @@ class AmqpLink(Closing):
 
     def _look_for_failure(self) -> None:
         for end in (*self._links, self._session, self._connection):
-            # A link may be detached without being closed. Proton shows that by the reason alone.
+            # A link may be detached without being closed. In Proton only the condition shows that.
             if end is not None and (end.state & Endpoint.REMOTE_CLOSED or end.remote_condition is not None):
                 self._fail_by(end.remote_condition, whole=end is self._connection)
         if self._transport.condition is not None or self._transport.capacity() < 0:
@@ -340,5 +340,5 @@ class _Greeting(AmqpLink):
 
 def product_at(address: BrokerAddress) -> str:
     with _Greeting(address) as greeting:
-        assert greeting.product is not None  # noqa: S101 - it is once it is connected
+        assert greeting.product is not None  # noqa: S101 - known once connected
         return greeting.product.identity

@@ -47,7 +47,7 @@ def _end(data: bytes, at: int) -> int:
     while missing:
         code = data[at]
         at += 1
-        if not code:  # a description, and what it describes
+        if not code:  # a described value: its descriptor and the value follow
             missing += 1
             continue
         if (count_bytes := _COUNT_BYTES.get(code >> 4)) is None:
@@ -144,5 +144,5 @@ def section_of(code: int, value: Any) -> bytes:
 
 
 def section(code: int, encoded: bytes) -> bytes:
-    """A section with a value that is encoded already."""
+    """A section with an encoded value."""
     return bytes((0, _SMALL, code)) + encoded

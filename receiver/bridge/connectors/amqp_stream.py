@@ -175,7 +175,7 @@ class AmqpStreamSource(Closing):
                 if not self._may_leave_out:
                     self.close()
                     break
-                if offset > self._next + 1:  # a single one is RabbitMQ's own, at the head of a segment
+                if offset > self._next + 1:  # a single missing offset is RabbitMQ's own, at the head of a segment
                     _LOGGER.warning(
                         "%s: AMQP gets no messages for offsets %d to %d: notes of stream clients, or compressed batches",
                         *(self._address, self._next, offset - 1),

@@ -26,7 +26,7 @@ from receiver.store.positions import Advance, Positions
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _SESSION_SECS = 10.0
-"""After so long without a heartbeat a bridge counts as dead, and its partitions go to others."""
+"""After this long without a heartbeat a bridge counts as dead, and its partitions go to others."""
 _TOPIC_ID = "topic"
 """The name of a position that isn't a partition's: its value is the topic's id, which tells topics of equal name apart."""
 _PIECE_SECS = 0.1

@@ -55,7 +55,7 @@ def encoded(message: Message) -> dict[str, Any]:
 
 
 def _source_of(key: bytes | None) -> str | None:
-    """The key as text, or else in hexadecimal digits."""
+    """The key as text; in hexadecimal digits if it isn't UTF-8."""
     text = _text_or_bytes(key)
     return text.hex() if isinstance(text, bytes) else text
 
@@ -79,7 +79,7 @@ def _value_of(value: Property) -> bytes | None:
 
 def _checked(name: str) -> str:
     _bytes_of(name)
-    if "\0" in name:  # the client's library would end it there
+    if "\0" in name:  # the client's library would cut it off there
         raise _inexpressible(name)
     return name
 

@@ -138,7 +138,7 @@ class KafkaTurns(_Producing):
     """Turns of messages to a topic, each a transaction. A turn's note is the metadata of an offset that the transaction commits
     for a consumer group without members. Group and transactions share a name, by which the broker fences earlier producers."""
 
-    ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call says by itself whether it is fenced
+    ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call raises by itself if it is fenced
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -262,7 +262,7 @@ class KafkaTurns(_Producing):
         # An offset below 0 would be silently left out.
         at = TopicPartition(self._address.name, 0, max(0, number), metadata=note)
         group = self._notes.consumer_group_metadata()
-        # It may never return: https://github.com/confluentinc/librdkafka/issues/5511
+        # The call may never return: https://github.com/confluentinc/librdkafka/issues/5511
         self._ask(partial(producer.send_offsets_to_transaction, [at], group, ANSWER_SECS))
 
     def _ask(self, call: Callable[[], object]) -> None:

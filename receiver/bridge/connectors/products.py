@@ -68,7 +68,7 @@ class StompDialect:
     escapes_slashes: bool = False
     """Whether a slash in a name is written `%2F` in a destination."""
     names_kind: bool = False
-    """Whether the headers `subscription-type` and `destination-type` tell queues (ANYCAST) from topics (MULTICAST)."""
+    """Whether the headers `subscription-type` and `destination-type` distinguish queues (ANYCAST) from topics (MULTICAST)."""
     prefetch: Callable[[int | None], Mapping[str, str]] = lambda _most: {}
     """The headers of SUBSCRIBE that limit the messages that come ahead of acknowledgements; None: as many as is fast."""
     durable: Mapping[str, str] | None = None

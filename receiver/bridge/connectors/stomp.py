@@ -91,7 +91,7 @@ class StompSource(Closing):
 
 
 class StompSink(Closing):
-    """Messages to a queue or a topic."""
+    """Sends messages to a queue or a topic."""
 
     def __init__(self, address: BrokerAddress) -> None:
         self.accepted = 0

@@ -177,7 +177,7 @@ class FrameReader:
         self._buffer = bytearray()
 
     def read(self) -> Frame | None:
-        """The next frame; None once nothing more comes."""
+        """The next frame; None once the connection has ended."""
         try:
             while (frame := self._read_or_skip()) is None:
                 pass

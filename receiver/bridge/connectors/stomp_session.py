@@ -102,14 +102,14 @@ class StompSession:
         return partial(self._wait_for, receipts)
 
     def close(self, *last: Frame) -> None:
-        """End the connection, after these frames and their receipts."""
+        """Send these frames, wait for their receipts, and end the connection."""
         self._closing.set()
         self._patience_secs = min(self._patience_secs, sockets.CLOSE_SECS)
         with suppress(BrokerError):
             for frame in (*last, Frame("DISCONNECT")):
                 self.ask(frame)
         self._break(self._lost("the connection is closed"))
-        for thread in self._threads:  # the first, which reads, starts the others
+        for thread in self._threads:  # the first thread, which reads, starts the other
             thread.join()
         with self._sending:
             self._socket.close()
@@ -125,7 +125,7 @@ class StompSession:
                 self._handle(frame)
         except BrokerError as broken:
             error, is_cut = self.named(broken), False
-        except Exception as broken:  # noqa: BLE001 - whoever waits would never hear of it
+        except Exception as broken:  # noqa: BLE001 - otherwise the waiting threads would wait for ever
             error, is_cut = sockets.failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN

@@ -86,7 +86,7 @@ class Flow(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release all but the receiver and the target."""
+        """Close all resources but the receiver and the target."""
 
 
 def log_failure(

@@ -32,8 +32,8 @@ class ControlledFlow(KeepingFlow):
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         super().__init__(receiver, dispatcher, duplicates)
         self._tries: Counter[int] = Counter()
-        """How often a message of the batch under way has failed, by its index: its sequence number may change until it is
-        tried again."""
+        """How often each message of the current batch has failed. By index, because the next try may have other sequence
+        numbers."""
         self._given_up: dict[int, str] = {}
         """By index, why messages of that batch have failed for good."""
         self._arrived: set[int] = set()
@@ -125,8 +125,8 @@ class _NotReadyError(Exception):
 
 
 class ConsumerFlow(ControlledFlow):
-    """One of several consumers, which share a receiver and the target's inbox, but no lease. Each has a transaction for a
-    batch of its own, in which it claims ids and serves the target.
+    """The flow of one of several consumers. They share a receiver and the target's inbox, but no lease. Each has a transaction
+    for each batch, in which it claims the ids and hands on the messages.
 
     The inbox has only parked messages that are to be tried again, and messages of a bridge without consumers. One of the
     consumers serves it.

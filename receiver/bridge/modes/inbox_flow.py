@@ -179,7 +179,7 @@ class Admitted(NamedTuple):
     """The messages of a batch to hand on, and the others."""
 
     first_sequence: int
-    """The sequence number of the first message of the batch; each further one has the next."""
+    """The sequence number of the batch's first message; the following messages have the following numbers."""
     messages: dict[int, Received]
     """The messages to hand on, by sequence number."""
     dropped: int

@@ -86,7 +86,8 @@ class Target(Protocol):
     A `lease` is a transaction that locks the target against other processes. It deletes delivered messages from the inbox, or
     records the receipts. It is None in BEST_EFFORT, where nothing is kept.
 
-    It may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be reached.
+    A target may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be
+    reached.
 
     A class that inherits this needs only `name` and `deliver`. The other methods do nothing here.
     """
@@ -99,7 +100,7 @@ class Target(Protocol):
         return None
 
     def ready(self, lease: Lease) -> bool:
-        """Lock the target against other processes, and bring it to the state that the store has of it.
+        """Lock the target against other processes, and bring it to the state that the store has noted of it.
 
         Returns:
             False if changes in the store must be committed first.
@@ -123,5 +124,5 @@ class Target(Protocol):
         """
 
     def close(self) -> None:
-        """Release what it holds. Never raises."""
+        """Close connections and files. Never raises."""
         return

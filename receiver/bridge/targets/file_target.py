@@ -41,7 +41,7 @@ _BACKOFF = Backoff(0.002, 0.002)
 
 
 class FileTarget:
-    """Lines appended to one file, which all bridges of one domain may share, and nobody else.
+    """Appends lines to one file. All bridges of one domain may share the file; nobody else may write to it.
 
     Another domain of the store is refused. A second store can't be detected: each would cut off what the other wrote.
     """
@@ -122,7 +122,7 @@ class FileTarget:
         self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
 
     def _is_as_left(self) -> bool:
-        """Whether the name still leads to the file that is open, and nobody else has written to it."""
+        """Whether the path still leads to the open file, and nobody else has written to the file."""
         if self._file is None:
             return False
         try:

@@ -34,8 +34,8 @@ _MANY = "messages"
 
 
 class PythonTarget(Target):
-    """Calls `function(message, connection)` if it requires two arguments, else `function(message)`. A function whose first
-    parameter is called `messages` gets a list of messages there.
+    """Calls `function(message, connection)` if the function requires two arguments or has a parameter `connection`, otherwise
+    `function(message)`. A function whose first parameter is named `messages` gets a list of messages there.
 
     The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox: rows written by it are committed
     with that. If the function raises an exception for a message, its rows are rolled back, and the message is tried again before
