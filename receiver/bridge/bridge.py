@@ -278,7 +278,7 @@ class Bridge:
         if self.figures.any_waits and self.is_stopping:
             return
         # If the connection is lost before the last acknowledgements are answered, all these batches come again. The window must
-        # still have their ids then, so together they mustn't be larger than it.
+        # still have their ids then, so together they must fit into one batch.
         if self._unanswered_count + len(deliveries) > self._most_unanswered and not self._is_answered():
             return  # the deliveries come again by another connection
         source = self._source

@@ -42,7 +42,7 @@ _SELECTS_SECS = 10.0
 _CUTS = 5
 """How many acknowledgements are cut off, each at another moment."""
 _SHARE_HELD = 2
-"""A consumer takes a half of the messages sent, and acknowledges a tenth of that."""
+"""A consumer holds half of the messages sent. Before, it acknowledges a tenth as many."""
 
 
 class Ending(StrEnum):

@@ -1,21 +1,21 @@
-"""Logs of receipts: one file per format behind one small interface. `read_logs` is the way in.
+"""Logs of receipts: a module for each format, behind one small interface. Begin with `read_logs`.
 
 | file | what is in it |
 |---|---|
-| `batches.py` | `read_logs`: a whole log's batches in order, several files merged by their times; what is known of it so far |
-| `options.py` | how to read, whatever the format, and which fields hold the columns |
-| `files.py`, `remote.py` | logs looked for; at URLs, by fsspec |
-| `opening.py` | a file opened, decompressed, and read by the reader of what it holds |
-| `source.py` | the bytes of one log, as its reader is given them: in pieces, or in blocks of whole lines |
+| `batches.py` | `read_logs`: a whole log's batches in order, several files merged by their times; its columns and counts so far |
+| `options.py` | the options for reading any format; the fields that hold the columns |
+| `files.py`, `remote.py` | find the files of a log; at URLs, by fsspec |
+| `opening.py` | opens a file, decompresses it, and chooses the reader by its content |
+| `source.py` | the bytes of one log for its reader: in pieces, or in blocks of whole lines |
 | `csv_log.py`, `jsonl.py`, `parquet.py`, `correlator.py` | a reader for each format, which gives raw columns |
-| `query.py` | what a query of a database gives, as it streams |
+| `query.py` | the rows of a database query, as they stream |
 | `compacted.py` | a log with a folder for each domain and day: its manifest, and its files in order |
-| `rows.py`, `times.py` | raw columns and times checked, whatever the format |
+| `rows.py`, `times.py` | check raw columns and times of any format |
 | `columns.py` | the columns, each declared once; `LogBatch`, which is what every reader hands on |
 | `writer.py` | tables written in each format: logs, verdicts |
-| `packing.py` | a batch of receipts as bytes, as it waits to be recorded, and as rows of a log |
+| `packing.py` | packs a batch of receipts that waits to be recorded into bytes, and unpacks it into rows of a log |
 | `rotating.py` | the log that receivers record: files that are made one after the other |
-| `journal.py` | what receivers of earlier versions recorded to |
+| `journal.py` | the journals that receivers of earlier versions recorded to |
 """
 
 from receiver.logs.batches import LogBatches, no_receipt, read_logs

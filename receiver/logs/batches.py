@@ -1,9 +1,8 @@
-"""A whole log, of one file or many: its batches in order, and what is known of it so far.
+"""A whole log, of one file or many: its batches in order, and its columns and counts so far.
 
 Several files are merged by (running maximum of `received_at` in the file so far, index of the file, row). The running maximum
-keeps the order of rows within a file even where its clock stepped back. Rows move in slices, not one by one, and a file is
-opened only when its first row is due, so that a folder of logs of one day each needs the memory of one batch of the days that
-overlap.
+keeps the order of rows within a file even if its clock stepped back. Rows move in slices, not one by one, and a file is
+opened only when its first row is due. So for a folder with a log for each day, memory holds one batch of each overlapping day.
 """
 
 from __future__ import annotations
@@ -28,35 +27,35 @@ from receiver.logs.parquet import group_sizes
 
 _NAMES_SHOWN = 3
 _TEXT_LOG = re.compile(r"-|.*\.(log|txt)(\.\w+)*", re.DOTALL)
-"""What a correlator's log is probably called."""
+"""Probable names of a correlator's log."""
 _ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
 
 
 def read_logs(paths: Sequence[str], options: ReadOptions, query: str | None = None) -> LogBatches:
-    """The receipts of files, folders, globs and `-`, in order, as batches; or those that a query of a database gives, whose
-    address is the only path.
+    """The receipts of files, folders, globs and `-`, in order, as batches. With `query`, the receipts of a database query: then
+    the only path is the database's address.
 
-    `LogFormatError` at once for a missing file or a folder without logs; while reading, at a row that can't be read, or at the
-    end if there was no receipt at all.
+    `LogFormatError` at once for a missing file or a folder without logs; while reading, for a row that can't be read, and at the
+    end if there was no receipt.
     """
     files = find_files(paths) if query is None else [queried(paths, query)]
     return LogBatches(files, options)
 
 
 class LogBatches(Iterator[LogBatch]):
-    """The batches of a whole log, and what is known of it so far."""
+    """The batches of a whole log, and its columns and counts so far."""
 
     def __init__(self, files: Sequence[LogFile], options: ReadOptions) -> None:
         self.columns_present: set[str] = set()
         """The optional columns that at least one file had."""
         self.receipts = 0
         self.paths = [str(file.path) for file in files if file.path is not None]
-        """The files to read; standard input is none."""
+        """The files to read, without standard input and URLs."""
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
         self.size_bytes = sum(sizes) if len(sizes) == len(files) else None
-        """The size of all files together, as they are on disk; None where it isn't known before the end."""
+        """The size of all files together, as stored; None if it isn't known before the end."""
         self.on_read: Callable[[int], None] = lambda _bytes: None
-        """Called with how many of these bytes were read since the last call, by the thread that reads."""
+        """Called by the reading thread, with the number of these bytes that were read since the last call."""
         self._files = files
         self._options = options
         logs = _whole_logs(files)
@@ -77,8 +76,8 @@ class LogBatches(Iterator[LogBatch]):
 
     @property
     def known_receipts(self) -> int:
-        """How many there are at least, by what Parquet files and compacted logs say of themselves."""
-        if self._options.on_error != "stop":  # unreadable rows are skipped, and aren't receipts
+        """The least number of receipts, by the footers of Parquet files and the manifests of compacted logs."""
+        if self._options.on_error != "stop":  # rows that are skipped aren't receipts
             return 0
         compacted = {id(file.manifest): file.manifest.receipts for file in self._files if file.manifest is not None}
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
@@ -87,12 +86,12 @@ class LogBatches(Iterator[LogBatch]):
     def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[LogBatch]:
         def on_read(read_bytes: int) -> None:
             if counted:
-                self.on_read(read_bytes)  # which may have been set after the file was opened
+                self.on_read(read_bytes)  # looked up here, because it may be set after the file is opened
 
         return chain.from_iterable(read_file(file, self._options, on_read) for file in log)
 
     def _waiting(self, log: Sequence[LogFile], index: int) -> Waiting:
-        """Look at the log's first receipt. Where the log can be opened again, it is read from the start when it is due."""
+        """Read up to the log's first receipt, for its time. If the log can be opened again, it is closed until it is due."""
         can_reopen = all(file.can_reopen for file in log)
         batches = self._rows_of(log, counted=not can_reopen)
         ahead: list[LogBatch] = []
@@ -107,7 +106,7 @@ class LogBatches(Iterator[LogBatch]):
 
 
 def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
-    """The files in groups, each of which is one log: a file that `follows` belongs to the log of the one before."""
+    """The files in groups, one for each log. A file that `follows` belongs to the log of the file before."""
     logs: list[list[LogFile]] = []
     for file in files:
         if file.follows:
@@ -118,7 +117,7 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
 
 
 def no_receipt(names: Sequence[str]) -> LogFormatError:
-    """The error for files that together hold no receipt."""
+    """The error for files that hold no receipt at all."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     hint = "the columns are there, but no rows: take a log of a time when messages came"
     if any(map(_TEXT_LOG.fullmatch, names)):
@@ -128,7 +127,7 @@ def no_receipt(names: Sequence[str]) -> LogFormatError:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Waiting:
-    """A file that isn't open yet: its first key, its index among the files, and how to read it."""
+    """A log that isn't open yet: its first key, its index among the logs, and a function that opens it."""
 
     first_us: int
     index: int
@@ -136,7 +135,7 @@ class Waiting:
 
 
 class _Cursor:
-    """An open file: what is left of its current batch, with the keys of the rows."""
+    """An open log: the rest of its current batch, with the keys of the rows."""
 
     def __init__(self, index: int, batches: Iterator[LogBatch]) -> None:
         self.index = index
@@ -189,10 +188,10 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
 
 
 def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> LogBatch:
-    """All rows that can't come after any row not yet in hand.
+    """All rows that come before every row that isn't read yet.
 
-    The horizon is the smallest (last key in hand, index of the file). The keys of a file grow, so whatever that file still has,
-    and any other, comes after it. At the horizon's own key, only files of a smaller or the same index go first.
+    The horizon is the smallest (last key read, index of the file). The keys within a file only grow, so all rows that aren't
+    read yet come after the horizon. At the horizon's own key, only files of a smaller or the same index go first.
     """
     last_us, last_index = horizon
     parts, keys = [], []

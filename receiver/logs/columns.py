@@ -1,7 +1,7 @@
-"""The columns of a log of receipts, each declared once: as a field of `LogBatch`, which is what every reader hands on.
+"""The columns of a log of receipts, each declared once: as a field of `LogBatch`, the type that all readers return.
 
-Readers, writers, the recorder, generators, `--map`, Spark's tables and the table in `docs/simulate.md` go by `COLUMNS`. So another
-optional column is another field of `LogBatch`, and the code that uses it.
+Readers, writers, the recorder, generators, `--map`, Spark's tables and the table in `docs/simulate.md` are driven by `COLUMNS`.
+To add an optional column, add a field to `LogBatch`, and the code that uses it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow as pa
 from receiver.message import LATEST_US
 
 BATCH_ROWS = 1 << 16
-"""Rows per batch, about: enough to make the cost per batch vanish, few enough to stay in the processor's cache."""
+"""Rows per batch, about: enough to make the cost per batch negligible, few enough to stay in the processor's cache."""
 
 
 class ValueKind(Enum):
-    """What the values of a column are."""
+    """The kind of a column's values."""
 
     TEXT = ("text or a whole number", pa.string(), (str, int))
     TIME = ("a time", pa.timestamp("us", "UTC"), (str, int, float), "_us", LATEST_US)
@@ -38,19 +38,19 @@ class ValueKind(Enum):
         largest: int = 0,
     ) -> None:
         self.expected = expected
-        """How errors describe them."""
+        """The description of such values in errors."""
         self.arrow = arrow
-        """Their type in logs that we write."""
+        """Their Arrow type in logs that we write."""
         self.json_types = frozenset(json_types)
-        """What a log of JSON Lines may have for them."""
+        """The types that they may have in JSON Lines."""
         self.unit = unit
-        """What the name of their field in a `LogBatch` ends with."""
+        """The suffix of their field's name in a `LogBatch`."""
         self.largest = largest
-        """The largest number, where they are numbers; the least is 0."""
+        """The largest number, if they are numbers; the least is 0."""
 
     @property
     def outside(self) -> str:
-        """How errors say where a number lies that is less or more; one with a unit is a time."""
+        """The description in errors of a number out of range. A number with a unit is a time."""
         return "before the epoch or beyond the year 9999" if self.unit else f"below 0 or above {self.largest:,}"
 
 
@@ -60,15 +60,15 @@ class Column:
 
     kind: ValueKind
     meaning: str
-    """For readers of the documents: what it holds, and which options need it."""
+    """The column's content, and the options that need it, as in the documentation."""
     jms_name: str | None = None
-    """The name that JMS or Apama has for it."""
+    """The column's name in JMS or Apama."""
     is_required: bool = False
-    """Whether a log without it is refused."""
+    """Whether a log without this column is refused."""
     has_few_values: bool = False
-    """Whether values repeat so often that they are cheaper as a dictionary."""
+    """Whether values repeat so often that a dictionary is cheaper."""
     attribute: str = ""
-    """Its field in a `LogBatch`."""
+    """The column's field in a `LogBatch`."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ class Column:
 
     @property
     def arrow(self) -> pa.DataType:
-        """Its type in logs that we write."""
+        """The column's Arrow type in logs that we write."""
         is_dictionary = self.has_few_values and self.kind is ValueKind.TEXT
         return pa.dictionary(pa.int32(), self.kind.arrow) if is_dictionary else self.kind.arrow
 
@@ -91,7 +91,7 @@ class StatusLine:
 
 
 class TimeUnit(NamedTuple):
-    """The unit that a file's numeric times are in, by their magnitude."""
+    """The unit of a file's numeric times, by their magnitude."""
 
     unit: str
     line: int
@@ -100,11 +100,11 @@ class TimeUnit(NamedTuple):
 
 @dataclass(slots=True)
 class LogBatch:
-    """Rows of one file, in their order: tens of thousands, so that a log of any length costs memory for one batch.
+    """Rows of one file, in their order: tens of thousands, so that a log of any length takes the memory of one batch.
 
     All columns have the same length; a column that the file lacks is None. Text columns are Arrow `string` or
-    `dictionary<int32, string>` arrays without nulls: missing is empty text, which means the same in every column. Bytes
-    were checked to be UTF-8.
+    `dictionary<int32, string>` arrays without nulls: a missing text is empty, which means the same in every column. Text is
+    valid UTF-8.
     """
 
     received_at_us: Annotated[
@@ -154,10 +154,10 @@ class LogBatch:
         pa.Array | None, Column(ValueKind.TEXT, "shows whether a repeated id came with the same body")
     ] = None
     skipped: int = 0
-    """Unreadable rows left out since the batch before (`--on-error skip`)."""
+    """Unreadable rows that were left out since the batch before (`--on-error skip`)."""
     status_lines: list[StatusLine] = field(default_factory=list)
     time_unit: TimeUnit | None = None
-    """By the rows read so far; None where none of their times was a number."""
+    """The unit of the rows read so far; None if none of their times was a number."""
 
     def __len__(self) -> int:
         return len(self.received_at_us)

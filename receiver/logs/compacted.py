@@ -1,13 +1,13 @@
-"""A compacted log: a folder of Parquet files by domain and day that says how its files follow each other.
+"""A compacted log: a folder of Parquet files by domain and day, with a manifest of their order.
 
     _receiver_log.json                                   the manifest
     _status_lines.jsonl                                  the `JMS Status:` lines of the log, if it had any
     _bad_rows.jsonl                                      rows left out of it; no reader needs them
     domain=bridge-1%3Aqueue%3A%2F%2Forders/day=2026-11-21/part-00000.parquet
-    _data-5c1e.../domain=0/day=2026-11-21/...            at a URL, where the files stay as Spark has named them
+    _data-5c1e.../domain=0/day=2026-11-21/...            at a URL, where the files keep the names that Spark gave them
 
-The files of a domain are one log, and its rows keep their order. If each file were a log of its own, they would be merged
-by their times, which swaps rows where a clock stepped back.
+The files of a domain are one log, and its rows keep their order. If each file were a log of its own, their rows would be
+merged by time, which swaps rows if a clock stepped back.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ COMPACT_AGAIN = "compact the log again, and leave the folder as it is"
 
 class PartFile(msgspec.Struct, frozen=True):
     path: str
-    """Under the folder, with "/" on every system."""
+    """The path below the folder, with "/" on every system."""
     rows: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
     latest_us: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
     """The largest time of the domain's rows up to the end of this file."""
@@ -65,7 +65,7 @@ class DomainFiles(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a compacted log holds. A replay under its `domain_key` gives the same figures as the log that was compacted."""
+    """The content of a compacted log. A replay under its `domain_key` gives the same figures as the original log."""
 
     domain_key: str
     domains: list[DomainFiles]
@@ -73,10 +73,10 @@ class Manifest(msgspec.Struct, frozen=True):
     columns: list[str]
     receipts: int
     skipped: int
-    """Rows that couldn't be read, which aren't in it."""
+    """Rows that couldn't be read, and are left out."""
     status_lines: int
     splits_a_queue: bool
-    """Whether at least one queue is read in several of the domains."""
+    """Whether several of the domains have receipts of one queue."""
     version: int = _VERSION
     status_lines_file: str = STATUS_LINES
 
@@ -93,12 +93,12 @@ class _Status(msgspec.Struct):
 def part_path(domain: str, day: np.datetime64 | str, number: int) -> PurePosixPath:
     """The path of a file in its log.
 
-    Numbers are unique in the whole log, for a file system may take `Orders` and `orders` for the same folder.
+    Numbers are unique in the whole log, because a file system may treat `Orders` and `orders` as one folder.
     """
     name = quote(domain, safe="")
     if len(name) > _LONGEST_FOLDER_NAME:
         digest = hashlib.sha256(domain.encode()).hexdigest()
-        name = f"{name[: _LONGEST_FOLDER_NAME - len(digest) - 1]}+{digest}"  # "+" is in no name that wasn't shortened
+        name = f"{name[: _LONGEST_FOLDER_NAME - len(digest) - 1]}+{digest}"  # only shortened names have a "+"
     return PurePosixPath(f"domain={name}", f"day={day}", f"part-{number:05}.parquet")
 
 
@@ -109,15 +109,15 @@ def folder_at(text: str) -> Folder:
 
 
 def is_part_path(path: str) -> bool:
-    """Whether a path looks like what `part_path` makes, below any folder."""
+    """Whether a path has the form that `part_path` makes, below any folder."""
     return re.search(r"/domain=[^/]+/day=[^/]+/part-\d{5,}\.parquet$", path) is not None
 
 
 @contextmanager
 def new_folder(folder: Folder) -> Iterator[Folder]:
-    """A folder to write a new log to, which stands at `folder` when the block ends well: see `appearing`.
+    """A folder to write a new log to, which is moved to `folder` when the block ends without error: see `appearing`.
 
-    At a URL it is that folder itself: nothing there is a log before its manifest is written.
+    At a URL it is `folder` itself, which isn't a log before its manifest is written.
     """
     if isinstance(folder, Path):
         with appearing(folder) as unfinished:
@@ -130,9 +130,9 @@ def new_folder(folder: Folder) -> Iterator[Folder]:
 
 @contextmanager
 def adding(folder: Folder, before: Manifest | None) -> Iterator[Adding]:
-    """Write a new log, or add to the one that was read before. What isn't committed is removed.
+    """Write a new log, or add to the log whose manifest was read `before`. Files that aren't committed are removed.
 
-    `OutputError` where the folder can't be written, or another run has written to it meanwhile.
+    `OutputError` if the folder can't be written, or another run has written to it meanwhile.
     """
     files = Adding(folder, before)
     written = files.written
@@ -156,15 +156,15 @@ class Adding:
         self._name = f"_data-{secrets.token_hex(8)}"
         self._renamed: list[Path] = []
         self.stay = False
-        """Whether files in `written` may be named by the manifest."""
+        """Whether the manifest may name files in `written`, which then must stay."""
         self.written = folder / self._name
-        """A new folder below the log's for Parquet, as `domain=NUMBER/day=DAY/NAME`. Readers pass over such a name."""
+        """A new folder in the log's folder for Parquet files `domain=NUMBER/day=DAY/NAME`. Readers ignore it by its name."""
 
     def commit(self, new: Manifest, status_lines: bytes, bad_rows: Iterable[bytes] | None) -> Manifest:
         """Move the files from `written` into the log, and write its new manifest, which is returned.
 
-        `new` describes the new files alone, by their paths below `written`. `OutputError` where another run has replaced
-        the manifest meanwhile; while this works, other runs wait.
+        `new` describes only the new files, by their paths below `written`. `OutputError` if another run has replaced the
+        manifest meanwhile. Other runs wait until this ends.
         """
         folder, before = self._folder, self._before
         numbers = count(sum(len(each.files) for each in before.domains) if before else 0)
@@ -185,7 +185,7 @@ class Adding:
                 added = structs.replace(new, domains=domains, status_lines_file=status_lines_file)
                 manifest = _joined(before, added)
                 _replace(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            except Exception:  # so the manifest is as it was
+            except Exception:  # the manifest is unchanged
                 for path in self._renamed:
                     path.unlink(missing_ok=True)
                 if noted_before is not None and isinstance(folder, Path):
@@ -196,8 +196,8 @@ class Adding:
     def _moved(self, domain: str, part: PartFile, number: int) -> PartFile:
         written, folder = self.written, self._folder
         if isinstance(written, UrlPath) or isinstance(folder, UrlPath):
-            # The files stay, for at a URL a rename is a copy. Nor are they removed after an error: the manifest may have
-            # been written all the same, and then names them.
+            # The files stay here, because at a URL a rename is a copy. They aren't removed after an error either: the manifest
+            # may have been written all the same, and then names them.
             self.stay = True
             path = PurePosixPath(self._name, part.path)
         else:
@@ -209,7 +209,8 @@ class Adding:
 
 
 def _kept_status_lines(folder: Folder, before: Manifest | None, new: bytes) -> str:
-    """Write new status lines behind those before. -> the name of their file; a new one, as the manifest still names the old."""
+    """Write new status lines behind those before. Returns the name of their file: a new one, as the manifest still names the
+    old."""
     if before is None:
         name, known = STATUS_LINES, b""
     elif not new:
@@ -250,7 +251,7 @@ def _replace(path: Folder, content: bytes) -> None:
 
 @contextmanager
 def _alone(folder: Folder) -> Iterator[None]:
-    """Let one process at a time into the block, where the system has file locks."""
+    """Let one process at a time into the block, if the system has file locks."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -268,7 +269,7 @@ def _alone(folder: Folder) -> Iterator[None]:
 
 
 def manifest_of(folder: Folder) -> Manifest | None:
-    """The manifest of a compacted log, None of any other folder; `LogFormatError` for one that this package can't use."""
+    """The manifest of a compacted log; None for any other folder. `LogFormatError` for a manifest that can't be used."""
     path = folder / MANIFEST
     try:
         data = path.read_bytes()
@@ -304,13 +305,13 @@ def _check(folder: Folder, name: str) -> None:
 
 
 def status_lines_text(lines: Sequence[StatusLine]) -> bytes:
-    """The content of `STATUS_LINES`. JSON has no infinite values, so these are left out."""
+    """The content of `STATUS_LINES`. Infinite values, which JSON doesn't have, are left out."""
     finite = ({name: value for name, value in line.values.items() if math.isfinite(value)} for line in lines)
     return msgspec.json.Encoder().encode_lines(map(_Status, (line.logged_at_us for line in lines), finite))
 
 
 def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:  # noqa: ARG001
-    """The status lines of a compacted log; there are no receipts among them."""
+    """The status lines of a compacted log, in batches without receipts."""
     decode = msgspec.json.Decoder(_Status).decode_lines
     for block in blocks_of(source.pieces, source.name):
         try:

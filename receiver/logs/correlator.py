@@ -9,15 +9,15 @@ A message is one header line and the indented lines after it:
        Body="..."
 
 The body is free text of any number of lines, which may look like lines of the log. It ends with a quote at the end of
-a line. A header before that quote is either text, or the log broke off inside the body (a crash, a rotation) and a
-message follows: it counts as a message only if fields of JMS follow it, as they do in every real one. So text quoted
-from a log is no receipt, and a body without an end hides none.
+a line. A header before that quote may be text of the body; or the log broke off inside the body (a crash, a rotation), and
+the header is of a new message. It counts as a message only if fields of JMS follow it, as in every real message. So text
+quoted from a log isn't read as a receipt, and a body without an end hides no receipt.
 
-Reading line by line knows all these rules, and would take most of the time. So the lines of a block are cut into *stretches*: a
-line that begins with a time, as every entry of the log does, and the lines up to the next such line. A stretch is *plain* if,
-read by itself, it is a message without anything odd, or an entry that says nothing here. What it says then depends on no line
-before it, as long as no message's body is still open. Plain stretches are read over arrays, all of a block at once
-(`_BlockLines`), and the others line by line (`_Parser`). A test holds the two together.
+Reading line by line implements all these rules, but would take most of the time. So the lines of a block are cut into
+*stretches*: a line that begins with a time, as every entry of the log does, and the lines up to the next such line. A stretch
+is *plain* if, read by itself, it is an ordinary message, or an entry without a message or status line. Then it can be read
+without the lines before it, unless a message's body is still open. All plain stretches of a block are read at once, as arrays
+(`_BlockLines`), and the others line by line (`_Parser`). A test checks that both agree.
 """
 
 from __future__ import annotations
@@ -42,22 +42,23 @@ from receiver.logs.rows import BatchMaker, RawRows, Unreadable
 from receiver.logs.source import Block, LogSource, blocks_of
 
 _TIME_FORM = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[.,]\d{3}"
-"""To Arrow, digits are those of ASCII; to Python, those of any script."""
+"""`\\d` means ASCII digits to Arrow, and digits of any script to Python."""
 LOG_LINE = re.compile(rf"(?P<time>{_TIME_FORM}) +\S+ +\[")
-"""How every entry of the log begins."""
+"""The beginning of every entry of the log."""
 _RECEIVED = re.compile(r".*?\] - '(?P<receiver>.*?)' has received JMS message:(?: (?P<first>.*))?", re.DOTALL)
 _STATUS = re.compile(r"[^\]]*\] - JMS Status: (?P<figures>.*)", re.DOTALL)
 _FIGURE = re.compile(r"(\w+)=(-?\d[\d,]*(?:\.\d+)?)(?=\s|$)", re.ASCII)
 _INDENT = "   "
 _FIELD = re.compile(r"(?P<property>Property\.)?(?P<name>(?(property)[^=]+|[A-Za-z]\w*))=(?P<value>.*)", re.DOTALL)
 _BODY = "Body"
-"""The field that ends a message; a property may be named so too."""
+"""The field that ends a message. A property may have this name, too."""
 
 _TIME, _RECEIVER, _NOTHING = "header: time", "header: receiver", "header: nothing"
-"""Stand for what the header line says. It comes first, and the first of a name wins, whatever a property is named."""
+"""Names for the values of the header line. These are set first, and the first value of a name wins, so no property of such a
+name replaces them."""
 _OF_HEADER = {"received_at": _TIME, "connection_id": _NOTHING, "receiver_id": _RECEIVER}
 _FIELDS = {name: name_here for name, column in COLUMNS.items() if (name_here := _OF_HEADER.get(name, column.jms_name))}
-"""Column -> the field that it is read from. Columns that JMS has no name for aren't in such a log."""
+"""Column -> the field that it is read from. A correlator's log doesn't have the columns without a JMS name."""
 
 _LF, _CR, _EQUALS, _QUOTE, _SPACE, _ZERO = (ord(letter) for letter in '\n\r=" 0')
 _BEYOND_ASCII = 0x80
@@ -89,19 +90,19 @@ class _Message:
     line: int
     fields: dict[str, str]
     inside_body: bool
-    """Whether its header came before the end of another message's body, and nothing yet shows that it is real."""
+    """Whether its header came before the end of another message's body, and no field of JMS has shown that it is real."""
     last: str | None = None
-    """The field whose value goes on in lines that are no fields; None after a field that came a second time."""
+    """The field whose value continues in lines that aren't fields; None after a field that came a second time."""
     quoted: bool = False
-    """Whether one of its lines would have ended the body it came in."""
+    """Whether one of its lines would have ended the body in which its header came."""
     before: int = 0
-    """How many lines of the body that it came in stood before it."""
+    """How many lines of that body came before the header."""
     body: list[str] = field(default_factory=list)
-    """The lines of its own body, where a column is found in bodies."""
+    """The lines of the message's own body, if a column is mapped to bodies."""
 
 
 class _Parser:
-    """Gathers messages: plain ones by the block, all others line by line."""
+    """Collects messages: plain messages by the block, all others line by line."""
 
     def __init__(self, zone: tzinfo, fields: dict[str, str]) -> None:
         self._zone = zone
@@ -110,31 +111,31 @@ class _Parser:
             name: re.compile(name.removeprefix(BODY_FIELD)) for name in fields.values() if name.startswith(BODY_FIELD)
         }
         self._body: list[str] | None = None
-        """The lines of a body that has no end yet, where a column is found in bodies."""
+        """The lines of a body that hasn't ended yet, if a column is mapped to bodies."""
         self._ending = ""
-        """What lines end with before the line feed, as the first line does: a carriage return, or nothing."""
+        """The text before each line feed, as in the first line: a carriage return, or nothing."""
         self._open: _Message | None = None
         self._in_body = False
-        """Whether the body of a message has no end yet."""
+        """Whether the body of a message hasn't ended yet."""
         self.first: _Message | None = None
         self.names: set[str] = set()
-        """The names of the fields that were there."""
+        """The names of the fields that occurred."""
         self._messages: list[_Message] = []
         self._status_lines: list[StatusLine] = []
         self._unreadable: list[Unreadable] = []
 
     def read(self, block: Block) -> RawRows:
-        """The messages that end in this block, or in the one before without being known to."""
+        """The messages that are complete after this block, but weren't after the block before."""
         self.know_ending(block)
         lines = _BlockLines(block, self._ending)
-        if self._patterns:  # which arrays of lines don't know
+        if self._patterns:  # `_BlockLines` doesn't search bodies
             lines.is_plain[:] = False
         self.take(*lines.text(-1))
         wanted = lines.is_plain.copy()
         stretch = 0
         left = np.flatnonzero(~lines.is_plain)
         while stretch < len(wanted):
-            if lines.is_plain[stretch]:  # so it begins with an entry
+            if lines.is_plain[stretch]:  # a plain stretch begins with an entry
                 self.end()
             if self.first and not self._in_body and lines.is_plain[stretch]:
                 after = np.searchsorted(left, stretch)
@@ -150,7 +151,7 @@ class _Parser:
             self._ending = "\r" if block.data.partition(b"\n")[0].endswith(b"\r") else ""
 
     def take(self, number: int, text: str) -> None:
-        """Lines, the first of which has this number."""
+        """Read lines, the first of which has this number."""
         for at, line in enumerate(text.removesuffix("\n").split("\n") if text else (), number):
             self._take_line(at, line.removesuffix(self._ending))
 
@@ -168,7 +169,7 @@ class _Parser:
             self._body = None
 
     def end(self) -> None:
-        """The message in hand is whole: the log ends here, or its next entry begins."""
+        """Complete the open message: the log ends here, or its next entry begins."""
         message, self._open = self._open, None
         if message is None:
             return
@@ -180,7 +181,7 @@ class _Parser:
 
     def _entry(self, number: int, line: str, entry: re.Match[str]) -> None:
         self.end()
-        if self._body is not None and not self._in_body:  # it ended before
+        if self._body is not None and not self._in_body:  # the body ended before this line
             self._body.pop()
             self._body = None
         received = _RECEIVED.match(line, entry.end())
@@ -205,7 +206,7 @@ class _Parser:
         self._status_lines.append(StatusLine(logged_at_us, values))
 
     def _more(self, message: _Message, line: str) -> None:
-        """A line after the header: a field, the body, or the next line of a value with line breaks."""
+        """Read a line after the header: a field, the body, or the next line of a value with line breaks."""
         field = _FIELD.fullmatch(line, len(_INDENT)) if line.startswith(_INDENT) else None
         message.quoted = message.quoted or line.endswith('"')
         if field is None:
@@ -217,7 +218,7 @@ class _Parser:
         name = field["name"]
         if not field["property"]:
             message.inside_body = False
-            if self._body is not None:  # it was no part of that body
+            if self._body is not None:  # the message isn't part of that body
                 del self._body[message.before :]
                 self._body = None
             if name == _BODY:
@@ -230,8 +231,8 @@ class _Parser:
         message.fields.setdefault(name, field["value"])
 
     def rows(self, plain: _PlainRows | None = None) -> RawRows:
-        """What was gathered since the last call, and plain messages, in the order of their lines."""
-        # A body may go on in the next block.
+        """The messages and status lines since the last call, merged with `plain` messages in the order of their lines."""
+        # A body may continue in the next block.
         messages = [
             each for each in self._messages if plain is None or self._body is None or each.body is not self._body
         ]
@@ -260,7 +261,7 @@ class _Parser:
         return RawRows(columns, lambda row: int(lines[row]), unreadable, status_lines)
 
     def _search(self, message: _Message) -> None:
-        """Read the columns that are mapped to its body."""
+        """Read the columns that are mapped to the message's body."""
         text = "\n".join(message.body)
         if text.startswith('"'):
             text = text[1:].removesuffix('"')
@@ -271,15 +272,16 @@ class _Parser:
 
 
 def _column(texts: Iterable[str | None]) -> pa.Array:
-    """The bytes of these texts as they stand in the log. Whether they are UTF-8 is looked at with all else (`rows.py`)."""
+    """The bytes of these texts as in the log. UTF-8 is checked later, with all else (`rows.py`)."""
     values = [None if text is None else text.encode(errors="surrogateescape") for text in texts]
     return pa.array(values, pa.binary()).view(pa.string())
 
 
 class _Word(NamedTuple):
-    """What a line is, by its *word*: all of it up to its first "=", without an entry's time but for its last digit.
+    """The kind of a line, which its *word* determines: the line up to its first "=". Of an entry's time only the last digit is
+    in the word.
 
-    Names end there, so the word decides. There are few different words in a log, and each is matched once:
+    A log has few different words, and each is matched once:
 
         2017-03-05 18:17:36.091 INFO  [1:R] - 'orders' has received JMS message: Property.uniqueMessageId=1:S01
                               1 INFO  [1:R] - 'orders' has received JMS message: Property.uniqueMessageId=
@@ -289,11 +291,11 @@ class _Word(NamedTuple):
 
     is_entry: bool = False
     is_silent: bool = False
-    """Whether it is an entry of which the word shows that it is no message and no status line."""
+    """Whether the line is an entry whose word shows that it is neither a message nor a status line."""
     receiver: str | None = None
-    """The receiver that a message's header names, where the word shows all that comes before a value."""
+    """The receiver in a message's header, if the word has the whole header."""
     name: str = ""
-    """The field that the line has."""
+    """The name of the field in the line."""
     is_body: bool = False
 
 
@@ -307,7 +309,7 @@ def _word_of(text: bytes) -> _Word:
     if entry is None:
         return _Word()
     received = _RECEIVED.match(line, entry.end())
-    if received is None:  # behind a "=" the rest of the line may still show that it is one
+    if received is None:  # if the word ends with "=", the rest of the line may still make it a message
         return _Word(is_entry=True, is_silent=not line.endswith("=") and _STATUS.match(line, entry.end()) is None)
     header, first = _Word(is_entry=True, receiver=received["receiver"]), received["first"] or ""
     return _with_field(header, first) if first.endswith("=") else header
@@ -321,20 +323,20 @@ def _with_field(word: _Word, text: str) -> _Word:
 
 
 class _PlainRows(NamedTuple):
-    """Messages in their order."""
+    """Plain messages in order."""
 
     columns: dict[str, pa.Array]
     lines: _Indexes
-    """The physical line of each one's header."""
+    """The physical line of each message's header."""
     names: set[str]
-    """The fields that at least one of them has, of those that are columns."""
+    """The fields of columns that at least one message has."""
 
 
 class _BlockLines:
     """The lines of a block, cut into stretches."""
 
     def __init__(self, block: Block, ending: str) -> None:
-        """`ending` is what lines end with before the line feed: a carriage return, or nothing."""
+        """`ending` is the text before each line feed: a carriage return, or nothing."""
         self._first_line = block.line
         self._data = block.data if block.data.endswith(b"\n") else block.data + b"\n"
         letters = np.frombuffer(self._data, np.uint8)
@@ -342,7 +344,7 @@ class _BlockLines:
         feeds = np.flatnonzero(letters[marks] == _LF)
         feeds_at = marks[feeds]
         self._starts = np.concatenate([[0], feeds_at + 1])
-        """Where each line begins; last of all, where the block ends."""
+        """The index at which each line begins, and behind these the end of the block."""
         begins = self._starts[:-1]
         self._ends = feeds_at
         if ending:
@@ -350,7 +352,7 @@ class _BlockLines:
         first_mark = marks[np.concatenate([[0], feeds[:-1] + 1])]
         has_equals = letters[first_mark] == _EQUALS
         self._values = np.where(has_equals, first_mark + 1, self._ends)
-        """Where each line's word ends."""
+        """The index at which each line's word ends."""
         first_letters = letters[begins]
         is_digit = first_letters - np.uint8(_ZERO) <= 9  # noqa: PLR2004
         self._heads = self._timed(np.flatnonzero(is_digit))
@@ -379,7 +381,7 @@ class _BlockLines:
         self._words[lines] = encoded.indices.to_numpy() + 1
 
     def _by_word(self, of: Callable[[_Word], Any], lines: _Indexes | slice = slice(None)) -> npt.NDArray[Any]:
-        """What `of` gives for the word of each of the lines."""
+        """The result of `of` for the word of each of the lines."""
         return np.asarray(np.array([of(word) for word in self._known])[self._words[lines]])
 
     def _plain(self, letters: npt.NDArray[np.uint8]) -> _Flags:
@@ -389,7 +391,8 @@ class _BlockLines:
         has_body = body < next_heads
         fields_end = np.where(has_body, body, next_heads)
         self._fields_end = np.append(fields_end, 0)
-        """The line of each stretch that its fields end before; and none for the lines before the first, whose index is -1."""
+        """The line before which each stretch's fields end. The last entry is for index -1, the lines before the first stretch:
+        they have no fields."""
         others = _before(self._by_word(lambda word: not word.name))
         all_fields = others[np.maximum(fields_end, heads + 1)] == others[heads + 1]
         body = np.where(has_body, body, heads)
@@ -404,7 +407,7 @@ class _BlockLines:
         return np.asarray(is_whole | self._by_word(lambda word: word.is_silent, heads))
 
     def _is_usual(self, may_hide_entry: _Indexes) -> bool:
-        """Whether the block is UTF-8, and the heads are all lines that begin with a time, in digits of whatever script."""
+        """Whether the block is UTF-8, and no line but the heads begins with a time, in digits of any script."""
         if self._data.isascii():
             return True
         try:
@@ -415,7 +418,7 @@ class _BlockLines:
             return False
 
     def _texts(self, begins: _Indexes, ends: _Indexes) -> pa.Array:
-        """The bytes from each of `begins` up to its one of `ends`; the texts lie one behind the other."""
+        """The bytes from each of `begins` to the matching one of `ends`. The texts are in order and don't overlap."""
         if not len(begins):
             return pa.array([], pa.binary())
         offsets = np.stack([begins, ends], axis=1).ravel().astype(np.int32)
@@ -424,14 +427,14 @@ class _BlockLines:
         return with_gaps.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32)))
 
     def text(self, stretch: int) -> tuple[int, str]:
-        """The number of the first line of a stretch, and its lines; -1 stands for what comes before the first stretch."""
+        """The number of a stretch's first line, and its lines. Stretch -1 has the lines before the first stretch."""
         begin = int(self._heads[stretch]) if stretch >= 0 else 0
         end = int(self._heads[stretch + 1]) if stretch + 1 < len(self._heads) else len(self._ends)
         text = self._data[self._starts[begin] : self._starts[end]]
         return self._first_line + begin, text.decode(errors="surrogateescape")
 
     def rows(self, fields: Mapping[str, str], wanted: _Flags) -> _PlainRows:
-        """The messages of the `wanted` stretches, all of them plain."""
+        """The messages of the `wanted` stretches, which must be plain."""
         stretches = np.flatnonzero(self._is_message & wanted)
         heads = self._heads[stretches]
         row_of = np.full(len(self._heads) + 1, _NONE)

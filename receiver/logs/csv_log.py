@@ -1,8 +1,8 @@
 """CSV with a header, separated by commas, quoted with `"`.
 
-Two readers give the same rows. A block in which every quote plainly opens or closes a field goes through Arrow's
-reader. Any other block, and any that Arrow's reader refuses, goes through Python's csv module, which is strict about
-quotes and lets us know the physical line of each row. A test holds the two together.
+Two readers give the same rows. Arrow's reader reads blocks in which each quote clearly opens or closes a field. Python's csv
+module reads all other blocks, and those that Arrow's reader refuses: it is strict about quotes, and shows the physical line of
+each row. A test checks that both agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8, unread
 from receiver.logs.source import Block, LogSource, blocks_of
 
 _MAX_ROW_BYTES = 64 << 20
-"""A longer row is taken for a quote that was never closed; reading on would bury the rest of the log in it."""
+"""A longer row counts as a quote that was never closed: the row would swallow the rest of the log."""
 _BEFORE_FIELD = np.frombuffer(b",\n", dtype=np.uint8)
 _AFTER_FIELD = np.frombuffer(b",\r\n", dtype=np.uint8)
 _WORDS = pa.dictionary(pa.int32(), pa.string())
@@ -32,13 +32,13 @@ _WORDS = pa.dictionary(pa.int32(), pa.string())
 
 def read_csv(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Rows of a CSV log. A row with another number of fields than the header is unreadable."""
-    # The limit is one for the whole process. Its default, 128 KB, would refuse rows that Arrow's reader takes.
+    # The limit is global to the process. Its default, 128 KB, would refuse rows that Arrow's reader accepts.
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_ROW_BYTES))
     lines = _Lines(blocks_of(source.pieces, source.name))
     header = _header(lines, source.name)
     table = _Table(len(header), fields_of(header, options, source.name))
     batches = BatchMaker(source.name, options)
-    yield batches.batch(table.raw([], []))  # so that the columns even of a log without rows are known
+    yield batches.batch(table.raw([], []))  # so that the columns are known even for a log without rows
     while (block := lines.next_block()) is not None:
         raw = table.from_plain(block) if _is_plain(block.data) else None
         if raw is None:
@@ -69,7 +69,7 @@ class _Lines(Iterator[str]):
         self.blocks_taken = 0
 
     def next_block(self) -> Block | None:
-        """The lines that are left of a block, or else the next block; None at the end of the log."""
+        """The lines left of a block, otherwise the next block; None at the end of the log."""
         if not self._ahead:
             return next(self._blocks, None)
         rest = Block(b"".join(self._ahead), self.next_line)
@@ -77,19 +77,19 @@ class _Lines(Iterator[str]):
         return rest
 
     def put_back(self, block: Block) -> None:
-        """Let the lines of a block come next."""
-        self._ahead.extend(io.BytesIO(block.data))  # unlike splitlines, splits at "\n" only
+        """Make the lines of a block the next ones."""
+        self._ahead.extend(io.BytesIO(block.data))  # splits only at "\n", unlike splitlines
         self.next_line = block.line
         self.blocks_taken += 1
 
     def begin_row(self) -> bool:
-        """Whether there are lines left of the block; the row before is settled."""
+        """Begin a new row: the row before can't be given back any more. Returns whether lines are left of the block."""
         self._row.clear()
         self._row_bytes = 0
         return bool(self._ahead)
 
     def give_back(self) -> None:
-        """Let all but the first line of the row come again: a quote left open must not take other rows with it."""
+        """Make all lines of the row but the first come again, so that an unclosed quote doesn't swallow other rows."""
         self._ahead.extendleft(reversed(self._row[1:]))
         self.next_line -= len(self._row) - 1
 
@@ -109,7 +109,7 @@ class _Lines(Iterator[str]):
 
 
 def _exact_rows(lines: _Lines) -> Iterator[tuple[int, list[str] | str]]:
-    """Each row until a block ends with a row: its physical line, and its fields or what is wrong with it."""
+    """The rows up to the first that ends with a block: for each its physical line, and its fields or the problem with it."""
     reader = csv.reader(lines, strict=True)
     while lines.begin_row():
         line = lines.next_line
@@ -127,7 +127,7 @@ def _exact_rows(lines: _Lines) -> Iterator[tuple[int, list[str] | str]]:
 
 
 class _Table:
-    """The shape of the file: how many fields a row has, and which of them are columns of ours."""
+    """The shape of the file: the number of fields in a row, and the columns that they hold."""
 
     def __init__(self, width: int, fields: dict[str, int]) -> None:
         self._width = width
@@ -149,7 +149,7 @@ class _Table:
         return RawRows(columns, line_numbers.__getitem__, list(unreadable))
 
     def from_exact(self, lines: _Lines) -> RawRows:
-        """The rows of a block through the csv module; the last may reach into the next block."""
+        """The rows of a block, by the csv module. The last row may extend into the next block."""
         rows, line_numbers, unreadable = [], [], []
         blocks_taken = lines.blocks_taken
         for line, row in _exact_rows(lines):
@@ -165,7 +165,7 @@ class _Table:
         return self.raw(rows, line_numbers, unreadable)
 
     def from_plain(self, block: Block) -> RawRows | None:
-        """The rows of a plain block through Arrow's reader; None if any of them isn't as it should be."""
+        """The rows of a plain block, by Arrow's reader; None if it refuses the block, or the block isn't UTF-8."""
         try:
             block.data.isascii() or block.data.decode()
             table = arrow_csv.read_csv(
@@ -191,11 +191,11 @@ def _line_numbers(block: Block) -> list[int]:
 
 
 def _is_plain(data: bytes) -> bool:
-    """Whether each quote opens a field at its very start or closes it at its very end, on one line.
+    """Whether each quote opens a field at its start or closes it at its end, on the same line.
 
-    Shown by induction: before the first quote nothing is quoted, so a quote that begins a field opens it; up to the
-    next quote all is the field's text, and that quote, standing before a comma or the line's end, closes it. A `""`
-    inside a field, a quote in an unquoted field and a line break in quotes all break one of the conditions.
+    Proof by induction: before the first quote nothing is quoted, so a quote that begins a field opens it. Up to the next quote
+    all is the field's text, and that quote, before a comma or the line's end, closes it. A `""` inside a field, a quote in an
+    unquoted field and a line break in quotes each violate one of the conditions.
     """
     if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
         return False

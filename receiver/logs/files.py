@@ -1,4 +1,4 @@
-"""From the paths of a command to files: those that paths, folders, globs and URLs stand for, in their order."""
+"""Finds the files that the paths, folders, globs and URLs of a command stand for, in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from receiver.logs.query import Query
 
 _PARTITION = re.compile("[^=]+=.*", re.DOTALL)
-"""The name of a folder that is searched too."""
+"""The name of a folder inside a folder that is searched, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class LogFile:
     path: Path | None
     """None for standard input, and for a URL."""
     name: str
-    """As errors name it."""
+    """The name in errors."""
     size_bytes: int | None
-    """None where it isn't known before the end: a pipe."""
+    """None if it isn't known before the end, as for a pipe."""
     follows: bool = False
-    """Whether its rows come after those of the file before, as if both were one file."""
+    """Whether this file continues the file before, as if both were one file."""
     manifest: Manifest | None = field(default=None, repr=False)
     """The manifest of the compacted log that the file belongs to."""
     url: str | None = None
-    """Where it is read from, instead of a path."""
+    """The URL to read from, instead of a path."""
     query: Query | None = None
-    """The query that gives its rows, where it is in a database."""
+    """The query that returns the rows, for a log in a database."""
 
     @property
     def can_reopen(self) -> bool:
@@ -47,19 +47,19 @@ class LogFile:
 
 
 def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
-    """The files that paths, folders, globs, URLs and `-` stand for, in order; a folder's and a glob's by name.
+    """The files that paths, folders, globs, URLs and `-` stand for, in order. Files of a folder or glob are sorted by name.
 
-    Where a rotating log was recorded to a path, the path stands for its files. With `growing`, the journals of receivers of
-    earlier versions are among the files. A caller that remembers files leaves them out: in the end, a journal becomes a finished
-    file of another name. The folder of a compacted log stands for the files that its manifest names.
+    A path to which a rotating log was recorded stands for the log's files. The folder of a compacted log stands for the files
+    that its manifest names. With `growing`, the files include journals of receivers of earlier versions. A caller that keeps
+    the names of files must leave journals out, because each is replaced by a finished file of another name in the end.
     """
-    if isinstance(paths, str | os.PathLike):  # whose letters would be taken for paths
+    if isinstance(paths, str | os.PathLike):  # otherwise each letter would be a path
         raise SettingsError(
             f"logs are named by a list of paths, not by {paths!r:.80}", hint=f"write [{str(paths)!r:.80}]"
         )
     if not paths:
         raise SettingsError("no log was named", hint="name a file, a folder, a glob, or - for standard input")
-    if "" in paths:  # which would be the current folder
+    if "" in paths:  # otherwise it would stand for the current folder
         raise SettingsError("a log is named by an empty text", hint="is a variable of the shell unset?")
     if paths.count("-") > 1:
         raise SettingsError("standard input can be read once only", hint="give - once")
@@ -67,7 +67,7 @@ def find_files(paths: Sequence[str], *, growing: bool = True) -> list[LogFile]:
 
 
 def queried(logs: Sequence[str], sql: str) -> LogFile:
-    """The rows of a query as a file; the only log is the database's address."""
+    """The rows of a query as a file. `logs` must have only the database's address."""
     if len(logs) != 1:
         raise SettingsError("a query is of one database", hint="name its address alone, such as sqlite:///file")
     from receiver.logs.query import Query  # with SQLAlchemy, which few logs need
@@ -140,13 +140,13 @@ def _at_url(url: str) -> list[LogFile]:
 def _manifest_at(folder: UrlPath) -> Manifest | None:
     if (manifest := manifest_of(folder)) is not None:
         return manifest
-    for inner in folder.rglob(f"*/{MANIFEST}"):  # whose files, taken one by one, would be in another order
+    for inner in folder.rglob(f"*/{MANIFEST}"):  # reading its files one by one would lose their order
         raise LogFormatError(str(folder), f"holds a compacted log: {inner}", hint="name the folder of that log itself")
     return None
 
 
 def is_compacted(log: str) -> bool:
-    """Whether a compacted log is at a URL, as far as fsspec knows. `LogFormatError` where it is in a folder there."""
+    """Whether there is a compacted log at a URL, as far as fsspec knows. `LogFormatError` if it is in a folder inside."""
     if not is_url(log):
         return False
     try:
@@ -180,14 +180,14 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
 
 
 def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
-    """The journals that aren't empty and whose finished file isn't there yet."""
+    """The journals that aren't empty and have no finished file yet."""
     left = [path for path in journals if finished_from(path) not in finished]
     sizes = {path: path.stat().st_size if path.exists() else None for path in left}
     return [LogFile(path, _printable(str(path)), size) for path, size in sizes.items() if size != 0]
 
 
 def _final_path(file: LogFile) -> Path:
-    assert file.path is not None  # noqa: S101 - it is one of a folder
+    assert file.path is not None  # noqa: S101 - files of a folder have paths
     return finished_from(file.path)
 
 

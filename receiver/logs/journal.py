@@ -1,11 +1,11 @@
-"""Journals: what receivers of earlier versions recorded to. They are read, and those of killed processes finished.
+"""Journals, to which receivers of earlier versions recorded. They are still read, and those of dead processes are finished.
 
     magic, frame of the header, frames: payload bytes (4), checksum (4), number (8), payload
 
-A frame with a payload is a batch; one without says that the batch of its number is committed. A batch without such a second
-frame is *uncertain*: if its writer is dead, only its store knows whether it was committed, by the number that the writer
-left there. Whatever comes after the last whole frame was being written as the process was killed, so its batch was never
-committed. A journal that was left in order ends with a frame that says so. Its writer holds a lock on it until then.
+A frame with a payload is a batch. A frame without payload says that the batch of its number is committed. A batch without a
+second frame is *uncertain*: if its writer is dead, only the store knows whether it was committed, by the number that the writer
+left there. Bytes after the last whole frame were being written when the process was killed, so their batch was never committed.
+A journal that was closed in order ends with a frame that says so. Its writer holds a lock on it until then.
 
 This module can go, with `_finish_earlier_journals` in `receiver.durable.session` and the journals of `receiver.logs.files`,
 once nobody upgrades from a version whose store is older than 0010.
@@ -49,9 +49,9 @@ class JournalHeader(msgspec.Struct, frozen=True):
     """Which receiver wrote the journal."""
 
     writer: int
-    """The number that the store knows the receiver by."""
+    """The receiver's number in the store."""
     store_id: int | None = msgspec.field(name="incarnation")
-    """What tells the receiver's domain from another of its number; None where no store outlived the process."""
+    """Distinguishes the receiver's domain from others with its number; None if the store was in memory."""
     connection_id: str
     destination: str
     receiver_id: str
@@ -65,7 +65,7 @@ def is_journal(path: Path) -> bool:
 
 
 def journals_in(folder: Path) -> list[Path]:
-    """The journals of all that is recorded in a folder, oldest first of each name."""
+    """The journals of all recordings in a folder; those of one recording oldest first."""
     return [folder / name for name in sorted(os.listdir(folder)) if _ANY_JOURNAL.fullmatch(name)]  # noqa: PTH208
 
 
@@ -75,12 +75,12 @@ def journals_of(names: SegmentNames) -> list[Path]:
 
 
 def finished_from(journal: Path) -> Path:
-    """The file that is made of a journal in the end; of any other file, itself."""
+    """The path of the finished file that a journal becomes. For any other file, its own path."""
     return journal.with_name(journal.name.removeprefix(".").removesuffix(_JOURNAL))
 
 
 def read_journal(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
-    """The receipts of a journal that are certainly committed, as a log. LINE is the receipt of the file, from 1."""
+    """The receipts of a journal that are certainly committed, as a log. LINE is the receipt's number in the file, from 1."""
     maker = BatchMaker(source.name, options)
     fields = fields_of(SCHEMA.names, options, source.name)
     before = 0
@@ -91,11 +91,11 @@ def read_journal(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
 
 
 def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: Callable[[int], int]) -> list[int]:
-    """Finish the journals that nobody writes; the numbers of their dead writers in the domain that has this `store_id`.
+    """Finish the journals that nobody writes. Returns the numbers of dead writers in the domain with this `store_id`.
 
-    `last_batch` says how far each of these has committed. A journal of another domain is left alone if only its store knows
-    that. One that no store can tell of has committed what it says itself. The writer of one that was left in order may be at
-    work on another.
+    `last_batch` returns the last batch that such a writer has committed. A journal of another domain with uncertain batches is
+    left alone, because only its own store knows about them. A journal without a store has only its certain batches. A journal
+    that was closed in order doesn't show that its writer is dead.
     """
     writers = []
     for path in journals_of(folder.names):
@@ -117,9 +117,9 @@ def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: C
 
 
 def _taken(path: Path) -> IO[bytes] | None:
-    """A journal that nobody writes, locked; None where somebody does, or has finished it meanwhile."""
+    """Open and lock a journal that nobody writes; None if somebody does, or has finished it meanwhile."""
     try:
-        path.rename(path)  # which fails on Windows while the file is open, by which writers are known there
+        path.rename(path)  # on Windows this fails while a writer has the file open
         file = path.open("r+b")
     except (PermissionError, FileNotFoundError):
         return None
@@ -130,7 +130,7 @@ def _taken(path: Path) -> IO[bytes] | None:
 
 
 def _checksum(number: int, payload: bytes | memoryview) -> int:
-    return zlib.crc32(payload, (number + 1) & _BITS)  # so that zeros, as a power cut may leave them, are no frame
+    return zlib.crc32(payload, (number + 1) & _BITS)  # so that zeros, which a power cut may leave, aren't a frame
 
 
 @dataclass(slots=True)
@@ -138,12 +138,12 @@ class _Journal:
     name: str
     header: JournalHeader | None = None
     committed: list[memoryview] = field(default_factory=list)
-    """The batches that certainly are, in the order of their commits."""
+    """The batches that are certainly committed, in the order of their commits."""
     uncertain: dict[int, memoryview] = field(default_factory=dict)
     is_ended: bool = False
 
     def content(self, payload: memoryview, decode: Callable[[memoryview], _T]) -> _T:
-        """What is in a frame; `LogFormatError` where that makes no sense."""
+        """The decoded content of a frame; `LogFormatError` if it can't be decoded."""
         try:
             return decode(payload)
         except msgspec.DecodeError as error:
@@ -153,7 +153,7 @@ class _Journal:
 
 
 def _journal_of(data: bytes, name: str) -> _Journal:
-    """What the whole frames of a journal say: nothing if the first isn't its header. No receipt is decoded."""
+    """The whole frames of a journal, with receipts still encoded. Empty if the first frame isn't the header."""
     journal = _Journal(name)
     view, at = memoryview(data), len(JOURNAL_BEGINS)
     while len(view) >= at + _HEAD.size:
@@ -164,7 +164,7 @@ def _journal_of(data: bytes, name: str) -> _Journal:
         at += _HEAD.size + size_bytes
         if number == _HEADER:
             journal.header = journal.content(payload, _decoded_header)
-        elif journal.header is None:  # the process was killed before it had written that
+        elif journal.header is None:  # the process was killed before it had written the header
             break
         elif payload:
             journal.uncertain[number] = payload
@@ -175,7 +175,7 @@ def _journal_of(data: bytes, name: str) -> _Journal:
 
 
 def _committed(journal: _Journal, last: int) -> Iterator[UnpackedBatch]:
-    """The batches that are certainly committed; then the uncertain ones up to the `last` number."""
+    """The batches that are certainly committed, then the uncertain batches up to number `last`."""
     if journal.header is not None:
         channel = (journal.header.connection_id, journal.header.destination, journal.header.receiver_id)
         left = (journal.uncertain[number] for number in sorted(journal.uncertain) if number <= last)

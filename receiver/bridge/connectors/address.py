@@ -253,7 +253,7 @@ def _are_one_host(name: str, other: str) -> bool:
 
 
 def _hosts(name: str) -> set[str]:
-    """The IP addresses of a host's name now; all of this machine's own count as one."""
+    """The IP addresses of a host's name now; all loopback addresses count as one."""
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
     except OSError:  # connecting there will raise it

@@ -68,8 +68,8 @@ class Topic(NamedTuple):
 
 
 def client_config(address: BrokerAddress) -> dict[str, Any]:
-    """The settings by which any client reaches the cluster. `SettingsError` for an unknown mechanism, and for a zero byte, at
-    which librdkafka would end a name."""
+    """The settings by which any client reaches the cluster. `SettingsError` for an unknown mechanism, for a user without
+    password or the reverse, and for a zero byte, at which librdkafka would end a name."""
     if any("\0" in (text or "") for text in (address.name, address.subscription, address.user, address.password)):
         raise SettingsError(f"{address} has a zero byte (%00)", hint="leave it out")
     login = address.user is not None

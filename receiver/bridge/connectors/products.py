@@ -91,7 +91,7 @@ class StompDialect:
     faults: str | None = None
     """Matches an ERROR for which the sent message is to blame."""
     cuts_above_bytes: int | None = None
-    """If the connection ends without an ERROR while a message with a larger body is sent, this message may be to blame."""
+    """If the connection ends without an ERROR while a larger frame is sent, its message may be to blame."""
     own_headers: frozenset[str] = frozenset()
     """Headers of SEND, besides the protocol's, that change how the broker handles a message: properties with such names aren't
     sent."""

@@ -34,7 +34,7 @@ class Figures:
     failed: int = counter("Tries of single messages that failed.")
     parked: int = counter("Messages given up and parked; in BEST_EFFORT, dropped.")
     waiting: int = 0
-    """Messages in the inbox, as last counted."""
+    """Messages in the inbox, as last counted; in BEST_EFFORT, in memory."""
     connection_errors: int = counter("Connections to brokers or the store that broke or could not be made.")
     has_ended: bool = False
     """Whether the bridge is closed."""

@@ -37,8 +37,8 @@ class PythonTarget(Target):
     """Calls `function(message, connection)` if the function requires two arguments or has a parameter `connection`, otherwise
     `function(message)`. A function whose first parameter is named `messages` gets a list of messages there.
 
-    The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox: rows written by it are committed
-    with that. If the function raises an exception for a message, its rows are rolled back, and the message is tried again before
+    The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox, or in APP_CONTROLLED records their
+    receipts: rows written by it are committed with that. If the function raises an exception for a message, its rows are rolled back, and the message is tried again before
     it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message can be handled now: this isn't counted as a
     failed try of the message.
 
