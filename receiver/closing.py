@@ -27,8 +27,8 @@ class Closing(ABC):
 
 
 class Mutex(RLock):  # type: ignore[misc]  # final for typeshed alone
-    """A lock for `with` that no interrupt leaves locked. Since Python 3.14 one may come between the `__enter__` of a lock
-    written in C and its block, and then nobody unlocks it."""
+    """A lock for `with` that no interrupt leaves locked. Since Python 3.14 an interrupt may come between the `__enter__` of a lock
+    written in C and its block, and then nobody unlocks the lock."""
 
     def __enter__(self) -> bool:  # type: ignore[override]  # which takes nothing
         has_it: list[bool] = []
@@ -43,8 +43,8 @@ class Mutex(RLock):  # type: ignore[misc]  # final for typeshed alone
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the disk keep the names of the files in it: syncing a file doesn't keep its name."""
-    if os.name == "nt":  # where no folder can be synced
+    """Sync a folder, so that the disk keeps the names of its files: syncing a file doesn't keep its name."""
+    if os.name == "nt":  # Windows can't sync a folder
         return
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,9 +1,8 @@
-"""How a receiver's duplicate detection domain (`dupDetectionDomainId`) is named.
+"""Names a receiver's duplicate detection domain (`dupDetectionDomainId`).
 
-A name is made of one part, or of two joined by ":". Of two, the first is shown with "\\" before each ":" and "\\" in
-it, so that no two pairs of parts make one name. After Apama's documentation of JMS duplicate detection; the escapes,
-and keeping a queue apart from a topic of the same name, are ours: merging two domains loses messages, splitting one
-doesn't.
+A name is made of one part, or of two joined by ":". Of two parts, the first gets "\\" before each ":" and "\\" in it, so that
+different pairs of parts never make the same name. Names follow Apama's documentation of JMS duplicate detection. The escapes are
+ours, and so is keeping a queue apart from a topic of the same name: merging two domains loses messages, splitting one doesn't.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ _QUEUE = "queue://"
 
 
 class Channel(NamedTuple):
-    """The way a receipt came in: exact text, empty where it isn't known."""
+    """The way in which a receipt came: exact texts, empty if not known."""
 
     connection_id: str = ""
     destination: str = ""
     receiver_id: str = ""
 
     def lacks(self, part: str) -> bool:
-        """Whether a part, by its name here, isn't known: it is empty, or a destination without a name."""
+        """Whether the part of this name isn't known: it is empty, or a destination without a name."""
         text: str = getattr(self, part)
         return not text or (part == "destination" and destination_name(text) in {_QUEUE, _TOPIC})
 
 
 PARTS = {part: f"{part.removesuffix('_id')}s" for part in Channel._fields}
-"""What several of a part are called, by its name."""
+"""The plural of each part, by the part's name."""
 
 
 def destination_name(text: str) -> str:
-    """The one written form of a destination: `orders`, `queue://orders` and `Queue<orders>` are `queue://orders`.
+    """The canonical form of a destination: `queue://orders` for `orders`, `queue://orders` and `Queue<orders>`.
 
     Empty text stays empty: it is a missing destination, not a queue without a name.
     """
@@ -60,7 +59,7 @@ def _joined(first: str, second: str) -> str:
 
 
 def _receiver_part(receiver_id: str) -> str:
-    # Kept from looking like a destination, which the same part of another domain's name may be.
+    # Escaped if it looks like a destination, which may stand in the same part of another domain's name.
     return "\\" + receiver_id if _LOOKS_LIKE_DESTINATION.match(receiver_id) else receiver_id
 
 
@@ -75,8 +74,8 @@ def _by_default(channel: Channel) -> str:
 class DomainKey:
     """A rule that names the domain of each channel.
 
-    `text` is the KEY as given and is part of a domain's identity; `needs` are the parts that a channel, and the columns
-    that a log, must have.
+    `text` is the KEY as given, and is part of a domain's identity. `needs` are the parts that a channel must have, and the columns
+    that a log must have.
     """
 
     text: str
@@ -89,8 +88,8 @@ class DomainKey:
         return self.text.partition(":")[0]
 
     def check(self, channel: Channel) -> None:
-        """`SettingsError` for a channel without a part that the KEY needs: its domain would hold channels that have
-        nothing to do with each other, and drop what one sends because the other has sent its id."""
+        """Raise `SettingsError` for a channel without a part that the KEY needs. Otherwise unrelated channels would share a
+        domain, and messages of one would be dropped because another has sent their id."""
         lacking = [part for part in self.needs if channel.lacks(part)]
         if lacking:
             option = "" if lacking[0] == "destination" else f" (--{lacking[0].replace('_', '-')})"

@@ -1,4 +1,4 @@
-"""Every exception of the package, sorted by who can mend it.
+"""Every exception of the package, by who can mend its cause.
 
 | class | culprit | usual remedy |
 |---|---|---|
@@ -7,7 +7,7 @@
 | `NotComparableError` | two ids of different origin | take the message for a new one |
 | `BatchRejectedError` | a message that came before, in a batch that must be new as a whole | send the rest without it |
 | `LogFormatError` | a log of receipts | mend the row that is named, or `--on-error skip` |
-| `OutputError` | where a result should go | another path, more space, other permissions |
+| `OutputError` | the target of a result | another path, more space, other permissions |
 | `MissingExtraError` | the installation | install the extra that is named |
 | `MissingProgramError` | the machine | install the program that is named |
 | `StoreError` | the database, or the way to it | as the hint says; a batch that raised it may be sent again |
@@ -68,7 +68,7 @@ _OTHER_EXTRAS = re.compile(rf"{_DISTRIBUTION}\[(.+)\]")
 class ReceiverError(Exception):
     """The root of the package's errors; never raised itself.
 
-    `hint` says how to mend the cause, or is None where the message says it already.
+    `hint` says how to mend the cause, or is None if the message says it already.
     """
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
@@ -79,7 +79,7 @@ class ReceiverError(Exception):
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # An exception pickles itself as a call of its class with `args`, which needn't be what the class was called with.
+        # By default an exception is pickled as a call of its class with `args`, which may differ from the class's arguments.
         return _remade, (type(self), self.args), vars(self)
 
     def __str__(self) -> str:
@@ -103,7 +103,7 @@ def detects_nothing() -> SettingsError:
 
 
 def needs_open(name: str, arguments: str) -> SettingsError:
-    """The error for who calls a class, instead of its method `open` with these arguments."""
+    """The error for calling a class instead of its method `open` with these arguments."""
     return SettingsError(f"{name}(...) opens nothing", hint=f"call {name}.open(URL, {arguments})")
 
 
@@ -116,7 +116,7 @@ class NotComparableError(ReceiverError, ValueError):
 
 
 class BatchRejectedError(ReceiverError):
-    """A batch that is accepted as a whole or not at all held a duplicate, so none of it is recorded.
+    """A batch that must be accepted as a whole has a duplicate, so none of it is recorded.
 
     `duplicates` are the ids that came before.
     """
@@ -143,14 +143,14 @@ class LogFormatError(ReceiverError):
 
 
 class OutputError(ReceiverError):
-    """A result can't be written where it was asked for. What stood there before is unchanged.
+    """A result can't be written to its target. The target's earlier content is unchanged.
 
-    A file that a bridge appends to may end with a part of the result. The next try cuts that off.
+    A file to which a bridge appends may end with a part of the result. The next try cuts that off.
     """
 
 
 def unwritable(path: str, error: OSError, *, what: str = "can't write") -> OutputError:
-    """The error for what the system said when `path` was to be written."""
+    """The error for an `OSError` while writing `path`."""
     folder = path.rpartition("/")[0]
     hints = {
         ENOENT: f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file",
@@ -163,7 +163,7 @@ def unwritable(path: str, error: OSError, *, what: str = "can't write") -> Outpu
 
 
 class MissingExtraError(ReceiverError):
-    """A command needs an optional part of the package, or several with commas between, that isn't installed."""
+    """A command needs an extra of the package that isn't installed, or several, separated by commas."""
 
     def __init__(self, extra: str, purpose: str) -> None:
         super().__init__(
@@ -174,9 +174,9 @@ class MissingExtraError(ReceiverError):
 
 
 def _needed_by(extras: str) -> list[str]:
-    """What pip is to install for extras: their libraries by name, for no index has this package itself.
+    """The arguments of pip that install extras: their libraries by name, because no index has this package itself.
 
-    A checkout that isn't installed, but only on the path of modules, has no list of libraries. It is named by its folder.
+    A checkout that is only on the path of modules, but not installed, has no list of libraries. It is named by its folder.
     """
     from importlib.metadata import PackageNotFoundError, requires  # here, because the rules import this module
     from importlib.resources import files
@@ -196,18 +196,18 @@ def _needed_by(extras: str) -> list[str]:
 
 
 class MissingProgramError(ReceiverError):
-    """A command starts programs of others, and one of them isn't on this machine, or can't be fetched."""
+    """A command needs another program that isn't on this machine, or can't be fetched."""
 
 
 class BrokerError(ReceiverError):
-    """The broker can't be reached, or what was asked of it isn't known to be done.
+    """The broker can't be reached, or isn't known to have done what was asked.
 
-    What was taken and not acknowledged comes again; what was sent may have arrived or not.
+    Messages that were taken and not acknowledged come again; messages that were sent may have arrived or not.
     """
 
 
 class BrokerRefusedError(BrokerError):
-    """The broker was reached and says no: a wrong password, a queue that isn't there. Connecting again won't help."""
+    """The broker refuses: for example a wrong password, or a missing queue. Connecting again won't help."""
 
 
 class MessageRefusedError(BrokerError):
@@ -218,21 +218,21 @@ class MessageRefusedError(BrokerError):
 
 
 class MessageUnfitError(MessageRefusedError):
-    """The target can't have the message as it is: its protocol can't express it, or its broker takes none so large.
+    """The target can't take the message as it is: its protocol can't express it, or it is too large for its broker.
 
     Trying again won't help.
     """
 
 
 class PositionMovedError(BrokerError):
-    """Another process has gone on with what this one took, so nothing of the batch is recorded.
+    """Another process has gone on with the messages that this one took, so nothing of the batch is recorded.
 
     After connecting again, the source goes on from the store's position.
     """
 
 
 class MessagesLostError(BrokerError):
-    """The broker no longer has messages that weren't taken yet, as its retention has passed them.
+    """The broker no longer has messages that weren't taken yet, for example because of its retention.
 
     Nothing is skipped until a person says so.
     """
@@ -243,10 +243,10 @@ class SparkError(ReceiverError):
 
 
 class StoreError(ReceiverError):
-    """The database can't do what was asked of it, or can't be reached.
+    """The database can't do what was asked, or can't be reached.
 
-    Raised by a batch, it means: not proven to be committed. Don't acknowledge its messages; when they come again, what
-    had been committed after all is judged a duplicate.
+    If a batch raises it, the batch isn't proven to be committed. Don't acknowledge its messages: if it was committed after all,
+    they are judged duplicates when they come again.
     """
 
 
@@ -255,12 +255,12 @@ class StoreBusyError(StoreError):
 
 
 class StoreCorruptError(StoreError):
-    """The database is damaged, or is no database."""
+    """The database is damaged, or the file is no database."""
 
 
 class StoreVersionError(StoreError):
-    """The database's tables were made by a newer version of this package, or by an older one and can't be upgraded here,
-    because whoever asked only reads."""
+    """The database's tables are of a newer version of this package; or of an older one, and a command that only reads can't
+    upgrade them."""
 
 
 class ClosedError(ReceiverError):

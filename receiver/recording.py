@@ -1,11 +1,10 @@
 """A receiver's receipts on their way to a log that `receiver simulate` reads.
 
-A batch is packed into a row of the store, in the batch's own transaction. So the database promises that every receipt of
-every committed batch is recorded, and no other. A thread makes files of what waits there, once it is much or old enough, and
-deletes it then. A store that doesn't outlive the process has no such row: then a batch is appended to a hidden file once it
-is committed.
+A batch is packed into a row of the store, in the batch's own transaction. So the database guarantees that every receipt of
+every committed batch is recorded, and no other. Once these rows are many or old enough, a thread makes files of them, and
+deletes them. Without a store that outlives the process, a batch is appended to a hidden file once it is committed.
 
-Recording never fails a batch. What can't be recorded is dropped and counted. What can't be written to a file waits.
+Recording never fails a batch. Receipts that can't be recorded are dropped and counted. If no file can be made, they wait.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ if TYPE_CHECKING:
 _SHORTEST_WAIT_SECS = 0.05
 """The least time between two looks for files that are due."""
 _RETRY_SECS = 5.0
-"""How soon files are tried again that couldn't be made."""
+"""How soon to try again to make files."""
 _MOST_WAITING_FILES, _LEAST_LIMIT_BYTES = 4, 64 << 20
 """Receipts are dropped while so many files of `rotate_bytes` wait in the store or, if that is more, so many bytes."""
 _FOREIGN_ROTATIONS = 2
-"""A host whose batches have waited for so many times `rotate_secs` is dead or can't write: others make its files."""
+"""If a host's batches have waited for so many times `rotate_secs`, it is dead or can't write: other hosts make its files."""
 _PATIENCE_SECS = 10.0
-"""How long to wait for others who make files in the folder, where no store's settings say so."""
+"""How long to wait for others that make files in the folder, if no store's settings say so."""
 _TOO_MUCH = "too much waits in the store already"
 _CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
@@ -57,10 +56,10 @@ _LOGGER = logging.getLogger(__name__)
 class Recorder(Closing):
     """Records the receipts of one receiver to the files that a path or a `Recording` names.
 
-    `store` is where its batches are committed, None where nothing outlives the process. Making one raises `SettingsError`
-    for a wrong path or id, `OutputError` where nothing can be written now, and `MissingExtraError` without the extra
-    'simulate'. After that nothing is raised: a failure is named in `last_error`, and reported by a warning of the logger
-    `receiver.recording`, once until recording works again.
+    `store`: where its batches are committed; None if nothing outlives the process. The constructor raises `SettingsError` for a
+    wrong path or id, `OutputError` if the path can't be written now, and `MissingExtraError` without the extra 'simulate'. Later
+    nothing is raised: `last_error` has the failure, and the logger `receiver.recording` warns of it, once until recording works
+    again.
     """
 
     def __init__(
@@ -85,33 +84,33 @@ class Recorder(Closing):
         self.patience_secs = _PATIENCE_SECS if store is None else store[1].lock_timeout_secs
         self._pid = os.getpid()
         self._lock = Mutex()
-        """We enter this, not the condition: its `__enter__` is written in Python, and an interrupt there may leave it locked."""
+        """Enter this lock, not the condition: an interrupt in the condition's `__enter__`, which is Python, may leave it locked."""
         self._changed = threading.Condition(self._lock)
         self._waiting_bytes = 0
-        """How much waits in the store: what was left when files were last made, and what has been packed since."""
+        """The bytes that wait in the store: those left when files were last made, and those packed since."""
         self._wakes_at_bytes = self._settings.rotate_bytes
         self._asked = self._done = 0
         """How often files were asked for, and how often they have been made."""
         self._closing = False
         self._failing = False
         self._reported: set[str] = set()
-        self._tried(everything=True)  # what killed processes have left
+        self._tried(everything=True)  # finishes the recordings of killed processes
         self._maker = threading.Thread(target=self._make_files_until_closed, name="receiver-recorder", daemon=True)
         self._maker.start()
         atexit.register(self.close)
 
     def record(self, receipts: Sequence[Receipt]) -> None:
-        """Record receipts that nothing will take back, each with the time of its receipt as read. For no store."""
+        """Record receipts that no rollback can undo, each with its time as read. Only without a store."""
         if (row := self.packed((), list(enumerate(receipts)), is_checked=False)) is not None:
             self.commit(row)
 
     def packed(
         self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool = True
     ) -> RecordedRow | None:
-        """What a batch of these rows is to leave in the store, in its transaction; None where that is nothing.
+        """The row that a batch of these rows must leave in the store, in its transaction; None if there is nothing to record.
 
-        `full` are the receipts with more than the id, source and time of their row, or without a row, by their index in the
-        batch, each with the time of its receipt as read. `is_checked`: a batch has checked them.
+        `full`: receipts that have more than the id, source and time of their row, or no row, each behind its index in the batch,
+        and with its time as read. `is_checked`: a batch has checked them.
         """
         plain = _plain(rows, full)
         receipts = len(plain) + len(full)
@@ -122,10 +121,10 @@ class Recorder(Closing):
             self.last_error = _FORKED
             return None
         with self._lock:
-            if self._closing and self._store is None:  # in a store they wait for whoever records there next
+            if self._closing and self._store is None:  # in a store they wait for the next receiver that records there
                 self._drop(receipts, _CLOSED)
                 return None
-            self._ask_if_much_waits()  # also where batches are rolled back all the time, which don't wait
+            self._ask_if_much_waits()  # even if all batches are rolled back, which corrects the count
             if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_LIMIT_BYTES):
                 self._drop(receipts, _TOO_MUCH)
                 return None
@@ -150,7 +149,7 @@ class Recorder(Closing):
             self._ask_if_much_waits()
 
     def _append(self, row: RecordedRow) -> bool:
-        """Whether it was appended."""
+        """Append a batch to the hidden file. Returns whether that succeeded."""
         try:
             self._unfinished.append(row.packed, row.size_bytes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
@@ -164,7 +163,7 @@ class Recorder(Closing):
         return True
 
     def flush(self) -> None:
-        """Wait until files are made of what was due before the call."""
+        """Wait until files are made of all batches that were due before the call."""
         if self._in_a_child():
             return
         with self._lock:
@@ -173,7 +172,7 @@ class Recorder(Closing):
             self._changed.wait_for(lambda: self._done >= asked or self._closing)
 
     def close(self) -> None:
-        """Make a file of what waits; later receipts are dropped. Closing again does nothing."""
+        """Make a file of all batches that wait; later receipts are dropped. Closing again does nothing."""
         if self._in_a_child():
             return
         with self._lock:
@@ -192,7 +191,7 @@ class Recorder(Closing):
             self._ask()
 
     def _in_a_child(self) -> bool:
-        """Whether this is a process forked off: it lacks the thread, and the lock may be held for ever."""
+        """Whether this is a forked process: it lacks the thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
     def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
@@ -210,7 +209,7 @@ class Recorder(Closing):
         return RecordedRow(*where_and_when, None, *packed((), good, self._channel))
 
     def _make_files_until_closed(self) -> None:
-        """Make files whenever one is due, and of all that waits in the end."""
+        """Make files whenever one is due and, at the end, of all batches that wait."""
         secs, closing = self._settings.rotate_secs, False
         while not closing:
             with self._lock:
@@ -226,7 +225,7 @@ class Recorder(Closing):
             _LOGGER.warning("%s may wait in the store", lacking)
 
     def _tried(self, *, everything: bool) -> float:
-        """Make files, as far as that is possible; after how many seconds to look again."""
+        """Make files if possible. Returns after how many seconds to look again."""
         waiting_bytes = self._waiting_bytes
         try:
             left = self._make_files(everything=everything)
@@ -242,7 +241,7 @@ class Recorder(Closing):
             return self._secs_to_file(left) or self._settings.rotate_secs
 
     def _make_files(self, *, everything: bool) -> Left:
-        """Make files of what is due, or of everything; what goes on waiting."""
+        """Make files of batches that are due, or of all. Returns figures of those that still wait."""
         left = self._leave_unfinished(everything=everything)
         with self.folder.locked(self.patience_secs):
             if self._store is not None:
@@ -262,7 +261,7 @@ class Recorder(Closing):
 
     def _make_files_of(self, waiting: RecordedBatches, *, everything: bool) -> Left:
         before_us = int(time.time_ns() / 1000 - _FOREIGN_ROTATIONS * self._settings.rotate_secs * 1e6)
-        for cut in waiting.cuts(before_us):  # of processes that were killed
+        for cut in waiting.cuts(before_us):  # cuts of killed processes
             self._finish(waiting, cut)
         size_bytes = self._settings.rotate_bytes
         while True:
@@ -270,10 +269,10 @@ class Recorder(Closing):
             if not left.receipts or not (everything or self._secs_to_file(left) <= 0):
                 return left
             cut_now = waiting.cut(self.folder.new_name(), size_bytes, before_us)
-            if cut_now is None:  # another host has it
+            if cut_now is None:  # another host has cut it
                 return left
             self._finish(waiting, cut_now)
-            everything = everything and cut_now.size_bytes >= size_bytes  # others may go on recording for ever
+            everything = everything and cut_now.size_bytes >= size_bytes  # ends even if others go on recording
 
     def _finish(self, waiting: RecordedBatches, cut: Cut) -> None:
         self.folder.finish(cut.file, waiting.packed(cut), partial(self._drop, 1))
@@ -282,12 +281,12 @@ class Recorder(Closing):
     def _secs_to_file(self, left: Left) -> float:
         if left.size_bytes >= self._settings.rotate_bytes:
             return 0.0
-        # Where the clock was set back, they are of a later time than now: the difference counts as well.
+        # If the clock was set back, the batches are from the future: the difference counts as their age too.
         age_secs = abs(time.time_ns() // 1000 - left.oldest_us) / 1e6 if left.oldest_us else 0.0
         return max(0.0, self._settings.rotate_secs - age_secs)
 
     def _recover(self) -> None:
-        """Say that it works again, if it didn't."""
+        """Log that recording works again, if it didn't."""
         if self._failing:
             self._failing = False
             self._reported.clear()
@@ -305,13 +304,13 @@ class Recorder(Closing):
 
 
 def _plain(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> Sequence[ReceiptValues]:
-    """The rows of a batch that hold all there is to their receipt."""
+    """The rows of a batch that hold the whole receipt."""
     if not full:
         return rows
     without_row = 0
     of_full = set()
     for index, receipt in full:
-        if receipt.unique_message_id:  # else it has no row, and the rows behind it stand one place further ahead
+        if receipt.unique_message_id:  # otherwise it has no row, and later rows have lower indexes
             of_full.add(index - without_row)
         else:
             without_row += 1
@@ -347,7 +346,7 @@ def _opened(recording: Recording) -> RecordingFolder:
 
 
 def _reason(error: Exception) -> str:
-    """The error as text, without a file's name: each text is reported once, so there must be few."""
+    """The error as text, without a file's name: each text is reported once, so there must be few different ones."""
     cause = error.__cause__ if isinstance(error, OutputError) else error
     if isinstance(cause, OSError):
         return cause.strerror or str(cause) or type(cause).__name__

@@ -1,4 +1,4 @@
-"""Trying again what failed and may work later: which errors may pass, after which pauses, and for how long."""
+"""Retries of actions that may succeed later: which errors are temporary, how long to pause, and when to give up."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LASTING = (
     errors.StoreVersionError,
 )
 _REFUSED_SECS = 60.0
-"""A broker that is coming up may refuse what it will allow; after so long it is taken at its word."""
+"""A broker that is starting may refuse requests that it will allow later. Refusals count once they have lasted so long."""
 _MOST_DOUBLINGS = 60
-"""Beyond any longest pause. A source may fail for weeks, and more doublings would overflow a float one day."""
+"""Enough for any longest pause. A source may fail for weeks, and more doublings would overflow a float one day."""
 
 
 def may_pass(error: Exception) -> bool:
-    """Whether an error of the package is about a broker, a database or an output that may be back later."""
+    """Whether an error is temporary: of a broker, a database or an output that may be back later."""
     return isinstance(error, _PASSING) and not isinstance(error, _LASTING)
 
 
@@ -44,7 +44,8 @@ class Backoff:
         return min(ldexp(self.first_secs, min(failures - 1, _MOST_DOUBLINGS)), self.longest_secs)
 
     def pauses_secs(self) -> Iterator[float]:
-        """The pauses, each cut at random to half its length or more: who were cut off together don't return together.
+        """The pauses, each cut at random to half its length or more, so that clients that were cut off together don't return
+        together.
 
         Source: "equal jitter" in Marc Brooker's measurements, "Exponential Backoff And Jitter"
         (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
@@ -55,17 +56,17 @@ class Backoff:
 
 
 class Retries:
-    """Tries of one thing that fail one after the other: how long to pause, and whether a broker means its refusals."""
+    """Counts successive failures of one action: how long to pause, and whether a broker's refusal is final."""
 
     def __init__(self, backoff: Backoff) -> None:
         self.failures = 0
-        """How many pauses there were."""
+        """The number of pauses so far."""
         self._pauses_secs = backoff.pauses_secs()
         self._refused_at: float | None = None
-        """Since when the broker has refused without interruption."""
+        """Since when the broker has done nothing but refuse."""
 
     def is_meant(self, error: Exception) -> bool:
-        """Whether it is a refusal, and there was nothing else for so long that waiting won't help."""
+        """Whether the error is a refusal, and refusals have lasted so long that waiting won't help."""
         now = time.monotonic()
         if not isinstance(error, errors.BrokerRefusedError):
             self._refused_at = None
@@ -84,8 +85,8 @@ def until_done(
 ) -> _T:
     """Repeat the action until it succeeds, and return its result.
 
-    An error that isn't passing is raised at once. A passing one is raised once patience is over. The last try is made just
-    then, however long the pause would have been.
+    Raises an error at once unless `is_passing` says that it may pass, and a passing error once patience is over. The last try is
+    made just then, however long the pause would have been.
     """
     give_up_at = time.monotonic() + patience_secs
     pauses_secs = backoff.pauses_secs()

@@ -1,13 +1,12 @@
-"""Keys and numbers that a sender persists, so that a message sent again can be told from a new one.
+"""Keys and numbers that a sender persists, so that a resent message can be told from a new one.
 
 `DedupKeyMaker` makes a key for each message and keeps it until its send is confirmed, as TDMQ CMQ asks of producers.
-`SequenceIdMaker` makes numbered ids, as Apama's senders give them. A maker works in the caller's transaction, or on a
-connection of its own, which threads share. Each call asks the store, so any number of processes may make ids under one
-name.
+`SequenceIdMaker` makes numbered ids, as Apama's senders do. A maker works in the caller's transaction, or on a connection of its
+own, which threads share. Each call asks the store, so any number of processes may make ids under one name.
 
-A store can lose its last commits: its standby takes over without them, or an older copy is restored. So each maker keeps
-in memory what it has given. It gives no number again, whatever the store says. Where another server answers, or one that was
-started anew, it gives a message the same key again. A process that starts after the loss knows nothing of it.
+A store can lose its last commits: a standby takes over without them, or an older copy is restored. So each maker remembers the
+numbers or keys that it has given. It gives no number again, whatever the store says. If another server answers, or a restarted
+one, it gives a message the same key again. A process that starts after the loss can't know about it.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LONGEST_NAME_BYTES = LONGEST_NAME_BYTES // 2  # two make a key
 
 
 def _name_bytes(name: str, value: object) -> bytes:
-    """A name as it is stored; SettingsError if it is empty, no text or too long."""
+    """A name as it is stored; `SettingsError` if it is empty, no text or too long."""
     if not isinstance(value, str) or not value:
         raise SettingsError(f"{name} must be text, and not empty, not {value!r:.80}")
     stored = to_bytes(value)
@@ -51,7 +50,7 @@ class Maker(Closing):
     """The base of both makers: a connection to the store, closed with `close` or at the end of a `with` block."""
 
     _OPENED_WITH = ""
-    """What `open` needs beside the address, as a hint."""
+    """The arguments that `open` needs besides the address, as a hint."""
 
     def __init__(self, kept: KeptConnection | None) -> None:
         if not isinstance(kept, KeptConnection):
@@ -90,20 +89,19 @@ _MOST_GIVEN = 10_000
 
 
 class DedupKeyMaker(Maker):
-    """Makes one key for each message of a sender, however often the message is sent; made by `DedupKeyMaker.open`.
+    """Makes one key for each message of a sender, however often the message is sent. `DedupKeyMaker.open` makes it.
 
     Source: "Message Deduplication" in the documentation of TDMQ for CMQ
-    (https://www.tencentcloud.com/document/product/1111/43011): the producer persists a key before it sends, and uses it
-    again to send again. There a key may be made of the producer's IP address, a thread's ID, the time and a number that
-    counts up. Here it is a random UUID: addresses repeat behind NAT and in containers, thread IDs come again, clocks are
-    set back and counts begin anew with the process, while 122 random bits repeat nowhere, and show nothing of the
-    sender's network.
+    (https://www.tencentcloud.com/document/product/1111/43011): the producer persists a key before it sends, and uses the same key
+    when it sends again. There a key may be made of the producer's IP address, a thread's ID, the time and a counter. Here it is a
+    random UUID: addresses repeat behind NAT and in containers, thread IDs come again, clocks are set back and counters restart
+    with the process, while 122 random bits never repeat, and reveal nothing about the sender's network.
 
-    `reference` is the application's own name of one act of sending, exact text. The key never depends on the body: to
-    send one body twice on purpose, give the two different references, or confirm the first before the second.
+    `reference` is the application's own name for one act of sending, exact text. The key never depends on the body: to send one
+    body twice on purpose, use two references, or confirm the first send before the second.
 
-    Threads may share it, and processes may share a sender's name: who asks for the same reference gets the same key. A
-    process forked off must open its own.
+    Threads may share it, and processes may share a sender's name: the same reference always gets the same key. A forked process
+    must open its own.
     """
 
     _OPENED_WITH = "sender=..."
@@ -128,8 +126,8 @@ class DedupKeyMaker(Maker):
         super().__init__(kept)
         self._sender = sender
         self._given: OrderedDict[bytes, tuple[str, Hashable]] = OrderedDict()
-        """The newest keys given here that are committed and not confirmed, by reference; each with the run of the server. A
-        key that is gone within one run wasn't lost: another maker has confirmed it."""
+        """The newest keys given here that are committed and not confirmed, by reference; each with the server's run. If a key
+        goes within one run, it wasn't lost: another maker has confirmed it."""
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
         """The key to send this message with: 32 characters. It stays the same until the send is confirmed.
@@ -147,8 +145,8 @@ class DedupKeyMaker(Maker):
         def make(connection: Connection) -> tuple[str, Hashable]:
             key = {"sender": self._sender, "reference": stored}
             new = {"made_at_us": time.time_ns() // 1_000, "dedup_key": uuid.uuid4().hex}
-            # The key that is there stays. Written again as it is, it can't be confirmed by others before it is read,
-            # and there is no violation of a constraint, which would abort a caller's transaction.
+            # An existing key stays. Writing it again unchanged locks it, so that no other maker confirms it before it is read;
+            # and it violates no constraint, which would abort a caller's transaction.
             unchanged = {"made_at_us": dedup_keys.c.made_at_us}
             database_of(connection).insert_or_update(connection, dedup_keys, key | new, unchanged)
             kept: str = connection.execute(select(dedup_keys.c.dedup_key).where(self._is(stored))).scalar_one()
@@ -160,21 +158,21 @@ class DedupKeyMaker(Maker):
             return kept, run
 
         given = self._run(make, connection)
-        if connection is None:  # else it may yet be rolled back, and is the caller's to keep
+        if connection is None:  # otherwise the caller may yet roll it back
             self._given[stored] = given
             while len(self._given) > _MOST_GIVEN:
                 self._given.popitem(last=False)
         return given[0]
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
-        """Forget the key, as the broker has the message. A reference that isn't pending is no error.
+        """Forget the key, because the broker has the message. A reference that isn't pending is no error.
 
         Args:
             reference: Your name for this act of sending.
-            connection: A connection of yours, whose transaction this joins. None: it is committed before this returns.
+            connection: A connection of yours, whose transaction this joins. None: this is committed before it returns.
 
         Raises:
-            StoreError: It isn't known to be forgotten. Confirm again.
+            StoreError: The key isn't known to be forgotten. Confirm again.
         """
         stored = _name_bytes("reference", reference)
         self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
@@ -183,7 +181,7 @@ class DedupKeyMaker(Maker):
     def pending(self) -> list[Pending]:
         """The messages that have a key and aren't confirmed, oldest first. Send them again after a crash.
 
-        If other processes share the sender's name, this includes what they are about to send.
+        If other processes share the sender's name, this includes messages that they are about to send.
         """
         keys = dedup_keys.c
         query = (
@@ -202,23 +200,23 @@ _MOST_AT_ONCE = 1_000_000
 
 
 class SequenceIdMaker(Maker):
-    """Makes ids `seqNo:messageSourceId`, with seqNo 1, 2, 3 ... of each source; made by `SequenceIdMaker.open`.
+    """Makes ids `seqNo:messageSourceId`, with seqNo 1, 2, 3 ... for each source. `SequenceIdMaker.open` makes it.
 
     Source: the default uniqueMessageId of Apama's senders, such as `1:mymachinename1.domain:1234:567890:S01`
     (https://documentation.softwareag.com/apama/v10-15/apama10-15/webhelp/pam-webhelp/co-DepAndManApaApp_duplicate_detection.html).
-    There the source is named anew with each process. Here the caller names it, so that numbers go on after a restart.
-    An id is split at its first colon, so the name may have colons.
+    There each process gives the source a new name. Here the caller names it, so that numbers go on after a restart. An id is
+    split at its first colon, so the name may have colons.
 
-    No number is ever given twice, however many processes share the source, and whenever one of them dies. In the caller's
-    own transaction numbers have no gap either: after a rollback they are given to the next who asks. Other processes that
-    ask for numbers of the source wait until the transaction ends. Without one, a number is committed before it is
-    returned. So a process that dies before it sends leaves a gap.
+    No number is ever given twice, however many processes share the source, and whenever one of them dies. In the caller's own
+    transaction numbers have no gap either: after a rollback, the next caller gets them. Other processes that ask for numbers of
+    the source wait until the transaction ends. Without such a transaction, a number is committed before it is returned. So a
+    process that dies before it sends leaves a gap.
 
-    A store may lose its last commits, as when an asynchronous standby takes over, and then it doesn't know the last
-    numbers. A maker goes on after those that it has given itself. If other processes share the source, or a process
-    starts after the loss, give the source a new name.
+    A store may lose its last commits, for example when an asynchronous standby takes over. Then it doesn't know the last numbers.
+    A maker goes on after the numbers that it has given itself. If other processes share the source, or a process starts after
+    the loss, give the source a new name.
 
-    Threads may share it. A process forked off must open its own.
+    Threads may share it. A forked process must open its own.
     """
 
     _OPENED_WITH = "message_source_id=..."
@@ -268,7 +266,7 @@ class SequenceIdMaker(Maker):
 
         def take(connection: Connection) -> int:
             given, kept = self._given, sequences.c.last_seq_no
-            # The store's number is behind ours if it has lost its last commits.
+            # The store's number is lower than ours if it has lost its last commits.
             first = {"message_source_id": self._stored_source, "last_seq_no": given + count}
             later = {"last_seq_no": case((kept < given, given), else_=kept) + count}
             database_of(connection).insert_or_update(connection, sequences, first, later)
@@ -288,11 +286,11 @@ class SequenceIdMaker(Maker):
             self._given = max(self._given, last)
 
     def _note_taken(self, connection: Connection, last: int) -> None:
-        """Have a number count as given once the caller commits.
+        """Make a number count as given once the caller commits.
 
-        A number that a savepoint took back counts too: better a gap than a number that is given twice.
+        A number that was rolled back with a savepoint counts too: better a gap than a number that is given twice.
         """
-        if connection not in self._taken:  # the listeners stay for as long as the connection does
+        if connection not in self._taken:  # the listeners stay as long as the connection
             event.listen(connection, "commit", self._on_commit)
             event.listen(connection, "rollback", self._on_rollback)
         self._taken[connection] = last
