@@ -1,8 +1,7 @@
 """JSON Lines: one object per line.
 
-Every line goes through msgspec's decoder, which keeps integers exact, refuses lone surrogates and skips the fields
-that nobody asked for. It gives up on integers of more than 4300 digits; lines with one go through the standard
-library's decoder.
+msgspec's decoder reads every line: it keeps integers exact, refuses lone surrogates and skips fields that aren't wanted. It
+gives up on integers of more than 4300 digits; lines with such an integer go through the standard library's decoder.
 """
 
 from __future__ import annotations
@@ -35,11 +34,11 @@ _TYPE_NAMES = {
 }
 _TOO_DEEP = "nested too deeply, expected a plain object"
 _MOST_DIGITS = 4_000
-"""Python turns longer texts into numbers only when asked to, because that takes quadratic time."""
+"""Python refuses to convert longer texts to numbers unless asked to, because that takes quadratic time."""
 
 
 class _Decoded(NamedTuple):
-    """The lines of a block that are objects, decoded, and what is wrong with the others."""
+    """The decoded lines of a block that are objects, and the problems of the others."""
 
     rows: list[Struct]
     numbers: Sequence[int]
@@ -47,7 +46,7 @@ class _Decoded(NamedTuple):
 
 
 def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
-    """Rows of a JSON Lines log. A row without the id's key is unchecked; an error only where no row has it."""
+    """Rows of a JSON Lines log. A row without the id's key is unchecked; it is an error only if no row has the key."""
     reader = _JsonRows(source.name, options)
     batches = BatchMaker(source.name, options)
     for block in blocks_of(source.pieces, source.name):
@@ -64,7 +63,7 @@ class _JsonRows:
         self._spellings = {column: spellings(column, options) for column in COLUMNS}
         fields = {field for known in self._spellings.values() for field in known}
         self._paths = {field: field.split(".") for field in options.column_map.values() if "." in field}
-        """The keys that lead to a field inside others, by the name of the field."""
+        """The path of keys to each nested field, by the field's name."""
         fields.update(path[0] for path in self._paths.values())
         self._attributes = {field: f"f{position}" for position, field in enumerate(sorted(fields))}
         self._row_type = _row_type(self._attributes)
@@ -77,7 +76,7 @@ class _JsonRows:
         if not texts[-1]:
             texts.pop()
         try:
-            block.data.isascii() or block.data.decode()  # the decoder looks at wanted fields only
+            block.data.isascii() or block.data.decode()  # checks UTF-8: the decoder only looks at wanted fields
             lines = _Decoded([self._decode(text) for text in texts], range(block.line, block.line + len(texts)), [])
         except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
             lines = self._each(texts, block.line)
@@ -89,14 +88,14 @@ class _JsonRows:
             columns = self._columns(lines.rows)
         arrays = {column: _array(values, kinds) for column, (values, kinds) in columns.items()}
         if "received_at" not in arrays and self._options.on_error == "stop":
-            self.check_columns()  # says more than that the first row has no time
+            self.check_columns()  # its error says more than that the first row has no time
         for column, declared in COLUMNS.items():
             if declared.is_required:
                 arrays.setdefault(column, pa.nulls(len(lines.rows), pa.string()))
         return RawRows(arrays, lines.numbers.__getitem__, lines.unreadable)
 
     def check_columns(self) -> None:
-        """`LogFormatError` for columns that the file ought to have and that no row had."""
+        """Raise `LogFormatError` for columns that the file should have, but no row had."""
         if self._first is not None:
             check_present(self._spelling_of, list(_decoded_slowly(self._first[1])), self._options, self._name)
 
@@ -113,7 +112,7 @@ class _JsonRows:
         return lines
 
     def _row(self, text: bytes) -> Struct | str:
-        """One line decoded, or what is wrong with it."""
+        """One decoded line, or its problem."""
         try:
             text.decode()
             return self._decode(text)
@@ -131,7 +130,7 @@ class _JsonRows:
         return self._row_type(**{name: fields[field] for field, name in self._attributes.items() if field in fields})
 
     def _columns(self, rows: list[Struct]) -> dict[str, tuple[list[Any], set[type]]]:
-        """The values of each column that the file is known to have, and their types."""
+        """The values, and their types, of each column that the file has so far."""
         columns = {}
         for column, known in self._spellings.items():
             for field in known:
@@ -143,7 +142,7 @@ class _JsonRows:
         return columns
 
     def _values(self, rows: list[Struct], field: str) -> list[Any]:
-        """What each row has of a field: under its name, or else at the end of its path."""
+        """The value of a field in each row: under its name, or else at the end of its path."""
         values = list(map(attrgetter(self._attributes[field]), rows))
         if (path := self._paths.get(field)) is not None:
             outer = map(attrgetter(self._attributes[path[0]]), rows)
@@ -152,7 +151,7 @@ class _JsonRows:
         return values
 
     def _note(self, column: str, field: str) -> None:
-        """`LogFormatError` where the file has the column by another field too."""
+        """Note the field of a column; `LogFormatError` if the file has the column by another field too."""
         other = self._spelling_of.setdefault(column, field)
         if other != field:
             raise LogFormatError(
@@ -181,7 +180,7 @@ class _JsonRows:
 
 
 def _inside(value: Any, path: list[str]) -> Any:
-    """What stands at the end of a path of keys, through objects and texts that are JSON themselves; UNSET where nothing does."""
+    """The value at the end of a path of keys, through objects and texts that are JSON themselves; UNSET if there is none."""
     for key in path:
         if isinstance(value, str):
             value = _decoded_slowly(value.encode(errors="surrogatepass"))
@@ -210,7 +209,7 @@ def _array(values: list[Any], kinds: set[type]) -> pa.Array:
         try:
             return pa.array(values)
         except (OverflowError, pa.ArrowInvalid):
-            pass  # whole numbers of more than 64 bits
+            pass  # integers of more than 64 bits
     if kinds - _ABSENT <= {str}:
         return pa.array(values, pa.string())
     return pa.array([None if value is None else _text(value) for value in values], pa.string())
@@ -225,7 +224,7 @@ def _text(value: str | float | bool) -> str:  # noqa: FBT001 - any value of JSON
 
 
 def _decoded_slowly(text: bytes) -> dict[str, Any] | str:
-    """A line that msgspec refused, decoded by the standard library: an object, or what is wrong with the line."""
+    """A line that msgspec refused, decoded by the standard library: an object, or the line's problem."""
     try:
         value = json.loads(text, parse_int=_whole, parse_constant=_no_constant)
         json.dumps(value, ensure_ascii=False).encode()

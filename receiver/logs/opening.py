@@ -1,6 +1,6 @@
-"""A file opened and read: how it is compressed, what format it is in, and the reader of that format.
+"""Opens a file, decompresses it, and chooses the reader of its format.
 
-What a file holds wins over what its name ends with; the ending decides only where the first bytes don't show it.
+The file's first bytes decide on compression and format; the ending of its name decides only if these don't show it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _EMPTY_HINT = "a log has a row for each receipt: was this one written, and copie
 _COPY_AGAIN = "copy it again from where it came, once it is complete there"
 
 LogReader = Callable[[LogSource, ReadOptions], Iterator[LogBatch]]
-"""One format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
+"""The reader of a format. Reads a log as a stream and yields its rows in order, or raises `LogFormatError`."""
 _READERS: dict[str, LogReader] = {
     ".csv": read_csv,
     ".jsonl": read_jsonl,
@@ -62,11 +62,11 @@ _FOREIGN = {
     b"Obj\x01": ("in Avro", "write it as Parquet"),
     b"\xff\xfe": ("in UTF-16, not UTF-8", "write it as UTF-8: iconv -f UTF-16 -t UTF-8"),
 }
-"""What isn't read: how it begins, what it is, and what to do."""
+"""Formats that aren't read, by their first bytes: what they are, and what to do."""
 
 
 class Stream(Protocol):
-    """An open file, as far as it is used here."""
+    """The methods of an open file that are used here."""
 
     def read(self, size: int = -1, /) -> bytes: ...
 
@@ -96,7 +96,7 @@ def read_file(
         file = replace(file, path=finished_from(file.path))
     else:
         return
-    if file.path is not None and file.path.exists():  # else it held nothing, or the oldest files were removed
+    if file.path is not None and file.path.exists():  # otherwise it was empty, or removed as one of the oldest files
         yield from read_file(file, options, on_read)
 
 
@@ -106,7 +106,7 @@ def read_content(name: str, content: bytes, options: ReadOptions) -> Iterator[Lo
 
 
 def spooled(file: LogFile, path: Path) -> LogFile:
-    """The log of a file, copied to `path`."""
+    """Copy a file to `path`. Returns the copy as a log."""
     try:
         with _opened(file) as stream, NamedFile(path, "wb", path) as copy:
             shutil.copyfileobj(stream, copy, PIECE_BYTES)
@@ -117,14 +117,14 @@ def spooled(file: LogFile, path: Path) -> LogFile:
 
 @contextmanager
 def _opened(file: LogFile) -> Iterator[Stream]:
-    """The bytes of a file; of standard input where it has neither a path nor a URL."""
+    """Open a file; standard input if it has neither a path nor a URL."""
     if file.url is not None:
         with closing(UrlStream(file.url)) as remote:
             yield remote
     elif file.path is None:
         if sys.stdin is None:
             raise LogFormatError(file.name, "standard input is closed", hint="name a file, or pipe a log in")
-        # Unbuffered where it can be: a thread that waits inside of the buffer would keep the interpreter from ending.
+        # Unbuffered if possible: a thread that waits inside the buffer would keep the interpreter from ending.
         yield getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
     else:
         with file.path.open("rb", buffering=0) as stream:
@@ -209,9 +209,9 @@ def _with_head(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 class _Compression(NamedTuple):
     name: str
     new: Callable[[], Any]
-    """Makes what decompresses a gzip member or a zstd frame; zlib's and zstandard's are used alike."""
+    """Makes a decompressor for a gzip member or a zstd frame, with the interface that zlib and zstandard share."""
     padding: bytes
-    """May stand between and after the members."""
+    """Bytes that may stand between and after the members."""
 
 
 _COMPRESSIONS = {
@@ -223,7 +223,7 @@ _COMPRESSIONS = {
 
 
 def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> Iterator[bytes]:
-    """All members or frames, one after the other; `LogFormatError` where one is broken or ends too soon."""
+    """The bytes of all members or frames in order; `LogFormatError` if one is broken or ends too soon."""
     member = None
     for piece in pieces:
         left = piece

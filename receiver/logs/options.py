@@ -1,4 +1,4 @@
-"""How to read a log, whatever its format: the options, and the fields that hold its columns."""
+"""Options for reading a log of any format, and which fields hold its columns."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _LAST_WORDS = {
     "unique_message_id": (["id"], ["key"], ["uuid"], ["guid"]),
     "received_at": (["at"], ["time"], ["timestamp"], ["ts"], ["date"]),
 }
-"""How fields are named that hold the required columns: `OrderId`, `event_time`."""
+"""How names of fields end that may hold the required columns: `OrderId`, `event_time`."""
 _NAMES_WHO = frozenset({"account", "client", "customer", "producer", "sender", "session", "source", "user"})
-"""An id of one of these names no message."""
+"""Words in names of ids that don't identify a message."""
 BODY_FIELD = "Body:"
-"""Begins a field of a correlator's message that a regular expression, which follows, finds in the body."""
+"""The beginning of a field that is searched in the body of a correlator's message, by the regular expression that follows."""
 MAP_IN_PYTHON = "(in Python: column_map)"
-"""Ends a hint at `--map`, for whoever calls a function."""
+"""The end of a hint on `--map`, for callers of functions."""
 
 OnError = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read, whatever the format; `SettingsError` for what can't be meant. Mapped columns have their canonical names."""
+    """How to read a log of any format; `SettingsError` for invalid values. Mapped columns have their canonical names."""
 
     time_unit: Literal["s", "ms", "us"] | None = None
-    """The unit of times that are numbers; None takes it from each value's magnitude."""
+    """The unit of times that are numbers; None judges it by each value's magnitude."""
     time_zone: str = "UTC"
-    """The zone of times that have none, by its IANA name."""
+    """The zone of times without one, by its IANA name."""
     on_error: OnError = "stop"
     column_map: dict[str, str] = field(default_factory=dict)
-    """Column, by any name that it has -> the field to read it from (`--map`)."""
+    """Column, by any of its names -> the field from which to read it (`--map`)."""
     on_skipped: Callable[[str, int, str], None] | None = None
-    """Called for each unreadable row that is left out, with the file, the line, and what is wrong with the row."""
+    """Called for each unreadable row that is left out, with the file, the line and the problem."""
 
     def __post_init__(self) -> None:
         if self.time_unit is not None and self.time_unit not in UNITS:
@@ -59,7 +59,7 @@ class ReadOptions:
 
 
 def _canonical_names() -> dict[str, str]:
-    """Each name that a column goes by -> its canonical one."""
+    """Each name of a column -> its canonical name."""
     by_jms_name = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
     return by_jms_name | {name: name for name in COLUMNS}
 
@@ -90,7 +90,7 @@ def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
 
 
 def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
-    """The fields that may hold a column: the mapped one alone, or its own name and that of JMS or Apama."""
+    """The fields that may hold a column: only the mapped one, or its own name and that in JMS or Apama."""
     mapped = options.column_map.get(column)
     if mapped is not None:
         return (mapped,)
@@ -99,9 +99,9 @@ def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
 
 
 def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[str, int]:
-    """The index of each column among the `names`; `LogFormatError` where a column is missing or there twice.
+    """The index of each column among the `names`; `LogFormatError` if a column is missing or there twice.
 
-    `source` is what the error names.
+    The error names `source`.
     """
     indices: dict[str, int] = {}
     for column in COLUMNS:
@@ -120,9 +120,9 @@ def fields_of(names: Sequence[str], options: ReadOptions, source: str) -> dict[s
 
 
 def check_present(present: Collection[str], names: Sequence[str], options: ReadOptions, source: str) -> None:
-    """`LogFormatError` where required or mapped columns aren't `present`.
+    """Raise `LogFormatError` if required or mapped columns aren't `present`.
 
-    The error names all of them, what is there instead, and the nearest name for each.
+    The error names all of these, the names in the file, and the nearest name for each.
     """
     lacking = [
         column
@@ -162,7 +162,7 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
 
 
 def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | None:
-    """The field that probably holds a column: the nearest name, or else the only one that ends as such names do."""
+    """The field that probably holds a column: the nearest name, or else the only one with a typical ending."""
     free = {_folded(name): name for name in names if _may_hold(column, name, options)}
     for spelling in spellings(column, options):
         near = difflib.get_close_matches(_folded(spelling), free, 1)
@@ -173,8 +173,8 @@ def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | Non
 
 
 def _may_hold(column: str, name: str, options: ReadOptions) -> bool:
-    """Whether a field may be what is meant for a column. One of another column, of JMS, or with an id of who sent the message
-    may not: it would only look right."""
+    """Whether a field may be meant for a column. Fields of other columns, of JMS, or with an id of the sender may not: they
+    would only look right."""
     canonical = {_folded(spelling): holder for spelling, holder in _canonical_names().items()}
     canonical |= {_folded(field): holder for holder, field in options.column_map.items()}
     holder = canonical.get(_folded(name))

@@ -1,6 +1,6 @@
-"""A batch of receipts packed into bytes, as it waits to be written to a recording; and its receipts as rows of a log.
+"""Packs a batch of receipts into bytes, in which it waits for a recording; and unpacks it into rows of a log.
 
-Packing must cost next to nothing, for a receiver does it in each batch. Unpacking is the work of a thread.
+Packing must cost next to nothing, because a receiver does it in each batch. A thread unpacks.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _id_of, _source_of, _time_of = (
 )
 _MICROSECONDS = np.dtype("<i8")
 _LONGEST_TEXT_BYTES = 1 << 20
-"""No broker carries a longer id, and no reader takes a line of hundreds of MB."""
+"""The longest text: no broker carries a longer id, and no reader takes a line of hundreds of MB."""
 _LARGEST_BATCH_BYTES = 256 << 20
-"""Every database takes so much in one value, also in hexadecimal digits."""
+"""The largest batch: every database takes so much in one value, even in hexadecimal digits."""
 _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
-"""Field of a `Receipt` -> the column that it is recorded in."""
+"""Field of a `Receipt` -> the column in which it is recorded."""
 
 Columns = dict[str, list[Any]]
-"""The fields of receipts by the columns they are recorded in, all of one length."""
+"""The fields of receipts by the columns in which they are recorded, all of equal length."""
 
 IndexedReceipt = tuple[int, Receipt]
 """A receipt with more than an id, a source and a time, behind its index in the batch."""
@@ -46,7 +46,7 @@ IndexedReceipt = tuple[int, Receipt]
 class Packed(NamedTuple):
     receipts: int
     size_bytes: int
-    """Before compression."""
+    """The size before compression."""
     data: bytes
 
 
@@ -54,10 +54,10 @@ class UnpackedBatch(msgspec.Struct, array_like=True, frozen=True):
     """A batch as it is packed. Receipts with no more than an id, a source and a time are in columns, which cost least."""
 
     ids: bytes
-    """One id a line: Arrow splits lines without blocking other threads."""
+    """The ids, one on each line: Arrow splits lines without blocking other threads."""
     sources: bytes
     times: bytes
-    """In microseconds, 8 bytes each."""
+    """The times in microseconds, 8 bytes each."""
     full: list[tuple[int, list[Any]]]
     """The other receipts, or all if a text has a line break, each behind its index in the batch."""
     channel: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ class UnpackedBatch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Zstandard(threading.local):
-    """Each thread's own, for to make one takes as long as to compress a batch."""
+    """Each thread's own compressor: making one takes as long as compressing a batch."""
 
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=-1).compress
@@ -79,7 +79,7 @@ class _Zstandard(threading.local):
 _zstandard = _Zstandard()
 _encode = msgspec.msgpack.Encoder().encode
 decoded = msgspec.msgpack.Decoder(UnpackedBatch).decode
-"""A batch of bytes that aren't compressed, as journals of earlier versions hold them."""
+"""Decodes a batch from uncompressed bytes, as in journals of earlier versions."""
 
 
 def packed(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], channel: Channel) -> Packed:
@@ -87,7 +87,7 @@ def packed(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], channe
 
     `ValueError` for a receipt that no log can hold, or a batch that no database takes.
     """
-    if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, and never is
+    if any((receipt.received_at_us or 0) < 0 for _, receipt in full):  # a row's time is the domain's, so never negative
         raise ValueError("a time before the epoch")
     ids = "\n".join(list(map(_id_of, rows))).encode()
     sources = "\n".join([_source_of(row) or "" for row in rows]).encode()
@@ -105,7 +105,7 @@ def packed(rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], channe
 
 
 def unpacked(data: bytes) -> UnpackedBatch:
-    """The batch of these bytes; `ValueError` if they are none."""
+    """The batch in these bytes; `ValueError` if they are no batch."""
     try:
         return decoded(_zstandard.decompress(data))
     except (msgspec.MsgspecError, zstandard.ZstdError) as error:
@@ -164,7 +164,7 @@ def _rows_of(batches: Sequence[UnpackedBatch], channel: Channel) -> pa.RecordBat
     )
     if not full:
         return rows
-    # Back into the order in which they came.
+    # Restore the order in which the receipts came.
     order = np.empty(receipts, np.int64)
     is_full = np.zeros(receipts, dtype=bool)
     is_full[full_at] = True
@@ -183,7 +183,7 @@ def columns_of(receipts: Sequence[Receipt]) -> Columns:
 
 
 def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
-    """The receipts that every reader takes, as rows of `SCHEMA`; the others are left out."""
+    """The receipts that readers accept, as rows of `SCHEMA`; the others are left out."""
     try:
         return _checked_rows(columns, channel)
     except ValueError:
@@ -193,12 +193,12 @@ def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
 
 
 def refused(columns: Columns, channel: Channel) -> dict[int, str]:
-    """What is wrong with each receipt that no log can hold, by its index."""
+    """The problem of each receipt that no log can hold, by its index."""
     return dict(_refused(columns, range(_size(columns)), channel))
 
 
 def _refused(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
-    """Search by halves, since as a rule few of many receipts are bad."""
+    """Find them by bisection, because usually few receipts are bad."""
     try:
         _checked_rows(_selected(columns, indexes), channel)
     except ValueError as refusal:
@@ -241,14 +241,14 @@ def _channel_columns(size: int, channel: Channel) -> dict[str, pa.Array]:
 
 
 def _checked(name: str, values: Sequence[Any]) -> pa.Array:
-    """A column of `SCHEMA`; `ValueError` where a value is what no log can hold."""
+    """A column of `SCHEMA`; `ValueError` if no log can hold one of the values."""
     declared = COLUMNS[name]
     arrow = pa.int64() if declared.kind is ValueKind.TIME else declared.arrow
     try:
         column = pa.array(values, arrow)
     except UnicodeEncodeError:
         raise ValueError(f"a lone surrogate in {name}, which UTF-8 can't hold") from None
-    except (TypeError, ValueError, OverflowError):  # what Arrow raises is one of these too
+    except (TypeError, ValueError, OverflowError):  # Arrow's errors are subclasses of these
         raise ValueError(f"{name} is of a wrong type, or too large") from None
     if declared.kind is ValueKind.TIME and column.null_count:
         raise ValueError(f"{name} is missing")

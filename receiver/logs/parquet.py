@@ -1,4 +1,4 @@
-"""Parquet: only the columns we know are read, and checked for what Arrow's reader doesn't look at."""
+"""Parquet: reads only known columns, and checks them where Arrow's reader doesn't."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from receiver.logs.source import LogSource
 from receiver.logs.writer import NamedFile
 
 MAGIC = b"PAR1"
-"""What a Parquet file begins with."""
+"""The first bytes of a Parquet file."""
 _PIECE_ROWS = 1 << 10
 """Rows decoded at a time."""
 _BATCH_BYTES = 32 << 20
-"""Pieces are gathered up to so many bytes: by rows alone, a batch of ids of 64 KB would take 4 GB."""
+"""Pieces are gathered up to so many bytes: limited only by rows, a batch of ids of 64 KB would take 4 GB."""
 _CHUNK_BYTES = 1 << 20
 """Bytes of a column on disk that are held at a time."""
 
@@ -32,11 +32,11 @@ _PACKED_BYTES = 2
 """The most bytes of a row in a column that is read as a dictionary."""
 
 _DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""What Arrow raises for a damaged file; the last for the name of a column."""
+"""Arrow's errors for a damaged file; the last is for the name of a column."""
 
 
 class RowGroups(NamedTuple):
-    """Row groups of a file that follow each other."""
+    """Adjacent row groups of a file."""
 
     first: int
     groups: int
@@ -44,7 +44,7 @@ class RowGroups(NamedTuple):
 
 
 def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | None = None) -> Iterator[LogBatch]:
-    """Rows of a Parquet log, or of `groups` alone. LINE is the row of the file, from 1."""
+    """Rows of a Parquet log, or only those of `groups`. LINE is the number of the row in the file, from 1."""
     with _seekable(source) as file:
         try:
             yield from _batches(source, file, options, groups)
@@ -53,9 +53,9 @@ def read_parquet(source: LogSource, options: ReadOptions, groups: RowGroups | No
 
 
 def group_sizes(file: Path) -> list[int]:
-    """How many rows each row group has, by the footer alone.
+    """The number of rows of each row group, by the footer alone.
 
-    Nothing where it is no Parquet file, or can't be read: whoever reads it says what is wrong.
+    Empty if it is no Parquet file, or can't be read: reading it will raise the error.
     """
     try:
         with file.open("rb") as opened:
@@ -70,7 +70,7 @@ def group_sizes(file: Path) -> list[int]:
 
 @contextmanager
 def _seekable(source: LogSource) -> Iterator[object]:
-    """A Parquet file begins at its end, so a compressed one or one from a pipe is kept in a temporary file."""
+    """The log as a seekable file. A Parquet file is read from its end, so a compressed or piped one goes to a temporary file."""
     if source.path is not None:
         yield str(source.path)
         return
@@ -83,7 +83,7 @@ def _seekable(source: LogSource) -> Iterator[object]:
 
 
 def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[LogBatch]:
-    # Reading ahead and decoding in threads of Arrow's own has aborted the process at its end now and then.
+    # Reading ahead and decoding in Arrow's own threads has sometimes aborted the process at its end.
     with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES) as plain:
         schema, metadata = plain.schema_arrow, plain.metadata
         if groups is None:
@@ -115,7 +115,7 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
 
 
 def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pieces put together, up to about `BATCH_ROWS` rows, or fewer where these are large."""
+    """Pieces joined to about `BATCH_ROWS` rows, or fewer if these are large."""
     held: list[pa.RecordBatch] = []
     rows, size_bytes = 0, 0
     for piece in pieces:
@@ -130,10 +130,11 @@ def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _is_packed(file: pq.ParquetFile, name: str, row_groups: Iterable[int]) -> bool:
-    """Whether a column takes so few bytes that its values are few: Arrow copies a dictionary for every piece."""
+    """Whether a column takes so few bytes that it must have few values. Otherwise Arrow would copy a large dictionary for each
+    piece."""
     index, size_bytes, rows = file.metadata.schema.names.index(name), 0, 0
     for number in row_groups:
-        # To read a row raises an error where the footer is damaged. `column` alone would abort the process.
+        # Reading a row raises an error if the footer is damaged, for which `column` alone would abort the process.
         next(file.iter_batches(1, row_groups=[number], columns=[name], use_threads=False), None)
         group = file.metadata.row_group(number)
         size_bytes += group.column(index).total_uncompressed_size

@@ -1,4 +1,4 @@
-"""A log in a database: the rows that a query gives, in its order, read as they stream."""
+"""A log in a database: streams the rows of a query, in its order."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _QUERY_HINT = "such as SELECT at AS received_at, id AS unique_message_id FROM re
 
 class Query(NamedTuple):
     address: str
-    """The database's address, as SQLAlchemy writes it."""
+    """The database's address, in SQLAlchemy's form."""
     sql: str
 
     @property
     def name(self) -> str:
-        """As errors name it: without the password."""
+        """The name for errors: the address without the password."""
         return masked(self.address)
 
 
 def read_query(query: Query, options: ReadOptions) -> Iterator[LogBatch]:
-    """The rows of a query. LINE is the row, from 1.
+    """The rows of a query. LINE is the number of the row, from 1.
 
-    `LogFormatError` for a query that fails or gives no such columns, `StoreError` for a database that can't be reached.
+    `LogFormatError` for a query that fails or lacks columns, `StoreError` for a database that can't be reached.
     """
     engine = engine_to_read(query.address)
     try:
@@ -75,12 +75,12 @@ def _array(values: Sequence[Any]) -> pa.Array:
     plain = [_plain(value) for value in values]
     try:
         return pa.array(plain)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # values of several types, as SQLite may have them
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # values of several types, as SQLite may give
         return pa.array([None if value is None else str(value) for value in plain], pa.string())
 
 
 def _plain(value: Any) -> Any:
-    """What Arrow has no exact type for as text, and bytes as such."""
+    """The value as text if Arrow has no exact type for it; bytes stay bytes."""
     if isinstance(value, Decimal | UUID):
         return str(value)
     return bytes(value) if isinstance(value, memoryview) else value

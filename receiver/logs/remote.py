@@ -1,4 +1,4 @@
-"""Logs at URLs, which fsspec reads: what is there, and its bytes."""
+"""Logs at URLs: lists and reads files by fsspec."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from urllib.request import url2pathname
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
 
 TABLE = "table:"
-"""Begins the name of a table of Spark, where a log is named."""
+"""The beginning of a log's name that is a table of Spark."""
 
 
 def local_path(log: str) -> str:
-    """A `file:` URL as the path it is; anything else as it stands."""
+    """The path of a `file:` URL; anything else unchanged."""
     return url2pathname(urlsplit(log).path) if log.startswith("file:") else log
 
 
 def is_url(log: str) -> bool:
-    """Whether a log is named by a URL rather than by a path; that of a file on this machine is a path."""
+    """Whether a log's name is a URL, other than that of a file on this machine."""
     return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
 
 
 def urls_at(url: str) -> list[tuple[str, int | None]]:
-    """The files that a URL stands for and their sizes in bytes, by name: one, those of a glob, or all of a folder.
+    """The files at a URL and their sizes in bytes, ordered by name: one file, those of a glob, or all of a folder.
 
-    A folder's files are also those of folders inside it, such as partitions, except under names that begin with `.` or `_`.
-    `LogFormatError` where there are none.
+    A folder includes the folders inside it, such as partitions, except names that begin with `.` or `_`. `LogFormatError` if
+    there are none.
     """
     with _translated(url):
         files, path = _filesystem(url)
-        # A bucket and its folders are no more than the beginning of names, so a listing of them may be old.
+        # A bucket's folders are only prefixes of names, so a cached listing may be outdated.
         files.invalidate_cache()
         if "*" in path or "?" in path or "[" in path:
             entries = files.glob(path, detail=True)
@@ -72,9 +72,9 @@ class UrlStream:
 
 
 class UrlPath:
-    """A file or a folder at a URL, with what compacted logs need of a `Path`.
+    """A file or a folder at a URL, with the methods of `Path` that compacted logs need.
 
-    What can't be read is a `LogFormatError`, or a `FileNotFoundError`; what can't be written is an `OutputError`.
+    Errors of reading are `LogFormatError` or `FileNotFoundError`; those of writing are `OutputError`.
     """
 
     def __init__(self, url: str) -> None:
@@ -103,7 +103,7 @@ class UrlPath:
         return size_bytes
 
     def rglob(self, pattern: str) -> Iterator[UrlPath]:
-        """Files in the folder, and in folders inside it."""
+        """The files in the folder, and in folders inside it."""
         with _translated(self._url):
             self._files.invalidate_cache()
             names = self._files.find(self._path)
@@ -133,7 +133,7 @@ class UrlPath:
             self._files.makedirs(self._path, exist_ok=True)
 
     def rmtree(self) -> None:
-        """Remove the folder as far as that can be done."""
+        """Remove the folder as far as possible."""
         with suppress(Exception):
             self._files.invalidate_cache()
             self._files.rm(self._path, recursive=True)
@@ -157,7 +157,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn what a filesystem raises, each its own exceptions, into this package's errors."""
+    """Turn the exceptions of filesystems, of which each has its own, into this package's errors."""
     try:
         yield
     except ReceiverError:

@@ -1,12 +1,12 @@
-"""The files of a recording: how they are named, made and removed, and the lock that whoever makes them has.
+"""The files of a recording: their names, how they are made and removed, and the lock of the process that makes them.
 
     receipts-20261121T074500.123456Z-4711.jsonl.zst               finished: whole, and never changed again
     .receipts-20261121T074500.123456Z-4711.jsonl.zst.part         being made, or left by a process that was killed
     .receipts-20261121T074500.123456Z-4711.jsonl.zst.unfinished   batches of a process that has no store to keep them
-    .receipts.jsonl.zst.lock                                      whose lock one process at a time has
+    .receipts.jsonl.zst.lock                                      locked by one process at a time
 
-Files are named after the time at which they began and the process that began them. Ordered by name they stand in the order
-of time. Readers take finished files for any other log. What begins with a dot is none.
+Files are named after the time at which they began, and the process that began them. So the order of names is that of time.
+Readers take finished files like any other log. Files whose names begin with a dot are no logs.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _STAMP = r"-\d{8}T\d{6}\.\d{6}Z-\d+"
 _PART, _UNFINISHED = ".part", ".unfinished"
 _SIZE = struct.Struct("<I")
 _LOOK_SECS = 0.02
-"""Who waits for a lock looks this often whether it is free."""
+"""How often to check whether a lock is free."""
 _FAR_BYTES = 1 << 40
-"""Where Windows locks a byte, which nobody can read then: behind all there is."""
+"""The position of the byte that is locked on Windows: behind the file's end, because a locked byte can't be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentNames:
-    """The files that `receipts.jsonl.zst`, say, stands for."""
+    """The names of a recording's files, for a path such as `receipts.jsonl.zst`."""
 
     folder: Path
     stem: str
@@ -61,11 +61,11 @@ class SegmentNames:
         return str(self.folder / f"{self.stem}{self.ending}")
 
     def finished(self) -> list[Path]:
-        """The finished files, oldest first; `OSError` where the folder can't be read."""
+        """The finished files, oldest first; `OSError` if the folder can't be read."""
         return self._matching(re.escape(self.stem) + _STAMP + re.escape(self.ending))
 
     def hidden(self, more: str) -> list[Path]:
-        """The hidden files whose names go on with this; oldest first."""
+        """The hidden files whose names end with `more`, oldest first."""
         return self._matching(re.escape(f".{self.stem}") + _STAMP + re.escape(self.ending + more))
 
     def _matching(self, pattern: str) -> list[Path]:
@@ -74,7 +74,7 @@ class SegmentNames:
 
 
 def segment_names(path: StrPath) -> SegmentNames | None:
-    """What a path names: a folder, or a file whose ending names the format; None for any other ending."""
+    """The names for a path: a folder, or a file whose ending gives the format; None for any other ending."""
     text = os.fspath(path)
     if text.endswith(("/", os.sep)) or os.path.isdir(text):  # noqa: PTH112 - False for a path that no file can have
         return segment_names(Path(text) / _IN_A_FOLDER)
@@ -84,10 +84,10 @@ def segment_names(path: StrPath) -> SegmentNames | None:
 
 
 class RecordingFolder:
-    """Where the files of a recording are made. One process at a time does so, within `locked`."""
+    """The folder where the files of a recording are made, by one process at a time, within `locked`."""
 
     def __init__(self, names: SegmentNames, keep_files: int | None) -> None:
-        """`OSError` where nothing can be written."""
+        """`OSError` if the folder can't be written."""
         self.names = names
         self._keep_files = keep_files
         self._newest = datetime.min.replace(tzinfo=UTC)
@@ -98,7 +98,7 @@ class RecordingFolder:
         return Unfinished(self)
 
     def new_name(self) -> str:
-        """A name for another file, later than those before even where the clock was set back."""
+        """A name for another file, later than those before even if the clock was set back."""
         while True:
             self._newest = max(datetime.now(UTC), self._newest + _TICK)
             name = f"{self.names.stem}-{self._newest:%Y%m%dT%H%M%S.%f}Z-{os.getpid()}{self.names.ending}"
@@ -107,7 +107,7 @@ class RecordingFolder:
 
     @contextmanager
     def locked(self, patience_secs: float) -> Iterator[None]:
-        """Have the folder to ourselves. `TimeoutError` if others have it for so long."""
+        """Lock the folder. `TimeoutError` if others have it locked for `patience_secs`."""
         give_up = time.monotonic() + patience_secs
         with self._lock.open("ab") as file:
             while not taken(file):
@@ -120,11 +120,11 @@ class RecordingFolder:
                 _let_go(file)
 
     def finish_left(self, on_damage: Callable[[str], None]) -> None:
-        """Finish what processes without a store have left; `on_damage` gets what is wrong where a batch can't be read.
+        """Finish files left by processes without a store. `on_damage` gets the problem if a batch can't be read.
 
-        What can't be finished stays for another time; the first error is raised in the end.
+        Files that can't be finished stay for another time; the first error is raised at the end.
         """
-        for part in self.names.hidden(_PART):  # by a process that was killed, for nobody else makes files now
+        for part in self.names.hidden(_PART):  # left by a killed process, because no other process makes files now
             part.unlink(missing_ok=True)
         failure: Exception | None = None
         for path in self.names.hidden(_UNFINISHED):
@@ -138,14 +138,14 @@ class RecordingFolder:
     def _finish_unfinished(self, path: Path, on_damage: Callable[[str], None]) -> None:
         with path.open("r+b") as file:
             if not taken(file):
-                return  # its process is at work
+                return  # its process is alive
             self.finish(path.name.removeprefix(".").removesuffix(_UNFINISHED), _batches_in(file), on_damage)
-            if fcntl is None:  # Windows removes no file that is open
+            if fcntl is None:  # Windows can't remove an open file
                 file.close()
             path.unlink()
 
     def finish(self, name: str, packed: Iterable[bytes], on_damage: Callable[[str], None]) -> None:
-        """Make the file of these batches, unless it is there already. Afterwards the disk has it, and its name too."""
+        """Make the file of these batches, unless it exists already. Afterwards the file and its name are synced to the disk."""
         self.finish_rows(name, _unpacked(packed, on_damage))
 
     def finish_rows(self, name: str, batches: Iterable[UnpackedBatch]) -> None:
@@ -155,7 +155,7 @@ class RecordingFolder:
             with open_table(path, SCHEMA, unfinished=path.with_name(f".{name}{_PART}")) as write:
                 for several in chain([first], rows):
                     write(several)
-        sync_folder(path.parent)  # else a power cut might take the name, and leave what is removed next
+        sync_folder(path.parent)  # otherwise a power cut might lose the name, though its batches are deleted next
 
     def remove_oldest(self) -> None:
         """Remove the oldest files beyond those to keep."""
@@ -165,27 +165,27 @@ class RecordingFolder:
 
 
 class Unfinished:
-    """Batches that no store keeps, one behind the other in a file; another process makes a finished file of it if need be."""
+    """Batches that no store keeps, appended to a file. If the process dies, another makes a finished file of it."""
 
     def __init__(self, folder: RecordingFolder) -> None:
         self.size_bytes = 0
-        """The size of the batches in the file, before they were packed."""
+        """The size of the batches in the file, before packing."""
         self.began_us = 0
-        """When its first batch came; 0 before."""
+        """When its first batch came; 0 before that."""
         self._folder = folder
         self._file: IO[bytes] | None = None
 
     def append(self, packed: bytes, size_bytes: int) -> None:
-        """Write a batch, all or nothing. It goes to the system's memory, to no disk."""
-        if self._file is None or os.fstat(self._file.fileno()).st_nlink == 0:  # somebody has removed it
+        """Write a batch, all or nothing. It isn't synced to the disk."""
+        if self._file is None or os.fstat(self._file.fileno()).st_nlink == 0:  # the file was removed
             self.leave()
             self._file, self.began_us = self._begun(), time.time_ns() // 1000
         begins = self._file.tell()
         try:
             rest = memoryview(_SIZE.pack(len(packed)) + packed)
-            while rest:  # the system may take less than it was given
+            while rest:  # a write may be partial
                 rest = rest[self._file.write(rest) :]
-        except BaseException:  # an interrupt too, or half a batch would stand before the next one
+        except BaseException:  # an interrupt too: otherwise half a batch would stand before the next one
             with suppress(OSError):
                 self._file.seek(begins)
                 self._file.truncate()
@@ -193,7 +193,7 @@ class Unfinished:
         self.size_bytes += size_bytes
 
     def leave(self) -> None:
-        """Leave the file to whoever finishes it; the next batch begins another."""
+        """Leave the file to be finished. The next batch begins another."""
         file, self._file = self._file, None
         self.size_bytes = self.began_us = 0
         if file is not None:
@@ -206,18 +206,18 @@ class Unfinished:
             path = folder / f".{self._folder.new_name()}{_UNFINISHED}"
             with suppress(FileExistsError):
                 file = path.open("xb", buffering=0)
-                # Between the two, another process may have finished it as one that was left.
+                # Between making and locking it, another process may have finished it as a left one.
                 if taken(file) and os.fstat(file.fileno()).st_nlink:
                     return file
                 file.close()
 
 
 def _batches_in(file: IO[bytes]) -> Iterator[bytes]:
-    """The whole batches of an unfinished file. A process that is killed leaves half a batch at the end."""
+    """The whole batches of an unfinished file. A killed process may leave half a batch at the end."""
     while len(head := file.read(_SIZE.size)) == _SIZE.size:
         (size_bytes,) = _SIZE.unpack(head)
         data = file.read(size_bytes)
-        if not size_bytes or len(data) < size_bytes:  # zeros, as a power cut may leave them, are no batch
+        if not size_bytes or len(data) < size_bytes:  # zeros, which a power cut may leave, are no batch
             return
         yield data
 
@@ -231,7 +231,7 @@ def _unpacked(packed: Iterable[bytes], on_damage: Callable[[str], None]) -> Iter
 
 
 def taken(file: IO[bytes]) -> bool:
-    """Take the lock on a file, which its process holds until it lets go or dies; False where another has it."""
+    """Lock a file, until the process releases the lock or dies. False if another process has it locked."""
     try:
         if fcntl is not None:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,7 +243,7 @@ def taken(file: IO[bytes]) -> bool:
 
 
 def _let_go(file: IO[bytes]) -> None:
-    """Release the lock also for a process forked off meanwhile, which has a copy of it."""
+    """Release the lock, also for a process forked meanwhile, which shares it."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_UN)
     else:

@@ -1,7 +1,6 @@
-"""From a format's raw columns to a `LogBatch`: where every value is checked, whatever the format.
+"""Makes a `LogBatch` of a format's raw columns, and checks every value, for all formats.
 
-A row with a value that can't be read stops the run or is counted (`--on-error`); what is wrong with the file as a
-whole always stops.
+A row with a value that can't be read stops the run or is counted (`--on-error`). A problem of the whole file always stops it.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer,
 
 _NOT_UTF8 = "not UTF-8"
 ONE_OBJECT = "one object per line"
-"""What JSON Lines are, as problems with a row end."""
+"""The form of JSON Lines, as the end of a problem with a row."""
 
 
 class Unreadable(NamedTuple):
-    """A row that a format couldn't make sense of at all."""
+    """A row that a format's reader couldn't read at all."""
 
     line: int
     problem: str
@@ -42,18 +41,18 @@ class Unreadable(NamedTuple):
 
 @dataclass(slots=True)
 class RawRows:
-    """Rows as a format gives them: Arrow columns of its own types, nulls allowed, by canonical name."""
+    """Rows as a format's reader gives them: Arrow columns of any types, nulls allowed, by canonical name."""
 
     columns: dict[str, pa.Array]
     line_of: Callable[[int], int]
     """The LINE of a row, by its index here."""
     unreadable: list[Unreadable] = field(default_factory=list)
-    """In order of their lines. These rows aren't in the columns."""
+    """Unreadable rows, in order of their lines. They aren't in the columns."""
     status_lines: list[StatusLine] = field(default_factory=list)
 
 
 def not_utf8(error: UnicodeDecodeError) -> str:
-    """What is wrong with a row that isn't UTF-8."""
+    """The problem of a row that isn't UTF-8."""
     return f"{_NOT_UTF8}: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
 
 
@@ -68,7 +67,7 @@ def unreadable_row(name: str, line: int, problem: str) -> LogFormatError:
 
 
 def two_units(name: str, first: TimeUnit, second: TimeUnit) -> LogFormatError:
-    """The error for a file whose numeric times aren't all in one unit."""
+    """The error for a file with numeric times in two units."""
     return LogFormatError(
         name,
         f"times in two units: by its magnitude line {first.line} is in {first.unit}, line {second.line} in {second.unit}",
@@ -83,7 +82,7 @@ class _Checked(NamedTuple):
 
 
 class BatchMaker:
-    """Makes the batches of one file, and holds what must agree throughout a file: the unit of its numeric times."""
+    """Makes the batches of one file. Checks that the unit of numeric times is the same in the whole file."""
 
     def __init__(self, name: str, options: ReadOptions) -> None:
         self._name = name
@@ -92,7 +91,7 @@ class BatchMaker:
         self._unit: TimeUnit | None = None
 
     def batch(self, raw: RawRows) -> LogBatch:
-        """The rows that can be read. `LogFormatError` for the first that can't, unless such rows are to be skipped."""
+        """The readable rows. `LogFormatError` for the first unreadable one, unless such rows are skipped."""
         arrived = raw.columns["received_at"]
         text = _as_text(arrived)
         read = times.read_times(arrived if text is None else text, self._options.time_unit, self._zone)
@@ -127,7 +126,7 @@ class BatchMaker:
     def _unreadable(
         self, raw: RawRows, checked: dict[str, _Checked], bad_rows: npt.NDArray[np.int64]
     ) -> list[Unreadable]:
-        """The rows that the format couldn't read and these ones, in order of their lines."""
+        """The rows that the format's reader couldn't read, and `bad_rows`, in order of their lines."""
         unreadable = list(raw.unreadable)
         for row in bad_rows.tolist():
             column = next(name for name, column in checked.items() if column.bad[row])
@@ -168,7 +167,7 @@ def _python(scalar: pa.Scalar) -> object:
     if isinstance(scalar, pa.DictionaryScalar):
         return _python(scalar.value)
     if pa.types.is_timestamp(scalar.type):
-        # Neither Python's datetime nor the zones it knows hold them all.
+        # Python's datetime can't hold all times, nor all zones.
         return scalar.cast(pa.timestamp(scalar.type.unit)).cast(pa.string()).as_py()
     try:
         value = scalar.as_py()
@@ -183,14 +182,14 @@ def _shown(value: object) -> str:
 
 
 def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
-    """The number of each text; `number_of` is called once per different text."""
+    """The number of each text. `number_of` is called once for each different text."""
     encoded = text.dictionary_encode()
     numbers = np.array([number_of(word) for word in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
     return np.asarray(numbers[encoded.indices.to_numpy()])
 
 
 def _as_text(values: pa.Array) -> pa.Array | None:
-    """A column of text or bytes as `string` without nulls; bytes that aren't UTF-8 become "?", which no column takes."""
+    """A column of text or bytes as `string` without nulls. Bytes that aren't UTF-8 become "?", which no such column accepts."""
     text = None if pa.types.is_integer(values.type) else _text_of(values)
     if text is None:
         return None
@@ -202,7 +201,7 @@ def _as_text(values: pa.Array) -> pa.Array | None:
 
 
 def _flags(values: pa.Array, _zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
-    """1, 0, or -1 where the value is neither; None for a type that holds no truth."""
+    """1 or 0 for each value, -1 for an invalid one; None for a type without truth values."""
     kind = values.type
     if pa.types.is_boolean(kind):
         return np.asarray(values.cast(pa.int64()).fill_null(0))
@@ -214,7 +213,7 @@ def _flags(values: pa.Array, _zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
 
 
 def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
-    """Whole milliseconds, 0 where missing, -1 where the value isn't that; None for a type of no numbers."""
+    """Whole milliseconds: 0 for a missing value, -1 for an invalid one; None for a type without numbers."""
     kind, largest = values.type, ValueKind.MILLISECONDS.largest
     if pa.types.is_timestamp(kind):
         read = times.read_times(values, None, zone)
@@ -223,14 +222,14 @@ def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | N
         return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         numbers = values.fill_null(0).to_numpy()
-        # Doubles are whole numbers that a tool couldn't write as such beside missing ones.
+        # Some tools write whole numbers as doubles if others are missing.
         good = (numbers >= 0) & (numbers <= largest) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
     text = _as_text(values)
     if text is None:
         return None
     if times.all_digits(text) and pc.min(pc.binary_length(text)).as_py():
-        with suppress(pa.ArrowInvalid):  # more digits than 64 bits hold
+        with suppress(pa.ArrowInvalid):  # more digits than fit 64 bits
             numbers = text.cast(pa.int64()).to_numpy()
             return np.where(numbers <= largest, numbers, -1)
 
@@ -282,13 +281,13 @@ def _exact_text(values: pa.Array, _zone: ZoneInfo) -> pa.Array | None:
     if text is None:
         return None
     text = _without_nulls(text)
-    # A dictionary may hold words of other rows. One that isn't UTF-8 would stay when its row is gone.
+    # A dictionary may hold words of other rows: one that isn't UTF-8 would stay when its row is left out.
     is_to_unpack = pa.types.is_dictionary(text.type) and _invalid_utf8(text.dictionary).any()
     return text.dictionary_decode() if is_to_unpack else text
 
 
 def _without_nulls(text: pa.Array) -> pa.Array:
-    """Missing as empty text; a dictionary gets no second entry for it."""
+    """The column with empty text for missing values. A dictionary gets no second entry for empty text."""
     if not text.null_count:
         return text
     if not pa.types.is_dictionary(text.type):
@@ -321,12 +320,12 @@ def _decodes(value: bytes) -> bool:
 
 
 class _Form(NamedTuple):
-    """How values of a kind are written and read."""
+    """How values of a kind are read, and described in errors."""
 
     read: Callable[[pa.Array, ZoneInfo], pa.Array | npt.NDArray[np.int64] | None]
-    """Gives text, or numbers that are -1 where a value can't be read; None for a type that holds no such values."""
+    """Returns text, or numbers, with -1 for an unreadable value; None for a type without such values."""
     of_column: str
-    """How errors describe a column of them."""
+    """A column of them, as errors describe it."""
     of_value: str
 
 
@@ -339,4 +338,4 @@ _FORMS = {
         f"{ValueKind.MILLISECONDS.expected} since the epoch, or nothing",
     ),
 }
-"""By kind. Only `received_at` has times, which come with their unit."""
+"""The forms by kind. Times aren't here: only `received_at` has them, with their unit."""

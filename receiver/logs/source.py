@@ -1,4 +1,4 @@
-"""The bytes of one log as its reader is given them, in pieces of any size or in blocks of whole lines."""
+"""The bytes of one log for its reader, in pieces of any size or in blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 from receiver.errors import LogFormatError
 
 BLOCK_BYTES = 2 << 20
-"""Large enough that the cost per block vanishes, small enough that a few of them are no matter."""
+"""Large enough that the cost per block vanishes, small enough that a few blocks take little memory."""
 FIRST_BLOCK_BYTES = 64 << 10
 """Blocks start small, so that the first receipts are there at once."""
 MAX_LINE_BYTES = 256 << 20
-"""A longer line is no row of any log; holding it would only fill the memory."""
+"""A longer line is no row of any log, and would only fill the memory."""
 _LINE_FEED = ord("\n")
 BOM = b"\xef\xbb\xbf"
 
@@ -24,11 +24,11 @@ BOM = b"\xef\xbb\xbf"
 @dataclass(frozen=True, slots=True)
 class LogSource:
     name: str
-    """As errors name it: the path, or `-` for standard input."""
+    """The name for errors: the path, or `-` for standard input."""
     pieces: Iterator[bytes]
     """The decompressed bytes, in pieces of any size."""
     path: Path | None = None
-    """A plain file with the same bytes, for readers that seek; None where there is none."""
+    """A plain file with the same bytes, for readers that seek; None if there is none."""
     advanced: Callable[[float], None] = lambda _share: None
     """For a reader that takes `path` instead of `pieces`: called with the share of the file read since the last call."""
 
@@ -37,11 +37,11 @@ class Block(NamedTuple):
     data: bytes
     """Whole lines; only the file's last may lack its line break."""
     line: int
-    """The physical line, from 1, that the block begins with."""
+    """The number of the block's first physical line, from 1."""
 
 
 def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
-    """Cut a log at line breaks into blocks of at most a few MB, without the byte order mark that it may begin with."""
+    """Cut a log at line breaks into blocks of at most a few MB. Drops a byte order mark at the beginning."""
     held: list[bytes] = []
     held_bytes = 0
     wanted = FIRST_BLOCK_BYTES
@@ -58,7 +58,7 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
         end = data.rfind(b"\n") + 1
         if end:
             block = Block(data[:end], line)
-            # A quarter of the time of `bytes.count`.
+            # This takes a quarter of the time of `bytes.count`.
             line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8) == _LINE_FEED))
             held = [data[end:]]
             yield block
@@ -68,7 +68,7 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
         held_bytes = len(held[0])
         if held_bytes > MAX_LINE_BYTES:
             raise LogFormatError(f"{name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
-        wanted = max(wanted, 2 * held_bytes)  # a long line is joined a few times only
+        wanted = max(wanted, 2 * held_bytes)  # so that a long line is joined only a few times
     last = b"".join(held)
     if fresh:
         last = last.removeprefix(BOM)

@@ -1,8 +1,7 @@
 """Times of receipt as whole microseconds since their origin, from text, numbers and Arrow timestamps.
 
-Whole columns go through Arrow and NumPy where these provably give what `exact` gives; any other column goes through
-`exact`, value by value. Finer than a microsecond is cut, never rounded: a rounded time may lie after what really came
-later.
+Arrow and NumPy convert whole columns if they provably give the results of `exact`; `exact` converts all other columns, value by
+value. Digits beyond microseconds are cut, never rounded: a rounded time may lie after a receipt that really came later.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from receiver.quantities import HOUR_US
 UNITS = ("s", "ms", "us")
 _SCALES = np.array([1_000_000, 1_000, 1], dtype=np.int64)
 _LIMITS = np.array([10**11, 10**14], dtype=np.int64)
-"""From the first on a number counts as milliseconds, from the second on as microseconds."""
+"""From the first value on, a number counts as milliseconds; from the second on, as microseconds."""
 _DOUBLES_BELOW = np.array([2.0**32, 2.0**42, 2.0**52])
 NO_UNIT = 255
-"""Stands for the unit of a time that isn't a number."""
+"""The unit of a time that isn't a number."""
 
 _EXPECTED = "expected ISO 8601 such as 2026-11-21T01:37:48.711509Z, or a number of seconds, ms or us"
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - arithmetic on local times, which have no zone
@@ -44,13 +43,13 @@ _CUT = Context(prec=40, rounding=ROUND_FLOOR)
 
 class Times(NamedTuple):
     us: npt.NDArray[np.int64]
-    """-1 where the time can't be read."""
+    """The times; -1 for an unreadable one."""
     units: npt.NDArray[np.uint8]
     """The index in `UNITS` of the unit that a number was taken for, or `NO_UNIT`."""
 
 
 def exact(text: str, unit: str | None, zone: tzinfo) -> tuple[int, int]:
-    """One time and its unit as in `Times`; `ValueError` says what is wrong and what was expected."""
+    """One time, and its unit as in `Times`; `ValueError` with the problem and the expected form."""
     if not text:
         raise ValueError(f"no time; {_EXPECTED}")
     if _NUMBER.fullmatch(text):
@@ -99,7 +98,7 @@ def _exact_iso(iso: re.Match[str], zone: tzinfo) -> int:
 
 
 def _utc_of_local_one(local_us: int, zone: tzinfo) -> int | None:
-    """The instant of a local time: the earlier one where it came twice, None where it never was."""
+    """The instant of a local time: the earlier one if it came twice, None if it doesn't exist."""
     local = _EPOCH + timedelta(microseconds=local_us)
     offset = local.replace(tzinfo=zone, fold=0).utcoffset()
     assert offset is not None  # noqa: S101 - zones of the IANA database always know
@@ -112,7 +111,7 @@ def _utc_of_local_one(local_us: int, zone: tzinfo) -> int | None:
 
 
 def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[np.int64]:
-    """Instants of local times, -1 where one never was or is out of range.
+    """The instants of local times; -1 for one that doesn't exist or is out of range.
 
     Offsets are looked up per hour. Hours in which the offset changes are looked up value by value.
     """
@@ -132,7 +131,7 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
 
 
 def read_times(values: pa.Array, unit: str | None, zone: tzinfo) -> Times | None:
-    """A column of text, whole numbers, doubles, decimals or timestamps, nulls unreadable; None for any other type."""
+    """The times of a column of text, integers, doubles, decimals or timestamps. Nulls are unreadable. None for other types."""
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _without_unit(_of_timestamps(values, zone))
@@ -188,7 +187,7 @@ def _of_integers(numbers: npt.NDArray[np.int64], unit: str | None) -> Times:
 
 
 def _of_doubles(numbers: npt.NDArray[np.float64], unit: str | None) -> Times:
-    """Doubles as their shortest decimal form, cut to microseconds, without writing that form out.
+    """The times of doubles by their shortest decimal forms, cut to microseconds, without writing these forms out.
 
     Let k be the product of v and the scale, rounded to a whole number of microseconds. Below `_DOUBLES_BELOW` two
     doubles lie at most 0.5 us apart and the product is off by at most 0.25 us. So a whole microsecond that rounds to
@@ -217,7 +216,7 @@ def _readable_or_minus_one(text: str, unit: str | None) -> int:
 
 
 def all_digits(text: pa.Array) -> bool:
-    """Whether a text column holds nothing but ASCII digits (an empty text doesn't hinder)."""
+    """Whether a text column has only ASCII digits and empty texts."""
     return bool(((bytes_of(text) - np.uint8(ord("0"))) <= 9).all())  # noqa: PLR2004
 
 
@@ -231,17 +230,17 @@ def _of_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times:
         try:
             us[row], units[row] = exact(value, unit, zone)
         except ValueError:
-            continue  # stays -1; whoever refuses the row asks `exact` again for the reason
+            continue  # stays -1; the error for the row gets its reason from `exact`
     return Times(us, units)
 
 
 def _cut(text: pa.Array) -> pa.Array:
-    """The times, still as text, cut to the six digits after the point that Arrow reads."""
+    """The times as text, cut to six digits after the point, as Arrow reads them."""
     return pc.replace_substring_regex(text, r"([.]\d{6})\d+", r"\1")
 
 
 def _of_plain_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times | None:
-    """A column in one of the common forms throughout; None for any other."""
+    """The times of a column that is in one common form throughout; None for other columns."""
     letters = bytes_of(text)
     if len(letters) == 0:
         return None
@@ -264,7 +263,7 @@ def _of_iso(text: pa.Array, zone: tzinfo) -> npt.NDArray[np.int64]:
 
 
 def _of_decimals(text: pa.Array, letters: npt.NDArray[np.uint8], unit: str | None) -> Times | None:
-    """Numbers of digits and one dot, such as 1795225068.711: as whole millionths, which 64 bits hold up to 9e12."""
+    """The times of numbers with digits and one dot, such as 1795225068.711: in whole millionths, which fit 64 bits up to 9e12."""
     if not (((letters - np.uint8(ord("0"))) <= 9) | (letters == ord("."))).all():  # noqa: PLR2004
         return None
     words = np.frombuffer(text.cast(pa.decimal128(38, 6)).buffers()[1], dtype=np.int64).reshape(-1, 2)[: len(text)]

@@ -1,9 +1,9 @@
 """Files and folders that appear whole or not at all, and tables written to them as streams.
 
-What stood at the path before stays until the new one is complete. A table is CSV, JSON Lines or Parquet, by the ending
-of the file's name.
+The old file or folder at a path stays until the new one is complete. A table is CSV, JSON Lines or Parquet, by the ending of the
+file's name.
 
-Text stands exactly as it is in every format: nothing is trimmed, replaced or made harmless for a spreadsheet.
+Text is written unchanged in every format: it is never trimmed, replaced or made harmless for a spreadsheet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, StrPath
 
 UNFINISHED = ".receiver-"
-"""The beginning of the name that a file or folder has until it is complete."""
+"""The beginning of the name of a file or folder until it is complete."""
 
 _Write = Callable[[pa.RecordBatch], None]
 _Table = Callable[[IO[bytes], pa.Schema], AbstractContextManager[_Write]]
@@ -42,17 +42,17 @@ _Compression = Callable[[IO[bytes]], AbstractContextManager[Any]]
 
 _JSON_ESCAPED = r'[\x00-\x1f"\\]'
 _PIECE_BYTES = 1 << 27
-"""Below the 2 GiB that one Arrow text column can hold, even when each byte becomes `\\u0000`."""
+"""The bytes of text in a piece: even if each byte becomes `\\u0000`, it stays below the 2 GiB of an Arrow text column."""
 
 
 @contextmanager
 def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = None) -> Iterator[_Write]:
-    """Yield what writes batches of `schema` to a table, which replaces `path` when the block ends well (see `replacing`, also
-    for `unfinished`).
+    """Yield a function that writes batches of `schema` to a table. The table replaces `path` if the block ends without an error
+    (see `replacing`, also for `unfinished`).
 
-    Columns are text, also as dictionaries, whole numbers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601
-    text in CSV and JSON Lines. A missing text is empty in CSV. `SettingsError` for an ending that names no format,
-    `OutputError` where the file can't be written.
+    Columns may be text, dictionaries of text, integers, booleans and `timestamp[us, UTC]`, which becomes ISO 8601 text in CSV
+    and JSON Lines. A missing text is empty in CSV. `SettingsError` for an unknown ending, `OutputError` if the file can't be
+    written.
     """
     with table_to_begin(path, unfinished=unfinished) as begin:
         yield begin(schema)
@@ -60,7 +60,7 @@ def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = No
 
 @contextmanager
 def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], _Write]]:
-    """As `open_table`, for columns that are known only after the work.
+    """As `open_table`, for columns that are only known after the work.
 
     The file is made at once. The function that this yields begins the table, and is called once.
     """
@@ -104,7 +104,7 @@ def _json_lines(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
 
 
 def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
-    """One text per row. Parts that all rows share are joined first, since each part costs time in every row."""
+    """One text for each row. Parts that all rows share are joined first, because each part costs time in every row."""
     merged: list[pa.Array | str] = []
     for is_text, group in groupby(parts, lambda part: isinstance(part, str)):
         alike = list(group)
@@ -115,7 +115,7 @@ def _joined(parts: Iterable[pa.Array | str], rows: int) -> pa.Array:
 @contextmanager
 def _parquet(sink: IO[bytes], schema: pa.Schema) -> Iterator[_Write]:
     repetitive = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-    # Without Arrow's own schema: a column of text is one to every reader, however it was held here.
+    # Without Arrow's own schema, readers see plain text columns, whatever their type was here.
     with pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=repetitive, store_schema=False) as writer:
         yield writer.write_batch
 
@@ -128,11 +128,11 @@ def _gzip(file: IO[bytes]) -> Iterator[IO[bytes]]:
 
 
 class _Gzipped(io.RawIOBase):
-    """What is written, compressed. A `GzipFile` whose file fails keeps a buffer, which Python 3.14 complains about later."""
+    """Compresses by gzip. Not a `GzipFile`: if its file fails, it keeps a buffer, of which Python 3.14 warns later."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        # 31: with the header of gzip, without name or time in it, so that equal tables are equal bytes.
+        # 31: with gzip's header, but without name or time in it, so that equal tables have equal bytes.
         self.compressor = zlib.compressobj(6, wbits=31)
 
     def writable(self) -> bool:
@@ -168,18 +168,18 @@ def _format_of(path: StrPath) -> tuple[_Table, _Compression]:
 
 
 def _spelled(column: pa.Array) -> pa.Array:
-    """The column as plain text, where it isn't a number or a boolean."""
+    """The column as plain text, unless it has numbers or booleans."""
     if pa.types.is_dictionary(column.type):
         return column.dictionary_decode()
     if not pa.types.is_timestamp(column.type):
         return column
-    # Without its zone Arrow spells a time 30 times faster; the type has made sure that it is UTC.
+    # Arrow formats a time without zone 30 times faster; the type ensures that it is UTC.
     text = column.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string())
     return pc.binary_join_element_wise(pc.binary_replace_slice(text, 10, 11, "T"), "Z", "")
 
 
 def _json_values(column: pa.Array) -> list[pa.Array | str]:
-    """The parts that make a column's values in JSON; a part that all rows share is a `str`."""
+    """The parts of a column's values in JSON; a part that all rows share is a `str`."""
     if column.null_count == len(column):
         return ["null"]
     if pa.types.is_dictionary(column.type):
@@ -204,7 +204,7 @@ def _escaped(column: pa.Array) -> pa.Array:
 
 
 def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Parts of a batch, each of which has text that one Arrow column can hold."""
+    """Slices of a batch, each with no more text than an Arrow column can hold."""
     if batch.num_rows <= 1 or sum(map(_spelled_bytes, batch.columns)) <= _PIECE_BYTES:
         yield batch
         return
@@ -214,7 +214,7 @@ def in_pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _spelled_bytes(column: pa.Array) -> int:
-    """An upper bound of a column's text in bytes, before any escapes."""
+    """An upper bound of a column's text in bytes, before escaping."""
     if pa.types.is_dictionary(column.type):
         return len(column) * int(pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
     return int(column.nbytes)
@@ -222,19 +222,19 @@ def _spelled_bytes(column: pa.Array) -> int:
 
 @contextmanager
 def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[bytes]]:
-    """A file to write bytes to, which replaces `path` when the block ends well.
+    """A file to write bytes to. It replaces `path` if the block ends without an error.
 
-    It is made at once beside `path`, so a folder that can't be written is an `OutputError` before the work begins, as
-    a full disk is later. Any exception, Ctrl-C included, leaves `path` as it was and removes the unfinished file. A
-    link keeps pointing where it does; what isn't a regular file (`/dev/null`, a pipe) is written directly.
+    The file is made at once beside `path`, so a folder that can't be written is an `OutputError` before the work begins; a full
+    disk is one later. Any exception, including Ctrl-C, leaves `path` as it was and removes the unfinished file. A link keeps its
+    target. If `path` isn't a regular file (`/dev/null`, a pipe), it is written directly.
 
-    `unfinished` names the file until then, in the same folder. Nobody else may write it; one that a killed process left
-    is overwritten.
+    `unfinished` is the file's path until then, in the same folder. No other process may write it; a file that a killed process
+    left there is overwritten.
     """
     with naming(path):
         mode = Path(path).stat().st_mode if Path(path).exists() else None
-        target = Path(os.path.realpath(path))  # unlike `resolve`, it takes links that lead in a circle
-        # Renaming over a file asks for no right to write to it; its owner does.
+        target = Path(os.path.realpath(path))  # unlike `resolve`, it accepts circular links
+        # Renaming over a file doesn't need the right to write it, but its owner may rely on that right.
         if mode is not None and not os.access(target, os.W_OK):
             raise PermissionError(None, "it is read-only")
     if mode is not None and not stat.S_ISREG(mode):
@@ -253,17 +253,17 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
                 unfinished.chmod(stat.S_IMODE(mode))
             unfinished.replace(target)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to report
+        with suppress(OSError):  # the first error counts
             unfinished.unlink(missing_ok=True)
         raise
 
 
 @contextmanager
 def appearing(path: StrPath) -> Iterator[Path]:
-    """A folder to fill, which stands at `path` when the block ends well; else nothing has changed.
+    """A folder to fill. It appears at `path` if the block ends without an error; otherwise nothing has changed.
 
-    It is made at once beside `path`. `SettingsError` where something is there already, but for an empty folder;
-    `OutputError` where it can't be made.
+    The folder is made at once beside `path`. `SettingsError` if `path` exists, unless it is an empty folder; `OutputError` if the
+    folder can't be made.
     """
     target = Path(os.path.realpath(path))
     with naming(path):
@@ -280,7 +280,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
         with naming(path):
             unfinished.replace(target)
     except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)  # the first error is the one to report
+        shutil.rmtree(unfinished, ignore_errors=True)  # the first error counts
         raise
 
 
@@ -294,7 +294,7 @@ def naming(path: StrPath) -> Iterator[None]:
 
 
 def _beside(target: Path) -> Path:
-    # Not named after the target, whose name may be as long as names can be.
+    # Not named after the target, whose name may have the maximum length.
     return target.with_name(f"{UNFINISHED}{secrets.token_hex(8)}.part")
 
 
@@ -304,10 +304,10 @@ def _open(file: Path, mode: str, path: StrPath) -> NamedFile:
 
 
 class NamedFile(io.FileIO):
-    """A file whose failures name the path that was asked for.
+    """A file whose errors name the path that was asked for.
 
-    Errors are distinguished here, at the lowest level, because the block around also reads, and what fails to be read
-    is not the output's fault. Unbuffered: its users write large pieces.
+    Errors of writing are translated here, at the lowest level, because the block around also reads, and an error of reading isn't
+    the output's fault. Unbuffered, because its users write large pieces.
     """
 
     def __init__(self, file: Path | int, mode: str, path: StrPath) -> None:
@@ -318,7 +318,7 @@ class NamedFile(io.FileIO):
         view = memoryview(data).cast("B")
         rest = view
         with naming(self._path):
-            while rest:  # the system may take less than it was given
+            while rest:  # a write may be partial
                 rest = rest[super().write(rest) :]
         return len(view)
 
