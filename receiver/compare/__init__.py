@@ -1,12 +1,12 @@
-"""A log through the rules of several systems, side by side.
+"""Compares the rules of several systems on one log.
 
 | file | what is in it |
 |---|---|
-| `compiled_policies.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns; what ids say, as columns of numbers |
+| `compiled_policies.py` | the rules of `receiver.policies` once more, compiled, over a domain's columns; parsed ids as columns of numbers |
 | `disputes.py` | why a policy misses a duplicate, and the receipts on which policies differ |
-| `engine.py` | the comparison itself, and every receipt with all verdicts as rows for a table |
+| `engine.py` | the comparison itself, and every receipt with all verdicts as rows of a table |
 
-Here is what a comparison shows, as values: tables, pages and JSON are made from these.
+This module has the values of a comparison, from which tables, pages and JSON are made.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["Cause", "ComparedDomain", "Comparison", "Dispute", "PolicyFigures"]
 
 @dataclass(frozen=True, slots=True)
 class PolicyFigures:
-    """One policy over all domains of a log."""
+    """The figures of one policy over all domains of a log."""
 
     policy: str
-    """Its text, as given."""
+    """The policy's text, as given."""
     caught: int
     missed: int
     false_duplicates: int
@@ -37,12 +37,12 @@ class PolicyFigures:
     missed_causes: dict[Cause, int]
     false_causes: dict[Cause, int]
     is_fitted: bool = False
-    """Whether its size is what this log needs, with the margin; a vendor's default may be as much."""
+    """Whether its size is this log's need times the margin, even if a vendor's default is equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedDomain:
-    """One domain, such as one address of a broker, whose cache is sized by itself; per policy in their order."""
+    """One domain, such as one address of a broker, which has a cache of its own. Tuples have a value for each policy, in order."""
 
     domain: str
     receipts: int
@@ -54,7 +54,7 @@ class ComparedDomain:
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """A receipt on which not all policies say the same."""
+    """A receipt on which policies disagree."""
 
     row: int
     """The receipt's number in the log, from 0."""
@@ -62,7 +62,7 @@ class Dispute:
     unique_message_id: str
     message_source_id: str
     received_at_us: int
-    """As read, not clamped."""
+    """The time as read, not clamped."""
     is_duplicate: bool
     """Whether the id came before in the domain."""
     earlier_row: int | None
@@ -72,7 +72,7 @@ class Dispute:
     duplicate_by: tuple[bool, ...]
     """Whether each policy, in their order, calls it a duplicate."""
     causes: tuple[Cause | None, ...]
-    """Why each policy is wrong; None where it is right."""
+    """Why each policy is wrong; None if it is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +84,16 @@ class Comparison:
     domains: tuple[ComparedDomain, ...]
     """Ordered by name."""
     disputed: int
-    """Receipts on which not all policies say the same."""
+    """The number of receipts on which policies disagree."""
     disputes: tuple[Dispute, ...]
-    """Some of them, in the order of the log: up to ten, the first for each set of policies that call it a duplicate, then the
-    first of all; and every miss of each policy that has no more than ten.
+    """Some of these receipts, in the order of the log. Up to ten: the first for each set of policies that call it a duplicate,
+    then the first of all. Also every miss of each policy that has at most ten.
     """
     crossed_domains: int
-    """Receipts new in their domain whose id came before in another one: no policy can catch those with this KEY."""
+    """Receipts that are new in their domain, but whose id came before in another: with this KEY no policy can catch these."""
     left_out: tuple[tuple[str, str], ...]
-    """Policies that can't judge this log, and why, where all that can were asked for."""
+    """If no policy was named, the policies that can't judge this log, and why."""
     recommendation: Recommendation | None
-    """The recommended two-tier setting, where no policy was named; None where policies were. Its margin is that of the
-    fitted policies too."""
+    """The recommended two-tier setting; None if policies were named. The fitted policies have the same margin."""
     doubts: tuple[Finding, ...]
-    """What makes it doubtful that this is the log that was meant, as `simulate` says it; not looked for where policies were
-    named."""
+    """Reasons to doubt that this is the right log, as `simulate` states them; empty if policies were named."""

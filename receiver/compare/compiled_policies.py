@@ -1,11 +1,11 @@
-"""The rules of `receiver.policies` once more, compiled: each judges a whole domain, and is proven equal to the readable one.
+"""The rules of `receiver.policies` once more, compiled: each judges a whole domain, and tests compare it with the readable rule.
 
-Which receipt each duplicate repeats, the newest earlier one of its id, is known beforehand (`DomainRows.earlier`). So a
-rule that goes by an id's first remembered receipt carries what it has to know of that along these links, and needs no
-table of ids. Nor does it forget: whether a receipt is too old is decided when its id comes again.
+The receipt that each duplicate repeats, which is the newest earlier one of its id, is known beforehand (`DomainRows.earlier`). So
+a rule that depends on an id's first remembered receipt hands the facts about that on along these links, and needs no table of
+ids. Nor does it need to forget: whether a receipt is too old is decided when its id comes again.
 
-The rules that go by what an id says read all ids of a log at once, into columns of numbers. Where an id has another form, the
-readable rule's own parser says what is wrong with it.
+The rules that depend on the text of ids parse all ids of a log at once, into columns of numbers. If an id has another form, the
+readable rule's own parser gives the error.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
 _NOTHING = -1
 _RGMID_BYTES = 41
 _HEX_DIGITS = np.array([at for at in range(len("rmid1:"), _RGMID_BYTES) if at not in {11, 23, 32}])
-"""Where the digits of a replication group message id stand."""
+"""The positions of the digits in a replication group message id."""
 
 
 class Judged(NamedTuple):
     """A policy's verdicts on one domain, and the most ids that it remembered."""
 
     is_duplicate: Flags
-    """One flag per row of the domain."""
+    """A flag for each row of the domain."""
     peak_ids: int
 
 
 CompiledPolicy = Callable[["Domain"], Judged]
-"""A policy's rule over the columns of a domain, beginning anew in each."""
+"""A policy's rule over the columns of a domain. It begins without memory in each domain."""
 
 
 def compiled_policy_of(policy: Policy, receipts: Receipts) -> CompiledPolicy:
-    """A policy's rule compiled, for domains of these receipts; IdFormatError where it can't judge all of their ids."""
+    """A policy's compiled rule, for domains of these receipts; `IdFormatError` if it can't judge all of their ids."""
     if policy.declaration.compiled_policy is None:
         raise TypeError(f"{policy} has no compiled policy")
     return _MAKERS[policy.declaration.compiled_policy](policy, receipts)
@@ -101,7 +101,7 @@ def _age(expiry_us: int, domain: Domain) -> Judged:
 def _judge_by_slot(earlier: Int32s, size: int) -> tuple[Flags, int]:
     """Judge rows by a ring of `size` slots. Plain sends never hold an id twice."""
     is_duplicate = np.zeros(len(earlier), np.bool_)
-    slot = np.empty(len(earlier), np.int32)  # of each row's id
+    slot = np.empty(len(earlier), np.int32)  # the slot of each row's id
     slots = 0
     for row in range(len(earlier)):
         if earlier[row] != _NOTHING and slots - slot[earlier[row]] < size:
@@ -119,7 +119,7 @@ def _ring(size: int, domain: Domain) -> Judged:
 
 @compiled()
 def _judge_by_use(earlier: Int32s, size: int) -> tuple[Flags, int]:
-    """Judge rows by a memory of the ids used last, which holds rows that no later one repeats, from the oldest held on."""
+    """Judge rows by an LRU memory of ids. It holds the rows that no later row repeats, from the oldest held on."""
     is_duplicate = np.zeros(len(earlier), np.bool_)
     repeated = np.zeros(len(earlier), np.bool_)
     oldest, held, peak_ids = 0, 0, 0
@@ -143,9 +143,10 @@ def _used(size: int, domain: Domain) -> Judged:
 
 @compiled()
 def _judge_by_highest(numbers: Int64s, producers: Int32s, highest: Int64s) -> tuple[Flags, int]:
-    """Judge rows by the highest number of their producer. `highest` has one for each producer, is all -1 and is left so."""
+    """Judge rows by the highest number of their producer. `highest` has a value for each producer; it must be all -1, and is left
+    so."""
     is_duplicate = np.zeros(len(numbers), np.bool_)
-    seen = 0  # producers
+    seen = 0  # the number of producers seen
     for row in range(len(numbers)):
         if numbers[row] <= highest[producers[row]]:
             is_duplicate[row] = True
@@ -161,13 +162,13 @@ class Sequences(NamedTuple):
     """Ids `seqNo:messageSourceId`."""
 
     numbers: npt.NDArray[np.int64]
-    """In the order of their sequence numbers, and equal where those are."""
+    """Numbers in the order of the ids' sequence numbers; equal for equal ones."""
     producers: npt.NDArray[np.int32]
     producer_count: int
 
 
 def sequences_of(receipts: Receipts) -> Sequences:
-    """All ids of a log as sequence numbers; IdFormatError for the first that isn't one."""
+    """All ids of a log as sequence numbers; `IdFormatError` for the first id of another form."""
     numbers: npt.NDArray[Any] = np.zeros(receipts.ids.count, np.int64)
     producers, names = np.zeros(receipts.ids.count, np.int32), TextNumbers()
     for ids, texts in _texts(receipts.ids):
@@ -177,7 +178,7 @@ def sequences_of(receipts: Receipts) -> Sequences:
             raise _refusal(parse_sequence, receipts, ids, texts)
         try:
             numbers[ids] = digits.cast(pa.int64()).to_numpy()
-        except pa.ArrowInvalid:  # more digits than 64 bits hold
+        except pa.ArrowInvalid:  # more digits than fit 64 bits
             numbers = numbers.astype(object)
             numbers[ids] = [int(text) for text in digits.to_pylist()]
         producers[ids] = names.number(sources)
@@ -199,7 +200,7 @@ def _highest(receipts: Receipts) -> CompiledPolicy:
 
 @compiled()
 def _judge_by_last(origins: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint64]) -> tuple[Flags, int]:
-    """Judge rows by the last one that was new."""
+    """Judge rows by the last row that was new."""
     is_duplicate = np.zeros(len(numbers), np.bool_)
     last = 0
     for row in range(1, len(numbers)):
@@ -218,7 +219,7 @@ class Rgmids(NamedTuple):
 
 
 def rgmids_of(receipts: Receipts) -> Rgmids:
-    """All ids of a log as replication group message ids; IdFormatError for the first that isn't one."""
+    """All ids of a log as replication group message ids; `IdFormatError` for the first id of another form."""
     rgmids = np.zeros((receipts.ids.count, 2), np.uint64)
     for ids, texts in _texts(receipts.ids):
         if not pc.all(pc.match_substring_regex(texts, rf"\A{RGMID_FORM}\z")).as_py():
@@ -240,7 +241,7 @@ def _last(receipts: Receipts) -> CompiledPolicy:
 
 
 def _texts(ids: TextNumbers) -> Iterator[tuple[slice, pa.Array]]:
-    """All ids but the missing one, whose number is 0, in turn: some numbers, and their texts."""
+    """All ids but the missing one, whose number is 0: slices of numbers, with their texts."""
     numbers = np.arange(1, ids.count, dtype=np.int32)
     for rows in ids.stretches(numbers):
         yield slice(rows.start + 1, rows.stop + 1), ids.texts(numbers[rows])
@@ -265,7 +266,7 @@ _MAKERS: dict[str, Callable[[Policy, Receipts], CompiledPolicy]] = {
     "highest": lambda _policy, receipts: _highest(receipts),
     "last": lambda _policy, receipts: _last(receipts),
 }
-"""By the names in declarations."""
+"""The compiled rules, by their names in declarations."""
 for _kind in POLICIES:
     if _kind.declaration.compiled_policy is not None and _kind.declaration.compiled_policy not in _MAKERS:
         raise TypeError(

@@ -1,16 +1,16 @@
-"""Why a policy misses a duplicate, and the receipts on which policies differ: how many, and some of them in full.
+"""Why a policy misses a duplicate, and the receipts on which policies disagree: their number, and some of them in full.
 
-An id is *not refreshed* where the policy goes by an id's first remembered receipt and has dropped that, though the newest
-earlier receipt of the id, a duplicate at the time, is within its limit: no older than the expiry, or, for a ring of n
-slots, fewer than n ids were accepted after it. Had that duplicate counted as the first one does, the id would have been
-remembered. Else it is *expired* or *evicted*.
+The cause of a miss is *not refreshed* if the policy only remembers an id from its first receipt and has dropped that, though the
+id's newest earlier receipt, a duplicate then, is within the limit: no older than the expiry or, for a ring of n slots, with
+fewer than n ids accepted after it. If that duplicate had refreshed the id, it would have been remembered. Otherwise the cause is
+*expired* or *evicted*.
 
-Apama refreshes. With E > 0 each id that leaves its source's queue comes to the time queue, if only to be too old for it,
-so what it misses is expired; with E = 0 it is evicted.
+Apama's rule refreshes. With E > 0 each id that leaves its source's queue enters the time queue, perhaps only to be too old for
+it, so its misses are *expired*; with E = 0 they are *evicted*.
 
-Policies disagree in few ways, of which one may be many times as frequent as the others. So those shown are the first
-receipt of each way, that is, of each set of policies that call it a duplicate; and after these the first of all, ten
-together. Who misses three duplicates wants to see all three: so what a policy misses is shown where it is no more than ten.
+Policies disagree in few ways, and one way may be far more frequent than the others. So the disputes shown are the first receipt
+of each way, which is a set of policies that call it a duplicate, and then the first of all, ten together. Somebody whose policy
+misses three duplicates wants to see all three: so if a policy misses at most ten, all are shown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from receiver.simulate.whole import Domain
 
 CAUSES = tuple(Cause)
-"""Columns of causes hold indexes of this."""
+"""Columns of causes hold indexes of this tuple."""
 _SHOWN = 10
 _BY_ROW = attrgetter("row")
 
@@ -45,7 +45,7 @@ _BY_ROW = attrgetter("row")
 def missed_causes(
     policy: Policy, rows: DomainRows, judged: Judged, missed: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int8]:
-    """Per row of `missed`, duplicates that the policy missed, the index of the cause in `CAUSES`."""
+    """For each row of `missed`, which are duplicates that the policy missed, the index of the cause in `CAUSES`."""
     if not len(missed):
         return np.zeros(0, np.int8)
     misses = policy.declaration.misses
@@ -61,7 +61,7 @@ def missed_causes(
         case Limit.ACCEPTED:
             accepted = np.cumsum(~judged.is_duplicate, dtype=np.int32)
             refreshed = accepted[missed - 1] - accepted[earlier] < size
-        case Limit.USED | Limit.SOURCES | None:  # a repeat refreshes, or there is nothing to refresh
+        case Limit.USED | Limit.SOURCES | None:  # repeats refresh, or there is nothing to refresh
             pass
         case never:
             assert_never(never)
@@ -70,7 +70,7 @@ def missed_causes(
 
 
 class Disputes:
-    """Collects the receipts on which policies differ, domain by domain."""
+    """Collects the receipts on which policies disagree, domain by domain."""
 
     def __init__(self, receipts: Receipts, policies: Sequence[Policy]) -> None:
         self.count = 0
@@ -78,16 +78,16 @@ class Disputes:
         self._policies = policies
         self._candidates: list[Dispute] = []
         self._missed: list[list[Dispute] | None] = [[] for _ in policies]
-        """By policy what it misses and another catches; None once these are more than ten."""
+        """By policy, the duplicates that it misses and another catches; None once they are more than ten."""
 
     def shown(self) -> tuple[Dispute, ...]:
-        """Up to ten of them, and every miss of each policy that has no more than ten; in the order of the log."""
+        """Up to ten disputes, and every miss of each policy that has at most ten; in the order of the log."""
         few = chain.from_iterable(missed for missed in self._missed if missed is not None)
         by_row = {dispute.row: dispute for dispute in (*self._candidates[:_SHOWN], *few)}
         return tuple(sorted(by_row.values(), key=_BY_ROW))
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
-        """Collect from one more domain; `judged` has the verdicts of each policy, in their order."""
+        """Collect from one more domain. `judged` has the verdicts of each policy, in order."""
         by_any, by_all = judged[0].is_duplicate.copy(), judged[0].is_duplicate.copy()
         for each in judged[1:]:
             by_any |= each.is_duplicate
@@ -139,7 +139,7 @@ class Disputes:
 
     @staticmethod
     def _causes(domain: Domain, judged: Judged, policy: Policy, rows: npt.NDArray[np.int64]) -> list[Cause | None]:
-        """Why the policy is wrong about each of these rows; None where it is right."""
+        """Why the policy is wrong about each of these rows; None if it is right."""
         came_before, called = domain.rows.earlier[rows] >= 0, judged.is_duplicate[rows]
         causes: list[Cause | None] = [
             policy.declaration.false_cause if false else None for false in (called & ~came_before).tolist()
@@ -152,7 +152,7 @@ class Disputes:
 
 
 def _preferred(disputes: Iterable[Dispute]) -> list[Dispute]:
-    """The first of each way to disagree, of the ways those seen first; then the first of all."""
+    """The first dispute of each way to disagree, ways in order of occurrence; then the first of all disputes."""
     in_order = sorted(disputes, key=_BY_ROW)
     first_of_way: dict[tuple[bool, ...], Dispute] = {}
     for dispute in in_order:

@@ -1,4 +1,4 @@
-"""One log through the rules of several policies: read once, its ids numbered once, its domains split once."""
+"""Judges one log by several policies: it is read, numbered and split into domains only once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Contender:
     missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
 
     def count(self, domain: Domain, judged: Judged) -> tuple[int, int, int]:
-        """Add a domain's misses. -> what was caught, false duplicates, peak ids."""
+        """Add a domain's misses. Returns the duplicates caught, the false duplicates, and the peak of ids."""
         came_before = domain.rows.earlier >= 0
         missed = np.flatnonzero(came_before & ~judged.is_duplicate)
         causes = np.bincount(missed_causes(self.policy, domain.rows, judged, missed), minlength=len(CAUSES))
@@ -65,7 +65,7 @@ class _Contender:
         return caught, int(np.count_nonzero(judged.is_duplicate)) - caught, judged.peak_ids
 
     def figures(self, caught: int, false: int, peak_ids: int) -> PolicyFigures:
-        """Its figures, from what `count` gave, added up over all domains."""
+        """The policy's figures, from the results of `count` added up over all domains."""
         false_cause = self.policy.declaration.false_cause
         return PolicyFigures(
             policy=self.text,
@@ -99,12 +99,12 @@ def compare_policies(
     with_verdicts: bool = False,
     advance: Callable[[int], None] | None = None,
 ) -> Compared:
-    """What each policy makes of a log whose domains `key` has named, and where they differ.
+    """The results of each policy on a log, whose domains were named by `key`, and where the policies disagree.
 
-    Without `texts`: every policy that can judge the log's ids, at its vendor's defaults, those that go by an id's first
-    receipt as the log needs them, and the two-tier setting recommended for the log. `SettingsError` for what
-    `stated_policies` refuses; `IdFormatError` where a policy that was asked for can't judge an id of the log. `advance` is
-    called with 1 for each domain that is done.
+    Without `texts`, the policies are: every policy that can judge the log's ids, at its vendors' sizes; those that the log can
+    size, at the log's need with the margin; and the two-tier setting recommended for the log. `SettingsError` if
+    `stated_policies` refuses a text; `IdFormatError` if a named policy can't judge an id of the log. `advance` is called with 1
+    for each domain that is done.
     """
     contest = _asked_for(receipts, texts) if texts else _all_that_can(receipts, key)
     contenders = contest.contenders
@@ -133,7 +133,7 @@ def compare_policies(
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
-        # New in their domain, beyond the first of each id in the log. One of the texts is the missing id.
+        # Receipts that are new in their domain, except the first of each id in the log. One of the texts is the missing id.
         crossed_domains=sum(len(each.log_rows) - each.rows.duplicates for each in contest.domains)
         - receipts.ids.count
         + 1,
@@ -165,13 +165,13 @@ def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:
 
 
 def _all_that_can(receipts: Receipts, key: str) -> _Contest:
-    """The policies to compare where none was named."""
-    window, expiry_us = ReceiverSettings().sizes  # a grid of one, as only what the log needs is wanted
+    """The policies to compare if none was named."""
+    window, expiry_us = ReceiverSettings().sizes  # a grid of one setting: only the needs are wanted
     question = Question(key, [window], [expiry_us])
     log = WholeLog(receipts, max_missed=question.settings.max_missed)
     analysis = analyse(log, question)
     recommendation = analysis.recommendation
-    needs = analysis.elsewhere  # None where the log has no duplicate
+    needs = analysis.elsewhere  # None if the log has no duplicate
     fitted: list[str] = []
     if needs is not None:
         sized = fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
@@ -193,7 +193,7 @@ def _contender(text: str, stated: Policy, receipts: Receipts, *, is_fitted: bool
 
 
 def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:
-    """How many bytes of memory the policy takes for an id: as measured, unless settings say otherwise."""
+    """The bytes of memory that the policy takes for an id: as measured, or as in settings."""
     declared = policy.declaration.memory_bytes_per_id
     if declared is not None and policy.name not in settings.memory_bytes_per_id:
         return declared
@@ -201,9 +201,9 @@ def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:
 
 
 def verdict_batches(receipts: Receipts, compared: Compared) -> Iterator[pa.RecordBatch]:
-    """One row per receipt, in the order of the log; a column per policy, named by its text (see `verdict_schema`).
+    """A row for each receipt, in the order of the log; a column for each policy, named by its text (see `verdict_schema`).
 
-    The comparison was made `with_verdicts`.
+    Needs a comparison `with_verdicts`.
     """
     assert compared.is_duplicate is not None  # noqa: S101 - whoever asks for verdicts has said so before
     schema = verdict_schema([figures.policy for figures in compared.comparison.policies])

@@ -2,12 +2,12 @@
 
 | file | what is in it |
 |---|---|
-| `frames.py` | `size_windows` and `judge`, from a DataFrame of the caller's; the verdict on each receipt of a log, as rows and in files |
+| `frames.py` | `size_windows` and `judge`, for a DataFrame of the caller; the verdict on each receipt of a log, as rows and in files |
 | `sources.py` | logs at paths and URLs, tables and frames, as pieces for the steps |
-| `flow.py` | `SparkFlow`: the rows of steps as those of a DataFrame |
-| `compacting.py` | a log sorted by domain and day |
-| `session.py` | the session, its Python workers, and how Java starts fast |
-| `failures.py` | what Spark raises, and what its Java lacks, in words that name the remedy |
+| `flow.py` | `SparkFlow`: the rows of steps in a DataFrame |
+| `compacting.py` | sorts a log by domain and day |
+| `session.py` | the session, its Python workers, and a fast start of Java |
+| `failures.py` | the errors of Spark, and the problems of its Java, each with a remedy |
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["judge", "size_windows"]
 
 
 def __getattr__(name: str) -> Any:
-    # The frames need PySpark; `receiver.spark.session` is there to say so to whoever hasn't got it.
+    # `frames` needs PySpark. `receiver.spark.session` doesn't, so that it can report a missing PySpark.
     if name in __all__:
         try:
             from receiver.spark import frames

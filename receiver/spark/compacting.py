@@ -1,4 +1,4 @@
-"""Compacting a log: tasks read it by our readers; Spark sorts its rows, and writes them as Parquet by domain and day."""
+"""Compacts a log: tasks read it by our readers; Spark sorts its rows, and writes them as Parquet by domain and day."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 
 ROWS_PER_FILE = 1_000_000
 _GROUP_ROWS = 1 << 17
-"""Of a row group: enough to compress well, few enough for tasks to share a file."""
+"""The rows of a row group: enough to compress well, few enough for tasks to share a file."""
 _NO_DIGEST = bytes(16)
 _TEXT_BYTES = 1 << 20
 _FOOTERS_AT_ONCE = 16
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _NAME = re.compile(r"domain=(\d+)/day=([^/]+)/part-(\d+)-[^/]*\.c(\d+)\.[^/]*$")
-"""Spark's, of a file: by domain, day and task, and by its number among those that the task wrote for them."""
+"""Spark's name of a file: domain, day, task, and the file's number among those that the task wrote for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Receipts of a unit, and the order that they are to stand in."""
+    """Receipts of a unit, and the keys of their order."""
 
     unit: int
     row: Int64s
@@ -68,7 +68,7 @@ _CELLS: dict[ValueKind, tuple[str, Callable[[], Any]]] = {
     ValueKind.TEXT: ("pa.Array", lambda: pa.array([], pa.string())),
     ValueKind.FLAG: ("Flags", lambda: np.zeros(0, np.bool_)),
 }
-"""The type of a column's cells as `steps.arrow_rows` knows it, and none of them."""
+"""For each kind of column, the type of its cells for `steps.arrow_rows`, and a function that makes an empty column."""
 
 UnitReceipts: type[_Placed] = make_dataclass(
     "UnitReceipts",
@@ -83,7 +83,7 @@ UnitReceipts: type[_Placed] = make_dataclass(
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What is wrong with rows of a unit: JSON Lines, cut anywhere. Key: their index among those of the unit."""
+    """The problems of a unit's rows: JSON Lines, cut anywhere. Key: the index of the part among those of the unit."""
 
     unit: int
     lines: str
@@ -102,9 +102,9 @@ def compact(
 ) -> Manifest:
     """Write the receipts of a log, in order, to a folder that every task sees. No file has more than `rows_per_file` rows.
 
-    The folder is empty, or the compacted log whose manifest is `before`, which grows; its receipts must come before all new
-    ones of their domain. Raises `LogFormatError`, `OutputError`, and `SettingsError` for what
-    can't be meant, standard input among it.
+    The folder is empty, or it is the compacted log with the manifest `before`, to which receipts are added: these must come after
+    all that it has of their domain. Raises `LogFormatError`, `OutputError`, and `SettingsError` for invalid arguments, such as
+    standard input.
     """
     _check(files, key, before, rows_per_file)
     units = units_of(files, rows_per_unit=rows_per_file)
@@ -117,7 +117,7 @@ def compact(
         _check_order(reports, name_of, carry_us, before)
         lines, domains, columns = list(status_lines_of(reports)), sorted(set(name_of.values())), _columns(reports)
         receipts = sum(report.receipts for report in reports)
-        # Ranges are of about the same size: a tenth more of them, and few are cut in two files.
+        # Ranges have about equal sizes: with a tenth more of them, few are cut into two files.
         rows = _in_order(read.only(UnitReceipts).frame, domains, carry_us, -(-receipts * 11 // (10 * rows_per_file)))
         with watched(spark.sparkContext, "Writing files", on_progress):
             _write(rows.select(*columns, "domain", "day"), new.written, rows_per_file)
@@ -151,7 +151,7 @@ def _check(files: Sequence[LogFile], key: DomainKey, before: Manifest | None, ro
 
 
 def _read(how: Reading, key: DomainKey, rows: Iterator[Row]) -> Iterator[Row]:
-    """Each `Unit` becomes `UnitReceipts`, a report, and its `BadRows`."""
+    """Turn each `Unit` into `UnitReceipts`, a report, and its `BadRows`."""
     for row in rows:
         unit = row.value
         with SpooledTemporaryFile(_TEXT_BYTES, "w+") as bad:
@@ -196,7 +196,7 @@ def _check_order(
     carry_us: Int64s,
     before: Manifest | None,
 ) -> None:
-    """`SettingsError` where new receipts aren't the later ones. A unit's samples have the first receipt of each channel."""
+    """Raise `SettingsError` unless new receipts come after the old ones. A unit's samples have each channel's first receipt."""
     latest_us = {each.domain: each.files[-1].latest_us for each in before.domains} if before else {}
     for report in reports:
         domains = [name_of[channel] for channel in channels_of(report)]
@@ -218,24 +218,24 @@ def _in_order(receipts: DataFrame, domains: list[str], carry_us: Int64s, parts: 
     numbers = spark.createDataFrame(pa.table({"domain": domains, "number": np.arange(len(domains))}))
     carries = spark.createDataFrame(pa.table({"unit": np.arange(len(carry_us)), "carry_us": carry_us}))
     zipped = sql.arrays_zip(*(f"UnitReceipts.{each.name}" for each in fields(UnitReceipts) if each.name != "unit"))
-    # In two steps: else each row would carry the columns of all along.
+    # In two steps: otherwise each row would carry the columns of all rows.
     rows = receipts.select("UnitReceipts.unit", zipped.alias("zipped")).select("unit", sql.inline("zipped"))
     rows = rows.join(sql.broadcast(numbers), "domain").join(sql.broadcast(carries), "unit")
     rows = rows.withColumns({"domain": sql.col("number"), "key_us": sql.greatest("key_us", "carry_us")})
     day = sql.date_from_unix_date(sql.expr(f"int(key_us div {DAY_US})"))
     rows = rows.withColumns({"day": day, "received_at": sql.timestamp_micros("received_at")})
     ranges = rows.repartitionByRange(parts, "domain", "key_us", "unit", "row")
-    # The day, which ascends with the key, is what Spark starts a new file by: it would sort anew by that without.
+    # Spark starts a new file for each day, which ascends with the key: without the day here, it would sort again.
     return ranges.sortWithinPartitions("domain", "day", "key_us", "unit", "row")
 
 
 def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
-    """Files of one domain and day each."""
+    """Write files, each of one domain and day."""
     writer = rows.write.partitionBy("domain", "day").mode("append").option("compression", "zstd")
     writer = writer.option("maxRecordsPerFile", rows_per_file).option("parquet.block.row.count.limit", _GROUP_ROWS)
     settings = rows.sparkSession.conf
     before = settings.get(_TIMESTAMPS)
-    # Spark's default, 96 bits, has no statistics. The session may be anybody's, so it gets its own setting back.
+    # Spark's default, 96 bits, has no statistics. The session may be the caller's, so its own setting is restored.
     settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
         writer.parquet(spark_url(folder) if isinstance(folder, Path) else str(folder))
@@ -244,7 +244,7 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
 
 
 def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFiles]:
-    """What Spark has written, in order; `OutputError` where that isn't all."""
+    """The files that Spark has written, in order; `OutputError` if some are missing."""
     paths = list(written.rglob("*.parquet"))
     names = ((match, path) for path in paths if (match := _NAME.search(str(path))))
     written_files = sorted(

@@ -1,4 +1,4 @@
-"""What Spark raises, and what the Java that it runs in lacks, in words that name the remedy."""
+"""Translates the errors of Spark, and the problems of its Java, each with a remedy."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ CLASSIC = "take a classic session of Spark, and unset the variable SPARK_REMOTE"
 
 class _Failure(NamedTuple):
     sign: str
-    """What Spark's text contains, as a regular expression."""
+    """A regular expression that matches a part of Spark's text."""
     message: str
-    """May name the expression's groups."""
+    """The message, which may name the expression's groups."""
     hint: str
 
 
@@ -128,9 +128,9 @@ _FAILURES = (
 
 @contextmanager
 def translated(printed: IO[bytes] | None = None, *, quiet: bool = False) -> Iterator[None]:
-    """Raise `SparkError` for what Spark raises in the block, which is its cause.
+    """Raise `SparkError` for an error of Spark in the block, with that as its cause.
 
-    `printed` is what Java has printed; without it the user has seen that, and sees Spark's words in full unless `quiet`.
+    `printed` has Java's output. Without it the user has seen that output, and sees Spark's error in full unless `quiet`.
     """
     try:
         yield
@@ -148,16 +148,16 @@ def translated(printed: IO[bytes] | None = None, *, quiet: bool = False) -> Iter
 
 
 def _was_interrupted(error: BaseException) -> bool:
-    # PySpark ends the jobs at Ctrl-C; that they were ended is what it raises, while it cleans up.
+    # At Ctrl-C, PySpark ends the jobs, and raises an error for that while it cleans up.
     above = error.__context__
     return isinstance(error, KeyboardInterrupt) or (above is not None and _was_interrupted(above))
 
 
 def _java_is_gone(error: Exception) -> bool:
-    # Then whatever was being done fails in a way of its own, perhaps a moment before Java has ended.
+    # If Java ends, any call may fail in its own way, perhaps a moment before Java has ended.
     if isinstance(error, (Py4JJavaError, PySparkException)):
         return False
-    if isinstance(error, Py4JNetworkError) or isinstance(error.__context__, Py4JNetworkError):  # or it tried again
+    if isinstance(error, Py4JNetworkError) or isinstance(error.__context__, Py4JNetworkError):  # or on a retry
         return True
     for _ in range(_LOOKS):
         try:
@@ -178,7 +178,7 @@ def _all_of(printed: IO[bytes] | None) -> str:
 
 
 def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
-    for text in (raised, printed):  # the latter may name troubles that Spark had got over
+    for text in (raised, printed):  # the latter may have errors from which Spark has recovered
         for failure in _FAILURES:
             if match := re.search(failure.sign, text):
                 names = match.groupdict(default="")
@@ -194,7 +194,7 @@ def _meaning(raised: str, printed: str, *, gone: bool) -> SparkError:
 
 
 def _causes(text: str) -> list[str]:
-    """The lines that say what happened, without the names of Java's packages."""
+    """The lines with exceptions, without the names of Java's packages."""
     return re.findall(
         r"^(?:: |Caused by: |Exception in thread \S+ )?(?:[\w.$]+\.)?(\w*(?:Exception|Error): \S.*)$",
         text,
@@ -219,7 +219,7 @@ def check_java() -> None:
 
 
 def _java() -> str:
-    """Looked for as Spark's scripts do."""
+    """The path of Java, found in the way of Spark's scripts."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = str(Path(home) / "bin" / "java")
@@ -242,6 +242,6 @@ def _run(java: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _version(printed: str) -> int:
-    """Java's first number: 17 of `openjdk version "17.0.15"`, 8 of `"1.8.0_292"`, 0 where there is none."""
+    """Java's major version: 17 for `openjdk version "17.0.15"`, 8 for `"1.8.0_292"`, 0 if there is none."""
     number = re.search(r'version "(?:1\.)?(\d+)', printed)
     return int(number.group(1)) if number else 0

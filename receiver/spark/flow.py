@@ -1,7 +1,7 @@
-"""A `RowFlow` whose rows are those of a Spark DataFrame with typed columns (see `steps.schemas`); how far its steps have come.
+"""A `RowFlow` with its rows in a Spark DataFrame with typed columns (see `steps.schemas`); and the progress of its steps.
 
-Spark hands rows to Python a few at a time and keeps what is `kept` on the executors' disks, so memory is bounded by what
-a step holds of one key. There is no sort: a key has a partition to itself instead.
+Spark hands a few rows at a time to Python, and keeps `kept` rows on the executors' disks. So memory is bounded by the rows of one
+key in a step. Nothing is sorted: each key has a partition of its own instead.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OfKey = Callable[[int, Iterator[Row]], Iterable[Row]]
 
 
 def ddl_of(*kinds: type[Any]) -> str:
-    """The columns of rows with such values, in Spark's words."""
+    """The columns of rows with values of these kinds, as Spark's DDL."""
     return ", ".join(f"`{field.name}` {_type(field.type)}" for field in schema_of(*kinds))
 
 
@@ -61,7 +61,7 @@ def _type(kind: pa.DataType) -> str:
 def start(
     spark: SparkSession, rows: Iterable[Row], tasks: int, kind: type[Any], on_progress: OnProgress | None = None
 ) -> SparkFlow:
-    """Deal rows with values of a kind to tasks by their keys, round and round. `on_progress` gets how far each step has come."""
+    """Deal rows with values of a kind to tasks, round robin by key. `on_progress` gets the progress of each step."""
     batches = list(batches_of(rows, kind))
     table = pa.Table.from_batches(batches, schema_of(kind)) if batches else []
     frame = spark.createDataFrame(table, ddl_of(kind))
@@ -71,24 +71,24 @@ def start(
 
 @dataclass(frozen=True, slots=True)
 class SparkFlow:
-    """See `RowFlow`. A `ReceiverError` raised by work in a task is raised here as it is, by `kept` or `collect`; what Spark
-    raises is left to the session to translate.
+    """A `RowFlow` on Spark. `kept` and `collect` raise a `ReceiverError` of a task as it is; the session translates errors of
+    Spark.
     """
 
     frame: DataFrame
     kinds: tuple[type[Any], ...]
     on_progress: OnProgress | None = None
     arriving: Callable[[Row], Row] | None = None
-    """Changes each row before work sees it, such as the number of its unit."""
+    """A function that changes each row before work sees it, for example the number of its unit."""
     held: DataFrame | None = None
-    """The kept frame, of which `frame` may be `only` a part: what `forget` forgets."""
+    """The kept frame, which `forget` frees; `frame` may be a part of it."""
 
     def map(self, work: _Map, *kinds: type[Any]) -> SparkFlow:
         frame = self.to_frame(lambda rows: task_output(work, rows, *kinds), ddl_of(*kinds))
         return replace(self, frame=frame, kinds=kinds, arriving=None, held=None)
 
     def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
-        """As `map`, where the work gives batches of a table's own columns."""
+        """As `map`, for work that returns batches with the columns of a table."""
         taken, arriving = self.kinds, self.arriving
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +108,7 @@ class SparkFlow:
         return self.map(of_key, *kinds)
 
     def grouped(self, work: _OfKey, keys: int, *kinds: type[Any]) -> SparkFlow:
-        """A task for each key: so there should be few keys more than cores."""
+        """As `RowFlow.grouped`, with a task for each key: so there should be few more keys than cores."""
         return self.dealt(keys).each_key(work, *kinds)
 
     def only(self, *kinds: type[Any]) -> SparkFlow:
@@ -123,8 +123,8 @@ class SparkFlow:
         return replace(self, frame=united, kinds=kinds, held=None)
 
     def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
-        # Rows that are worked out again may come out other than before: a sort draws its partitions anew. What is only
-        # persisted is worked out again wherever Spark fails to see that a plan is the one it keeps.
+        # Recomputed rows may differ, because a sort draws its partitions anew. And Spark recomputes rows that are only persisted
+        # whenever it fails to see that a plan is the one it keeps. So this is a checkpoint.
         with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
             frame = self.frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         kept = replace(self, frame=frame, held=frame)
@@ -137,8 +137,8 @@ class SparkFlow:
     def forget(self) -> None:
         if self.held is None:
             return
-        with suppress(Py4JError, OSError):  # Spark may be gone, and all that it kept with it
-            # `unpersist` of a frame knows only what was persisted.
+        with suppress(Py4JError, OSError):  # Spark may be gone, with all that it kept
+            # A frame's `unpersist` only frees what was persisted.
             self.held._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: FBT003, SLF001 - Java's own
 
 
@@ -150,7 +150,7 @@ def _of_one_key(key: int, rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def task_output(work: _Map, rows: Iterator[Any], *kinds: type[Any]) -> Iterator[pa.RecordBatch]:
-    """What a task gives, in the Python process of an executor."""
+    """The output of a task, in the Python process of an executor."""
     pa.set_cpu_count(1)  # a task has one core
     return batches_of(_with_failure(work, rows), *kinds)
 
@@ -158,15 +158,15 @@ def task_output(work: _Map, rows: Iterator[Any], *kinds: type[Any]) -> Iterator[
 def _with_failure(work: _Map, rows: Iterator[Any]) -> Iterator[Row]:
     try:
         yield from work(rows)
-        for _ in rows:  # a failure among them must not be passed over
+        for _ in rows:  # raises a failure among the remaining rows
             pass
     except ReceiverError as error:
-        # Raised, it would come out as Java's exception about text, after as many attempts as Spark gives a task.
+        # If it were raised, it would become Java's exception with a text, after all of Spark's attempts.
         yield Row(0, Failure(pickle.dumps(error)))
 
 
 OnProgress = Callable[[str, int, int], None]
-"""Called with what is being worked on, how many tasks are done, and how many there are in the stages that run now."""
+"""A callback for progress: takes the name of the work, the number of tasks done, and their total in the running stages."""
 
 _LOOK_SECS = 0.2
 _PATIENCE_SECS = 10
@@ -197,20 +197,20 @@ def _watch(context: SparkContext, what: str, on_progress: OnProgress, ended: Eve
         try:
             stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
         except (Py4JError, OSError):
-            return  # Spark is gone, which whoever waits for the step will hear
+            return  # Spark is gone: the step itself raises the error
         on_progress(what, sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages))
 
 
 def costs(context: SparkContext) -> Iterator[str]:
-    """A line for each step: its seconds, tasks, rows and shuffled megabytes, as Spark's own UI has them; none without a UI."""
+    """A line for each step, with seconds, tasks, rows and shuffled megabytes from Spark's own UI; none without a UI."""
     if context.uiWebUrl is None:
         return
     url = f"{context.uiWebUrl}/api/v1/applications/{context.applicationId}/stages?status=complete"
     try:
-        # Spark's own, on this machine: no proxy knows of it.
+        # Spark's own server, on this machine: no proxy can reach it.
         with build_opener(ProxyHandler({})).open(url, timeout=_PATIENCE_SECS) as answer:
             stages = sorted(json.load(answer), key=lambda stage: stage["stageId"])
-    except (OSError, HTTPException, ValueError) as error:  # as where it wants a password
+    except (OSError, HTTPException, ValueError) as error:  # for example if it wants a password
         yield f"what each step cost can't be read at {url}: {error}"
         return
     for step, group in groupby(stages, lambda stage: stage.get("description") or stage["name"]):
