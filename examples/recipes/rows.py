@@ -1,7 +1,8 @@
 """What the recipes beside this file share: the ids and the rows of a batch, in one transaction.
 
-Make the table first: sqlite3 orders.db 'CREATE TABLE orders (id TEXT, body TEXT)'. A message without `uniqueMessageId` is an
-error in all of them and ends the loop: decide what yours does. Let systemd or the like restart it.
+Make the table first: sqlite3 orders.db 'CREATE TABLE orders (id TEXT, body TEXT)'; and in the broker the queue or topic `orders`, for
+JetStream a stream of that subject. A message without `uniqueMessageId` is an error in all of them and ends the loop: decide what
+yours does. Let systemd or the like restart it.
 """
 
 from sqlalchemy import text
