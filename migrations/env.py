@@ -1,4 +1,4 @@
-"""How Alembic reaches a store: over the connection that the package hands it, or else by an address.
+"""How Alembic reaches a store: over the connection that the package passes to it, otherwise by an address.
 
 `alembic -x url=URL upgrade head`, or the address in the environment variable RECEIVER_URL.
 """
@@ -20,7 +20,7 @@ from receiver.store.tables import METADATA, VERSION_TABLE
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:
-    """The application's own tables, which may stand beside, are none of Alembic's business."""
+    """Whether Alembic manages an object: it leaves alone the application's own tables in the same database."""
     return kind != "table" or (name is not None and name.startswith("receiver_"))
 
 
@@ -45,7 +45,7 @@ def run_by_address() -> None:
         url = store_url(address())
         if context.is_offline_mode():
             context.configure(url=url, literal_binds=True, **OPTIONS)
-            if context.get_context().opts["fn"].__name__ == "downgrade":  # which may lose what only the rows can tell
+            if context.get_context().opts["fn"].__name__ == "downgrade":  # only the rows show what it would lose
                 raise CommandError("a script can't go back: say receiver migrate URL --revision VERSION")
             with context.begin_transaction():
                 context.run_migrations()

@@ -1,4 +1,4 @@
-"""Which policy judges a domain, what it keeps of a receipt, and what senders persist before they send."""
+"""The policy of a domain, its mark on each receipt, and the numbers and keys that senders store before they send."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def upgrade() -> None:
 
 KEPT_BY_NEWER_ONLY = {
     "the policies of {} domains": "receiver_domain WHERE policy <> 'apama'",
-    # Were they lost, numbers would be given a second time, and new messages be taken for duplicates.
+    # Without them numbers would be given twice, and new messages taken for duplicates.
     "the sequence numbers of {} sources": "receiver_sequence",
     "the keys of {} messages whose sends aren't confirmed": "receiver_dedup_key",
 }

@@ -1,4 +1,4 @@
-"""Messages that wait for their target, those parked because it refused them, and how far a file is written."""
+"""Messages that wait for their target, parked messages, and the confirmed lengths of files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def upgrade() -> None:
 KEPT_BY_NEWER_ONLY = {
     "{} messages that wait in the inbox": "receiver_inbox",
     "{} parked messages": "receiver_parked",
-    # Were they lost, what a crash left at the end of a file would stay there, and be written once more.
+    # Without them, lines that a crash left at the end of a file would stay there, and be written again.
     "the confirmed lengths of {} files": "receiver_target WHERE confirmed_bytes IS NOT NULL",
 }
 

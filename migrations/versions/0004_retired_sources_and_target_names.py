@@ -1,4 +1,4 @@
-"""Retired sources, marked in the rows of what they sent and counted; and names of broker targets without their users."""
+"""Retired sources, counted, and marked in the rows of their receipts; names of broker targets without users."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ _OF_RETIRED_SOURCES = (
     "receiver_receipt WHERE policy_mark IS NOT NULL"
     " AND domain_id IN (SELECT domain_id FROM receiver_domain WHERE policy = 'apama')"
 )
-# Version 0003 takes retired sources for active ones, so it remembers what is left of their ids for longer.
+# Version 0003 treats retired sources as active, so it remembers their remaining ids for longer.
 LOSES = {"the marks of {} receipts of retired sources": _OF_RETIRED_SOURCES}
 
 
 def upgrade() -> None:
-    # In this order: a batch locks its domain, then its target.
+    # Domains first, then targets: a batch takes its locks in this order.
     op.add_column(
         "receiver_domain", sa.Column("retired_sources", sa.BigInteger, nullable=False, server_default=sa.text("'0'"))
     )
     if not context.is_offline_mode():
         _name_targets_without_users()
-    elif context.get_starting_revision_argument() == down_revision:  # else the script itself makes the targets' table
+    elif (
+        context.get_starting_revision_argument() == down_revision
+    ):  # otherwise the script makes an empty table of targets
         raise CommandError("a script can't rename targets: say receiver migrate URL")
 
 
 def downgrade() -> None:
-    """Names of targets stay: no row tells which user one had, and bridges of version 0003 without a user find it."""
+    """Names of targets stay as they are: no row has their users, and bridges of version 0003 without a user find them."""
     op.execute(_OF_RETIRED_SOURCES.replace("receiver_receipt", "UPDATE receiver_receipt SET policy_mark = NULL", 1))
     op.drop_column("receiver_domain", "retired_sources")
 
@@ -47,16 +49,17 @@ _SHARED_PLACES = sa.text(
 
 
 def _name_targets_without_users() -> None:
-    """Where targets of a domain differ by their users alone, one gets all messages and the name: that without a user, or else the latest.
+    """Remove users from the names of targets. If targets of a domain only differ by user, one of them gets the name and all
+    messages: the target without a user, otherwise the latest.
 
-    The others stay, empty and under their names: a bridge of the version before that is still at work goes on putting
-    messages there, which must not be lost. So does a target with messages at the same places as another's, which no
-    store should have.
+    The other targets stay, empty and under their names, because a running bridge of the version before may still add messages
+    to them, which must not be lost. A target whose messages have the sequence numbers of another's, which no store should
+    have, keeps its messages.
     """
     connection = op.get_bind()
     target = sa.table("receiver_target", sa.column("target_id"), sa.column("domain_id"), sa.column("target"))
     of_name: defaultdict[tuple[int, bytes], list[tuple[int, bytes]]] = defaultdict(list)
-    # Locked, so that no bridge is in the middle of handing on what is moved here.
+    # Locked, so that no bridge is handing on the messages that are moved here.
     for target_id, domain_id, name in connection.execute(
         sa.select(target).order_by(target.c.target_id).with_for_update()
     ).all():

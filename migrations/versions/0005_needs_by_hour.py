@@ -1,4 +1,4 @@
-"""What the duplicates of a domain needed of each tier over the last day."""
+"""The needs of a domain's duplicates over the last day, by tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of bodies that are neither text nor bytes, and what only AMQP can say of a message."""
+"""Kinds of bodies that are neither text nor bytes, and AMQP sections of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far sources have come whose broker keeps its messages, such as a consumer group of Kafka."""
+"""The positions of sources whose broker keeps its messages, such as a consumer group of Kafka."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Waiting messages that a batch put into the inbox together, in one row.
+"""The waiting messages that a batch put into the inbox together, in one row.
 
-Bridges of the version before don't see these, so they go on with what is theirs; the next bridge of this version delivers
-them.
+Bridges of the version before don't see these rows, and only deliver their own messages. The next bridge of this version
+delivers these.
 """
 
 from __future__ import annotations

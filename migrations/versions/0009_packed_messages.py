@@ -1,4 +1,4 @@
-"""Waiting messages are packed, each of them: the tries of one that was tried, and the sources of those in a row."""
+"""Waiting messages are always packed. A row counts the tries of its message, and lists the sources of its messages."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def upgrade() -> None:
     _lock_targets()
     op.add_column("receiver_bundle", sa.Column("tries", sa.Integer, nullable=False, server_default=sa.text("'0'")))
     op.add_column("receiver_bundle", sa.Column("sources", sa.LargeBinary))
-    if not context.is_offline_mode():  # else whoever next has the lease does it
+    if not context.is_offline_mode():  # otherwise the next bridge with the lease packs them
         for target_id in op.get_bind().scalars(sa.select(_TARGETS.c.target_id)).all():
-            with suppress(StoreCorruptError):  # which ends the bridge that is to deliver it
+            with suppress(StoreCorruptError):  # raised again by the bridge that is to deliver the message
                 pack_of_target(op.get_bind(), target_id)
 
 
@@ -39,12 +39,12 @@ def downgrade() -> None:
 
 
 def _lock_targets() -> None:
-    """No bridge is in the middle of handing on what is put elsewhere here."""
+    """Lock all targets, so that no bridge is handing on the messages that are moved here."""
     op.execute(sa.select(_TARGETS).order_by(_TARGETS.c.target_id).with_for_update())
 
 
 def unpack_all(connection: sa.Connection) -> None:
-    """Have each message that waits in a row of its own again. All targets are locked."""
+    """Move each waiting message back into a row of its own. All targets must be locked."""
     for target_id, first in connection.execute(sa.select(waiting.c.target_id, waiting.c.first_sequence)).all():
         this = (waiting.c.target_id == target_id) & (waiting.c.first_sequence == first)
         row = connection.execute(sa.select(waiting.c.runs, waiting.c.packed, waiting.c.tries).where(this)).one()

@@ -1,6 +1,6 @@
 """Receipts that wait to be written to recordings.
 
-Receivers of the version before record to journals of their own in the same folder. This version reads and finishes those.
+Receivers of the version before record to journals in the same folder. This version reads and finishes these.
 """
 
 from __future__ import annotations

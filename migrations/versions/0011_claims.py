@@ -1,6 +1,7 @@
 """Ids that concurrent receivers claim, and their receipts that aren't folded into the domain's log yet.
 
-Receivers of the version before know no such domain, so the way back is kept from one that has any.
+Receivers of the version before don't support such domains. So a store with claimed ids or unfolded receipts can't be
+downgraded.
 """
 
 from __future__ import annotations

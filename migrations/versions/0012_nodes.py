@@ -8,7 +8,7 @@ from alembic import op
 revision = "0012"
 down_revision = "0011"
 
-LOSES: dict[str, str] = {}  # the next connection tells anew
+LOSES: dict[str, str] = {}  # the next connection notes its node again
 
 
 def upgrade() -> None:

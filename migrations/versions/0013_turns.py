@@ -1,4 +1,4 @@
-"""The last turn that was sent to a target which keeps messages and a note on them together, as Kafka does."""
+"""The note of the last turn sent to a target, such as a topic of Kafka."""
 
 from __future__ import annotations
 

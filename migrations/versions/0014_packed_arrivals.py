@@ -1,4 +1,4 @@
-"""The receipts that one statement of a concurrent receiver brings stand in one row, packed."""
+"""The receipts that a concurrent receiver adds by one statement are packed into one row."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _store_as_before() -> None:
 
 
 def _packed(row: sa.Row) -> dict[str, object]:
-    """As `receiver.store.databases.claims` packs a receipt that comes alone."""
+    """The packed row of one receipt, as `receiver.store.databases.claims` packs a single receipt."""
     id_, source, digest = (
         None if value is None else text_of(bytes(value))
         for value in (row.unique_message_id, row.message_source_id, row.body_digest)

@@ -1,4 +1,4 @@
-"""What people and programs look at: the terminal table, the JSON object, the HTML report.
+"""The output for people and programs: the terminal table, the JSON object, the HTML report.
 
 | file | what is in it |
 |---|---|
@@ -6,8 +6,8 @@
 | `sizing.py`, `advice.py`, `elsewhere.py` | the report of an analysis: its blocks, the advice in words, what other systems would need |
 | `comparing.py` | the report of a comparison |
 | `terminal.py` | reports on a terminal; the lines that all commands print there |
-| `html.py`, `charts.py` | reports as pages: the file that holds one, its charts |
+| `html.py`, `charts.py` | reports as HTML pages, and their charts |
 | `json_object.py` | an analysis or a comparison as one JSON object |
-| `store.py`, `probing.py` | what is in a store, and what a probe has seen of a broker |
-| `words.py` | figures, times and hostile text as a person reads them |
+| `store.py`, `probing.py` | the content of a store; the results of a probe of a broker |
+| `words.py` | figures, times and hostile text, written for people |
 """

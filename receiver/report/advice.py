@@ -1,4 +1,4 @@
-"""The advice in words, for the terminal as for the page: what to set, how sure that is, what it guarantees, what changes."""
+"""The advice in words, for terminal and page: what to set, how sure that is, what it guarantees, what changes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ def _named(setting: SettingFigures) -> str:
 
 
 def answer(analysis: Analysis, allowed_missed: int | None) -> tuple[str, ...]:
-    """What the one setting that was asked for misses, whether that is allowed, and what it costs; empty where several were
-    asked for."""
+    """What the single given setting misses, whether that is allowed, and what it costs; empty for several settings."""
     if len(analysis.settings) != 1:
         return ()
     (setting,) = analysis.settings
@@ -28,7 +27,7 @@ def answer(analysis: Analysis, allowed_missed: int | None) -> tuple[str, ...]:
 
 
 def decision(analysis: Analysis) -> str:
-    """Whether to keep, to raise or to lower W and E, and what to mend before that."""
+    """Whether to keep, raise or lower W and E, and what to mend before."""
     advised = analysis.recommendation
     window_today, expiry_today_us = advised.present
     window = _moved(advised.window_move, count(window_today), count(advised.setting.window, "id"))
@@ -46,9 +45,9 @@ def _moved(move: Move, today: str, advised: str) -> str:
 
 
 def supported(analysis: Analysis) -> str:
-    """What the log asks for by itself, whatever is set today, and what lowering to that would save."""
+    """The setting that the log itself supports, whatever is set today, and what lowering to it would save."""
     advised, both = analysis.recommendation, analysis.of(Kind.BOTH)
-    if not analysis.evidence.window_need:  # it has no duplicate, or all may be missed
+    if not analysis.evidence.window_need:  # the log has no duplicate, or all may be missed
         if advised.expiry_move is Move.RAISE:
             return "No duplicate asks to raise E: it is at least a second, and at least three times the longest redelivery."
         return "The log itself asks for nothing."
@@ -57,7 +56,7 @@ def supported(analysis: Analysis) -> str:
     said = f"The log itself supports {_named(both.setting)}"
     if advised.sized.kind is not Kind.KEEP:
         return f"{said}, which takes {size(both.memory_bytes)}."
-    # What is kept is never less than what the log asks for.
+    # `keep` is never smaller than the setting that the log supports.
     what = "Lowering to that"
     if both.setting.window == advised.setting.window:
         what = "Lowering E to that"
@@ -72,7 +71,7 @@ def supported(analysis: Analysis) -> str:
 
 
 def weakness(analysis: Analysis) -> str:
-    """Why the evidence is weak; empty where it isn't for want of bursts."""
+    """Why the evidence is weak, if it has too few bursts; otherwise empty."""
     evidence = analysis.evidence
     if evidence.grade is not Grade.WEAK or evidence.bursts >= FAIR_BURSTS:
         return ""
@@ -80,7 +79,7 @@ def weakness(analysis: Analysis) -> str:
 
 
 def reasons(analysis: Analysis) -> tuple[str, ...]:
-    """What the advice rests on: the log itself, one half of it against the other, and how often something happened."""
+    """The basis of the advice: the whole log, each half tested on the other, and the number of bursts."""
     evidence, duplicates = analysis.evidence, analysis.log.duplicates
     bursts = f"{count(evidence.bursts, 'burst')} in {duration(evidence.span_us)}"
     if not duplicates:
@@ -88,12 +87,12 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
     missed = of_duplicates(analysis.recommendation.setting.missed, duplicates)
     needs = f"W = {count(evidence.window_need)} or E = {duration(evidence.expiry_need_us)}"
     needed = f"They need {needs}, and came in {bursts}." if duplicates > 1 else f"The one duplicate needs {needs}."
-    # What is kept isn't sized by the log; what the log itself supports is.
+    # `keep` isn't sized by the log, so it has no test on the other half; the setting that the log supports has one.
     unseen = analysis.recommendation.sized.unseen or analysis.of(Kind.BOTH).unseen
     in_other = "none"
     if unseen is not None and unseen.missed:
         in_other = of_duplicates(unseen.missed, unseen.duplicates)
-    # A setting that was asked for is told of too, and `--fail-on-missed` goes by that one.
+    # A single given setting is reported first, so "it" would be ambiguous.
     which = "The recommended setting" if len(analysis.settings) == 1 else "It"
     return (
         f"{which} misses {missed} here. {needed}",
@@ -102,7 +101,7 @@ def reasons(analysis: Analysis) -> tuple[str, ...]:
 
 
 def guarantees(analysis: Analysis) -> tuple[str, str]:
-    """What the setting guarantees on any day: in time, and in ids."""
+    """The guarantees of the recommended setting, whatever the traffic: in time, and in ids."""
     setting = analysis.recommendation.setting
     in_time = f"A repeat within {seconds(setting.expiry_us)} is caught, however busy it was."
     if not setting.expiry_us:
@@ -126,7 +125,7 @@ def cost(analysis: Analysis) -> str:
 
 
 def change(analysis: Analysis) -> str:
-    """What changes for who has the present setting."""
+    """What changes against the present setting."""
     present, recommended = analysis.of(Kind.PRESENT), analysis.recommendation.sized
     said = f"{'The default' if present_is_default(analysis) else 'Your setting'}, {_named(present.setting)},"
     if present.setting == recommended.setting:
@@ -138,15 +137,15 @@ def change(analysis: Analysis) -> str:
 
 
 def present_is_default(analysis: Analysis) -> bool:
-    """Whether Apama's defaults are set at present, not raised to what the log needs."""
+    """Whether the present setting is Apama's defaults."""
     return analysis.of(Kind.PRESENT).setting.pair == ReceiverSettings().sizes
 
 
 def shortfall(analysis: Analysis) -> str:
-    """Which tiers of the present setting don't catch by themselves what the log holds; empty where both do."""
+    """Which tiers of the present setting wouldn't catch all duplicates alone; empty if both would."""
     setting, evidence = analysis.of(Kind.PRESENT).setting, analysis.evidence
     expiry = duration(evidence.expiry_need_us)
-    if expiry == duration(setting.expiry_us):  # to so few digits
+    if expiry == duration(setting.expiry_us):  # equal only because both are rounded
         expiry = seconds(evidence.expiry_need_us)
     takes = {
         "window": f"W = {count(evidence.window_need)}" if setting.window < evidence.window_need else "",
@@ -160,7 +159,7 @@ def shortfall(analysis: Analysis) -> str:
 
 
 def price_setters(analysis: Analysis) -> str:
-    """Which sources need most, and by how much."""
+    """Which sources need the most, and how much the next need."""
     sources = analysis.sources
     if not sources:
         return "No source sent a duplicate, so no source decides about W and E."
@@ -169,7 +168,7 @@ def price_setters(analysis: Analysis) -> str:
     said = f"{named_source(by_window[0].source)} needs the largest window, {count(by_window[0].window_need)}"
     if len(sources) > 1:
         said += f"; the next needs {count(by_window[1].window_need)}"
-    # Sources that need a long expiry alone may be left out of an analysis.
+    # An analysis lists few sources, and may leave out the one with the largest expiry need.
     largest_us, _ = analysis.missed_by_expiry_us[-1]
     if by_expiry[0].expiry_need_us >= largest_us:
         who = "It also" if by_expiry[0] == by_window[0] else named_source(by_expiry[0].source)

@@ -1,7 +1,7 @@
-"""The charts of both reports, as Vega-Lite specifications that ask nothing of the network.
+"""The charts of both reports, as Vega-Lite specifications that make no network requests.
 
-Text and lines take the page's colour (`currentColor`), so that one drawing serves light and dark. No chart holds a text
-of the log: names of policies are sanitised, all other labels are figures.
+Text and lines take the page's colour (`currentColor`), so that a drawing suits light and dark. No chart has text from the log:
+names of policies are sanitised, and all other labels are figures.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ CONFIG: Spec = {
     },
     "legend": {"labelColor": _INK, "titleColor": _INK, "labelFontSize": 12, "orient": "top", "title": None},
 }
-"""What all charts share."""
+"""The configuration of all charts."""
 
 
 def _spec(chart: alt.Chart | alt.LayerChart | alt.FacetChart, height: int) -> Spec:
     spec: Spec = chart.properties(width="container", height=height).to_dict()
-    # Nothing in the page may look like an address, and the shared look is CONFIG.
+    # The page must have no URLs, and all charts share CONFIG.
     del spec["$schema"], spec["config"]
     return spec
 
@@ -67,7 +67,7 @@ def _figure_tooltip(field: str, title: str) -> alt.Tooltip:
 def _log_axis(
     field: str, title: str, least: int, most: int, word: Callable[[int], str], *, grid: bool = True, **scale: Any
 ) -> alt.X:
-    """A horizontal axis from the least to the most, whose values `word` writes."""
+    """A logarithmic horizontal axis from `least` to `most`. `word` formats its values."""
     ticks = _one_two_five(least, most)
     labels = json.dumps({str(value): word(value) for value in ticks}) + "[datum.value]"
     axis = alt.X(f"{field}:Q", title=title).scale(type="log", nice=False, **scale)
@@ -75,7 +75,7 @@ def _log_axis(
 
 
 def _missed_axis(rows: list[dict[str, Any]], headroom: int = 1) -> alt.Y:
-    """The vertical axis for the duplicates that the rows miss, up to `headroom` times the most."""
+    """The vertical axis of missed duplicates, up to `headroom` times the most that a row misses."""
     most = max(row["missed"] for row in rows)
     return (
         alt.Y("missed:Q", title="duplicates missed")
@@ -106,9 +106,9 @@ _CAUSES = dict(zip(Cause, (_BLUE, _AMBER, _GREEN, "#8b6fc0", _RED), strict=True)
 _MARKS = {"recommended": _GREEN, "yours": _BLUE, "supported": _GREY}
 _MARK_ROW_PX = 15
 _MOST_DAYS_WITH_TIME = 180
-"""Beyond it the ticks are months apart, and a year may turn between them."""
+"""For more days the ticks are months apart, perhaps in different years, so they show the year."""
 _CURVE_SPAN = 10_000
-"""How many times the least size is the largest on a curve, unless a mark is smaller."""
+"""The largest size on a curve divided by the least, unless a mark is smaller."""
 
 
 def _setting_row(setting: SettingFigures, bytes_per_id: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ _SETTING_TOOLTIP = [
 
 
 def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, bytes_per_id: int) -> Spec:
-    """Duplicates missed by window and expiry; the recommended setting has a frame, and the present one a dashed one."""
+    """Duplicates missed, by window and expiry. The recommended setting has a solid frame, the present setting a dashed one."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
     rows = [
         {
@@ -174,7 +174,7 @@ def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, b
 
 
 class Mark(NamedTuple):
-    """A setting to look for along a curve."""
+    """A setting that is marked on a curve."""
 
     value: int
     label: str
@@ -182,7 +182,7 @@ class Mark(NamedTuple):
 
 
 def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[[int], str]) -> list[Mark]:
-    """What the log needs, and the named settings; those of one value share a mark, and those of 0 have none."""
+    """Marks for the log's need and for the named settings. Settings of equal values share a mark; a value of 0 has none."""
     names: dict[int, list[str]] = {}
     for name, value in settings.items():
         names.setdefault(value, []).append(name)
@@ -196,17 +196,17 @@ def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[
 
 
 def curve_chart(curve: Curve, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:
-    """What one tier alone misses, by its size, with the marks in rows above it."""
+    """How many duplicates one tier alone misses, by its size, with the labels of marks in rows above the curve."""
     need, (_, last_missed) = curve[-1][0], curve[-2]
     most = max(need, *(mark.value for mark in marks)) * 3 // 2 + 1
-    # A mark that is left of the axis would be drawn across the page.
+    # A mark left of the axis would be drawn across the page.
     least = min(max(most // _CURVE_SPAN, curve[0][0], 1), *(mark.value for mark in marks))
     begin = max((point for point in curve if point[0] <= least), default=curve[0])
     points = [(least, begin[1]), *(point for point in curve if point[0] > least), (most, 0)]
     x = _log_axis("size", title, least, most, word, grid=False, domain=[least, most])
     rows: list[dict[str, Any]] = [{"size": value, "missed": missed, "setting": word(value)} for value, missed in points]
     decisive = {"size": need, "missed": last_missed}
-    y = _missed_axis([*rows, decisive])  # where the axis begins with the need, no other row is as high
+    y = _missed_axis([*rows, decisive])  # if the axis begins at the need, no other row is as high
     base = _chart(rows).encode(x=x, y=y)
     last = _chart([decisive]).encode(x=x, y=y)
     layers = [
@@ -222,7 +222,7 @@ def curve_chart(curve: Curve, marks: Sequence[Mark], word: Callable[[int], str],
 
 
 def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:
-    # The larger a value, the higher its label, which stands left of its line: so none is written over another's.
+    # Each label is left of its line, and higher for larger values, so labels don't overlap.
     layers = []
     for row, mark in enumerate(marks):
         base = _chart([{"size": mark.value, "label": mark.label}]).encode(x=x)
@@ -234,11 +234,11 @@ def _mark_layers(marks: Sequence[Mark], x: alt.X) -> list[alt.Chart]:
 
 
 def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Spec:
-    """Receipts, or duplicates, per slice of time; the charts of one timeline share their horizontal axis."""
+    """Receipts, or duplicates, per slice of time. Both charts of a timeline have the same horizontal axis."""
     rows = [
         {
             "begin": (timeline.start_us + index * timeline.slice_us) / 1_000,
-            # No later, as a tick in the year 10000 would be that of a year 0000.
+            # Limited, because a tick in the year 10000 would be shown as year 0000.
             "end": min((timeline.start_us + (index + 1) * timeline.slice_us) / 1_000, LATEST_US // 1_000),
             "from": second(timeline.start_us + index * timeline.slice_us),
             "number": number,
@@ -264,7 +264,7 @@ def timeline_chart(timeline: Timeline, counts: tuple[int, ...], noun: str) -> Sp
 
 
 def _clock(span_us: int) -> str:
-    """The format of the times along an axis that spans so many microseconds."""
+    """The format of times on an axis that spans this many microseconds."""
     if span_us < 10 * 60 * 1_000_000:
         return "%H:%M:%S"
     if span_us < DAY_US:
@@ -280,7 +280,7 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
         points.setdefault((figures.peak_ids, figures.missed, rightness), []).append(index)
     rows: list[dict[str, Any]] = [
         {
-            "ids": max(ids, 1),  # a logarithm needs one at least
+            "ids": max(ids, 1),  # there is no logarithm of 0
             "missed": missed,
             "rightness": rightness,
             "numbers": [index + 1 for index in indices],
@@ -313,7 +313,7 @@ def memory_chart(policies: Sequence[PolicyFigures]) -> Spec:
 
 
 def _label(rows: list[dict[str, Any]]) -> None:
-    """Turn the `numbers` of each point into its label. A point too near to its left neighbour is labelled there."""
+    """Turn the `numbers` of each point into its label. A point too close to its left neighbour is listed in that label."""
     from_left = sorted(rows, key=lambda row: (row["missed"], row["ids"]))
     span = max(row["ids"] for row in rows) / min(row["ids"] for row in rows)
     labelled = from_left[0]

@@ -107,7 +107,7 @@ def _causes_charts(policies: Sequence[PolicyFigures]) -> Iterator[Chart]:
 
 
 def _causes_chart(id_: str, title: str, causes: Iterable[tuple[str, dict[Cause, int]]]) -> Iterator[Chart]:
-    """The chart, unless no policy is wrong in this way."""
+    """The chart; none if no policy is wrong in this way."""
     wrong = {name: counts for name, counts in causes if any(counts.values())}
     if wrong:
         numbers = Table.of(
@@ -166,12 +166,12 @@ def named_policy(policy: str) -> str:
 
 
 def with_number(index: int, figures: PolicyFigures) -> str:
-    """A policy's text after its number, which distinguishes equal texts."""
+    """A policy's text behind its number, which distinguishes equal texts."""
     return f"{index + 1}. {words.sanitised(figures.policy, _LONGEST_LABEL)}"
 
 
 def best_of(comparison: Comparison) -> frozenset[int]:
-    """The indices of the policies that are never wrong and keep the fewest ids; empty where the log holds no duplicate."""
+    """The indices of the policies that are never wrong and keep the fewest ids; empty if the log has no duplicate."""
     right = _right(comparison) if comparison.log.duplicates else []
     least = min((figures.peak_ids for _, figures in right), default=0)
     return frozenset(index for index, figures in right if figures.peak_ids == least)
@@ -183,7 +183,7 @@ def _right(comparison: Comparison) -> list[tuple[int, PolicyFigures]]:
 
 
 def recommended_policy(comparison: Comparison) -> int | None:
-    """The index of the policy that has the recommended two-tier setting; None where that wasn't tried."""
+    """The index of the policy with the recommended two-tier setting; None if that setting wasn't compared."""
     if comparison.recommendation is None:
         return None
     wanted = str(two_tier(*comparison.recommendation.setting.pair))
@@ -191,14 +191,14 @@ def recommended_policy(comparison: Comparison) -> int | None:
 
 
 def _fitted_words(comparison: Comparison) -> str:
-    """What a policy fitted to the log is, and by which margin; empty where there is none."""
+    """The meaning of a policy fitted to the log, with the margin; empty if no policy is."""
     if comparison.recommendation is None or not any(figures.is_fitted for figures in comparison.policies):
         return ""
     return f"fitted to this log: {comparison.recommendation.margin:g} times the least that misses nothing, rounded up"
 
 
 def system_of(policy: str) -> str:
-    """The systems whose rule a policy is at these sizes; empty for sizes that no vendor states."""
+    """The systems that have a policy's rule with these sizes; empty for sizes that no vendor states."""
     kind = next((kind for kind in POLICIES if kind.name == policy.partition(":")[0]), None)
     if kind is not None and kind.declaration.names_its_system:
         return ", ".join(kind.declaration.vendors[0].systems)
@@ -206,13 +206,13 @@ def system_of(policy: str) -> str:
 
 
 def _whose(comparison: Comparison) -> str:
-    """`5: SQS FIFO; 8: Pulsar, RabbitMQ streams`: the systems behind policies that aren't named after them."""
+    """The systems of policies that aren't named after them: `5: SQS FIFO; 8: Pulsar, RabbitMQ streams`."""
     systems = [unasked().get(figures.policy) for figures in comparison.policies]
     return "; ".join(f"{number}: {system}" for number, system in enumerate(systems, 1) if system)
 
 
 def standing_out(comparison: Comparison) -> list[str]:
-    """Which policies are never wrong, always said first; how the others are, and whose limits this log never reached."""
+    """Which policies are never wrong, always the first text; how others are wrong; which never reached their limits."""
     blame = (_blame(figures, comparison) for figures in comparison.policies)
     return list(filter(None, (_praise(comparison), *blame, _untried(comparison))))
 
@@ -250,9 +250,9 @@ def _blame(figures: PolicyFigures, comparison: Comparison) -> str:
 
 
 def _untried(comparison: Comparison) -> str:
-    """Name the policies that never had to forget an id on this log, which therefore doesn't show what they would miss.
+    """Name the policies that never had to forget an id, so that this log doesn't show what they would miss.
 
-    One that is fitted to the log has its size from the log alone.
+    Policies fitted to the log aren't among them: their size comes from the log.
     """
     log = comparison.log
     ids = log.receipts - log.unchecked - log.duplicates
@@ -285,7 +285,7 @@ def _meanings(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _disagreement(comparison: Comparison) -> str:
-    """How many receipts the policies disagree on, and how many of these are shown; empty where there is one policy."""
+    """On how many receipts the policies disagree, and how many of these are shown; empty for a single policy."""
     if len(comparison.policies) == 1:
         return ""
     if not comparison.disputed:
@@ -296,7 +296,7 @@ def _disagreement(comparison: Comparison) -> str:
 
 
 def sides(dispute: Dispute) -> tuple[str, str]:
-    """The numbers of the policies that say duplicate, and of those that say new; the wrong ones with their causes."""
+    """The numbers of the policies that decide duplicate, and of those that decide new. Wrong decisions have their causes."""
     by_verdict: dict[bool, list[tuple[int, Cause | None]]] = {True: [], False: []}
     for number, (is_duplicate, cause) in enumerate(zip(dispute.duplicate_by, dispute.causes, strict=True), 1):
         by_verdict[is_duplicate].append((number, cause))
@@ -316,7 +316,7 @@ def _numbered(policies: list[tuple[int, Cause | None]]) -> str:
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What the figures leave out: duplicates across domains, and policies that can't judge the log."""
+    """Notes on what the figures leave out: repeats across domains, and policies that can't judge the log."""
     said = []
     if comparison.crossed_domains:
         text = (

@@ -1,6 +1,6 @@
-"""A report as a list of blocks: texts, lists, tables and charts, made once. `terminal.py` prints it, `html.py` makes a page of it.
+"""A report as a list of blocks: texts, lists, tables and charts. `terminal.py` prints them, `html.py` makes a page of them.
 
-All texts are harmless: what comes from a log is sanitised. A table's cells are texts too, as a person reads them.
+All texts are harmless: text from a log is sanitised. The cells of a table are formatted texts, too.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ from receiver.simulate.figures import Grade, LogFigures
 T = TypeVar("T")
 
 MARK = "> "
-"""Stands before what a table recommends: not all terminals, and no pipe, have colours."""
+"""Marks a table's recommended row or cell, because pipes and some terminals have no colours."""
 
 
 class Only(Enum):
-    """Where alone something is shown."""
+    """The only place where a block or column is shown."""
 
     TERMINAL = auto()
     PAGE = auto()
 
 
 class Style(Enum):
-    """What a text is in its report."""
+    """The role of a text in its report."""
 
     PLAIN = auto()
-    """A paragraph that begins something new."""
+    """A paragraph that begins a new topic."""
     SAID = auto()
-    """A sentence on what stands above it."""
+    """A sentence on the block above it."""
     NOTE = auto()
-    """What is to be known of a table, or of the reading."""
+    """A note on a table, or on how the log was read."""
     CODE = auto()
-    """Lines to be copied."""
+    """Lines to copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """The advice."""
+    """The advice, the most important sentence of a report."""
 
     form: ClassVar = "lead"
     text: str
@@ -52,12 +52,12 @@ class Text:
     text: str
     style: Style = Style.SAID
     grade: Grade | None = None
-    """How sure it is: the evidence, which stands behind it."""
+    """The evidence for the text, shown behind it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """A list; without a title it goes on with what stands above it."""
+    """A list. Without a title it continues the block above it."""
 
     form: ClassVar = "items"
     title: str
@@ -65,17 +65,17 @@ class Items:
 
 
 class Cells(Enum):
-    """What a column's cells are."""
+    """The kind of a column's cells."""
 
     FIGURE = auto()
     WORD = auto()
-    """A short text, which is never broken."""
+    """A short text, which is never wrapped."""
     NAME = auto()
-    """A text that loses its middle where room is short."""
+    """A text that loses its middle if there is little room."""
     POLICY = auto()
-    """A text that is broken before its parameters where room is short."""
+    """A text that is wrapped before its parameters if there is little room."""
     TEXT = auto()
-    """A text that may be broken anywhere."""
+    """A text that may be wrapped anywhere."""
 
 
 class Column(NamedTuple):
@@ -83,11 +83,11 @@ class Column(NamedTuple):
     cells: Cells = Cells.FIGURE
     only: Only | None = None
     is_spare: bool = False
-    """It is left out where room is short."""
+    """Whether the column is left out if there is little room."""
 
 
 Shown = tuple[Column, Callable[[T], str]]
-"""A column, and how it shows an item."""
+"""A column, and the function that formats its cell for an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class Table:
     marked: Collection[int] = frozenset()
     """The indices of the rows that stand out."""
     note: str = ""
-    """What its signs mean, and what is left out, on lines of their own."""
+    """The meanings of the table's signs, and what is left out, each on a line of its own."""
 
     @classmethod
     def of(
@@ -111,7 +111,7 @@ class Table:
         marked: Collection[T] = (),
         note: str = "",
     ) -> Self:
-        """A row for each item."""
+        """A table with a row for each item."""
         rows = [[cell(item) for _, cell in columns] for item in items]
         stand_out = {index for index, item in enumerate(items) if item in marked}
         return cls(title, [column for column, _ in columns], rows, stand_out, note)
@@ -119,18 +119,19 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with its words. A terminal shows its numbers, where there is something to show instead if they don't fit."""
+    """A chart with its words. On a terminal, a chart with `instead` is shown as its `numbers`, or as `instead` if these don't fit.
+    Other charts are only on pages."""
 
     form: ClassVar = "chart"
     id: str
     title: str
     caption: str
     draw: Callable[[Any], dict[str, Any]]
-    """Makes the specification. It is given the module `charts`, which only a page needs."""
+    """Makes the specification. Its argument is the module `charts`, which only pages need."""
     numbers: Table | None = None
     instead: Table | None = None
     least_width_em: int = 0
-    """A page scrolls it below this width."""
+    """On a narrower page the chart is scrolled."""
 
 
 Content = Lead | Text | Items | Table | Chart
@@ -138,13 +139,13 @@ Content = Lead | Text | Items | Table | Chart
 
 class Block(NamedTuple):
     section: str
-    """Where it stands on a page; a terminal shows blocks as they come."""
+    """The block's section on a page. A terminal shows blocks in order."""
     content: Content
     only: Only | None = None
 
 
 def blocks(section: str, *contents: Content | str | None, only: Only | None = None) -> list[Block]:
-    """The contents as blocks of a section. A plain string is something said; what is empty or None is left out."""
+    """The contents as blocks of a section. A string becomes a `Text`; empty contents and None are left out."""
     given = [Text(content) if isinstance(content, str) else content for content in contents if content]
     return [Block(section, content, only) for content in given]
 
@@ -155,7 +156,7 @@ class Document(NamedTuple):
     log: LogFigures
     key: str
     sections: Mapping[str, str]
-    """A page's sections in their order, with their titles. An untitled one has a table or a chart, which has its own."""
+    """A page's sections in order, with their titles. A section without title has a table or chart with its own."""
     blocks: Sequence[Block]
     words: Mapping[str, str]
-    """What the words mean that the report uses."""
+    """The meanings of the words that the report uses."""

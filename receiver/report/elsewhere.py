@@ -1,4 +1,4 @@
-"""What other systems would need to miss none of a log's duplicates, as reports and documents say it."""
+"""What other systems would need to miss none of a log's duplicates, in words for reports and documentation."""
 
 from __future__ import annotations
 
@@ -26,47 +26,47 @@ REMEMBERED = {
 
 
 class SizedSystem(NamedTuple):
-    """A system whose users can say, or have to know, how many ids it remembers, or for how long."""
+    """A system with a limit of ids, time or sources, which its users can set or should know."""
 
     name: str
     setting: Setting
     limit: Limit
     default: int | None
-    """What holds unless it is set: ids, microseconds or sources, as the limit has it; `FOR_EVER`, or None: it has to be set."""
+    """The limit unless it is set, in ids, microseconds or sources; or `FOR_EVER`. None: the vendor states none."""
 
 
 class Enough(StrEnum):
-    """Whether what a vendor states as the default would do for a log."""
+    """Whether a vendor's default is enough for a log."""
 
     YES = "yes"
     BARELY = "barely"
-    """Without the margin only."""
+    """Enough only without the margin."""
     NO = "no"
     UNSTATED = "-"
-    """There is no default."""
+    """The vendor states no default."""
 
 
 _SHORT = {Enough.BARELY: "enough only without a margin", Enough.NO: "not enough"}
 
 
 class SystemNeed(NamedTuple):
-    """What one system would need, as people read it."""
+    """The need of one system, in words."""
 
     system: str
     limit: Limit
     setting: str
-    """As the system writes it; empty where nobody can set it."""
+    """The setting's name in the system; empty if it can't be set."""
     with_margin: str
-    """What to set, where it can be set; otherwise what would do."""
+    """The value to set; if it can't be set, the value that would be enough."""
     default: str
-    """Empty where the vendor states none."""
+    """Empty if the vendor states none."""
     enough: Enough
     shortfall: str
-    """What to do where the default is too little, in sentences; empty elsewhere."""
+    """Sentences on what to do if the default isn't enough; empty otherwise."""
 
 
 def sized_systems() -> list[SizedSystem]:
-    """The systems whose setting a log can tell, by their limits, in the order of their policies."""
+    """The systems that a log can size, ordered by limit, then by policy."""
     systems = [
         SizedSystem(system, vendor.setting, limit, _default_of(rule, vendor, limit))
         for rule in POLICIES
@@ -88,7 +88,7 @@ def _default_of(rule: type[Policy], vendor: Vendor, limit: Limit) -> int | None:
 
 
 def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
-    """What each system would need, by what they remember; empty for a log without duplicates."""
+    """The need of each system, ordered by the kind of limit; empty for a log without duplicates."""
     needs = analysis.elsewhere
     if needs is None:
         return ()
@@ -99,12 +99,12 @@ def systems_of(analysis: Analysis) -> tuple[SystemNeed, ...]:
 def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
     setting, default, limit = system.setting, system.default, system.limit
     wanted = max(wanted, setting.least)
-    # A time must be longer than the need: some systems have forgotten an id as old as it, and others don't say.
+    # A time must exceed the need: some systems forget an id at exactly that age, and others don't document it.
     least = need + 1 if limit is Limit.AGE else need
     enough = _enough(default, least, wanted)
     needs, with_margin = amount(limit, need), seconds(wanted) if limit is Limit.AGE else count(wanted)
     stated = "" if default is None else amount(limit, default)
-    if limit is Limit.AGE and needs == stated:  # to so few digits
+    if limit is Limit.AGE and needs == stated:  # equal only because both are rounded
         needs = seconds(need) if enough is not Enough.NO else f"more than {stated}"
     shortfall = ""
     if short := _SHORT.get(enough):
@@ -116,7 +116,7 @@ def _need_of(system: SizedSystem, need: int, wanted: int) -> SystemNeed:
 
 
 def amount(limit: Limit, value: int) -> str:
-    """So much of what a memory is limited by: `20,000 ids`, `10 min`, `for ever`."""
+    """A value of a limit with its unit: `20,000 ids`, `10 min`, `for ever`."""
     match limit:
         case Limit.AGE:
             return "for ever" if value == FOR_EVER else duration(value)
@@ -139,7 +139,7 @@ def _enough(default: int | None, least: int, wanted: int) -> Enough:
 
 
 def _advice(setting: Setting, least: int, wanted: int, with_margin: str) -> str:
-    """How to set it."""
+    """The value to set, or that the setting allows no value that is enough."""
     if setting.most is not None and wanted > setting.most:
         short = "is too short" if setting.most < least else "leaves less than the margin"
         return f"The most that {setting.name} can be, {duration(setting.most)}, {short}."
@@ -147,7 +147,7 @@ def _advice(setting: Setting, least: int, wanted: int, with_margin: str) -> str:
 
 
 def contents(analysis: Analysis) -> list[Table | Items]:
-    """A table of the systems, and a sentence about each whose default is not enough; nothing without duplicates."""
+    """A table of the systems, and a text about each whose default isn't enough with the margin; empty without duplicates."""
     systems, needs = systems_of(analysis), analysis.elsewhere
     if needs is None:
         return []
@@ -177,7 +177,7 @@ def contents(analysis: Analysis) -> list[Table | Items]:
 
 
 def by_domain(analysis: Analysis) -> Table | None:
-    """What each domain needs, for systems that are sized by address; nothing where there is one domain."""
+    """The needs of each domain, for systems that are sized by address; None for fewer than two domains."""
     domains = [(domain, domain.elsewhere) for domain in analysis.domains if domain.elsewhere is not None]
     if len(domains) < 2:  # noqa: PLR2004
         return None

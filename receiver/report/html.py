@@ -1,4 +1,4 @@
-"""One HTML file that explains itself, asks nothing of the network, and runs no script but its own."""
+"""One self-contained HTML file: it makes no network requests and runs only its own scripts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONGEST_PROVENANCE = 2_000
 
 
 def page_text(document: Document, provenance: str = "") -> str:
-    """The whole HTML file; `provenance` says at its foot what made it."""
+    """The whole HTML file. `provenance` is the text at its foot on what made it."""
     blocks = [block for block in document.blocks if block.only is not Only.TERMINAL]
     contents = {id_: [block.content for block in blocks if block.section == id_] for id_ in document.sections}
     drawn = [content for block in blocks if isinstance(content := block.content, Chart)]
@@ -53,11 +53,11 @@ def _packaged(name: str) -> str:
 
 
 def _for_script_element(javascript: str) -> str:
-    # The two texts that end or change the state of a script element; both can stand in literals only.
+    # These two texts end a script element or change its state. In JavaScript they only occur in literals.
     return re.sub("<(?=/script|!--)", r"\\x3c", javascript, flags=re.IGNORECASE).replace("\r\n", "\n")
 
 
-# What the bundle shows to the other script: all that it exposes is this one function.
+# The only function that the bundle exposes to the other script.
 _VEGA_FACE = "window.vegaEmbed = vegaEmbed;"
 
 

@@ -1,4 +1,4 @@
-"""An analysis, which is the same byte for byte from every engine, or a comparison as one JSON object.
+"""An analysis or a comparison as one JSON object. That of an analysis is the same byte for byte from every engine.
 
 Text is exact; times are ISO 8601 in UTC, or null.
 """
@@ -20,13 +20,13 @@ from receiver.simulate.figures import Analysis, Elsewhere, Recommendation, Setti
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# JSON may hold these as they are, but a terminal obeys some of them and an editor hides the others; and UTF-8 has no lone
-# surrogates, which an id may have.
+# JSON allows these characters, but a terminal obeys some of them and editors hide others. Lone surrogates, which an id may
+# have, can't be encoded as UTF-8.
 _INVISIBLE = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]")
 
 
 def dumped(value: dict[str, Any]) -> str:
-    """An object in JSON on one line, without a line break at its end; what can't be seen in a text is escaped."""
+    """An object as JSON on one line, without a line break at its end. Invisible characters are escaped."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     return _INVISIBLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -56,12 +56,12 @@ def analysis_object(analysis: Analysis) -> dict[str, Any]:
 
 
 def _elsewhere(needs: Elsewhere) -> dict[str, Any]:
-    """How many sources there are stands beside it, in the log's figures and the domain's."""
+    """The needs without the number of sources, which the log's or domain's figures have."""
     return {name: value for name, value in record(needs).items() if name != "sources"}
 
 
 def record(figures: DataclassInstance) -> dict[str, Any]:
-    """Figures by the names of their fields. What is in microseconds is written as a moment, or in seconds."""
+    """Figures by the names of their fields. Microseconds become a moment, or seconds."""
     shown: dict[str, Any] = {}
     for field in fields(figures):
         value, name = getattr(figures, field.name), field.name.removesuffix("_us")
@@ -75,7 +75,7 @@ def record(figures: DataclassInstance) -> dict[str, Any]:
 
 
 def _setting(setting: SettingFigures) -> dict[str, Any]:
-    # Not a `record`, which takes several times as long: a large grid of many domains has millions of these.
+    # Not by `record`, which takes several times as long: a large grid of many domains has millions of settings.
     return {
         "window": setting.window,
         "expiry_secs": setting.expiry_us / 1_000_000,

@@ -1,4 +1,4 @@
-"""What a probe has seen of a broker, for a person and as one JSON object."""
+"""The results of a probe of a broker, for people and as one JSON object."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def probe_object(probe: Probe) -> dict[str, Any]:
 
 
 def print_probe(probe: Probe, console: Console) -> None:
-    """Print the settings that the probe asks for, then what was seen."""
+    """Print the settings that the probe asks for, then its results."""
     table = Table.of(
         f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)",
         probe.redeliveries,

@@ -1,4 +1,4 @@
-"""The report of `receiver simulate`: what to set, what that rests on, what it costs, and what to know of the log."""
+"""The report of `receiver simulate`: what to set, why, what it costs, and what to know about the log."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ _NAMES = {kind: str(kind) for kind in Kind} | {Kind.PRESENT: "yours"}
 def analysis_document(
     analysis: Analysis, *, allowed_missed: int | None = None, present_is_named: bool = False
 ) -> Document:
-    """The report of an analysis. Its size depends little on the grid and the number of domains: both are cut, and it says so.
+    """The report of an analysis. It shows a limited number of settings and domains, and says how many it leaves out.
 
-    `allowed_missed` is what `--fail-on-missed` allows, where it is given. `present_is_named`: somebody said what is set.
+    `allowed_missed`: the value of `--fail-on-missed`, if given. `present_is_named`: whether `--current` was given.
     """
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
     meaning = MEANINGS[recommendation.sized.kind]
@@ -117,7 +117,7 @@ def analysis_document(
 
 
 def _findings(analysis: Analysis) -> tuple[list[str], list[str]]:
-    """What makes it doubtful that this is the log that was meant; what else to know of it."""
+    """The findings that make it doubtful whether this is the right log; the other findings."""
     doubts: list[str] = []
     others: list[str] = []
     for finding in analysis.findings:
@@ -126,8 +126,8 @@ def _findings(analysis: Analysis) -> tuple[list[str], list[str]]:
 
 
 def _kinds(analysis: Analysis) -> Table:
-    """One row of each kind of setting. Where `keep` is what is set today, its row stands for both. Where the log asks for
-    nothing (no duplicate, or all may be missed), only `keep` and yours are shown, unless another is recommended.
+    """One row for each kind of setting. If `keep` equals today's setting, one row stands for both. If the log has no needs (no
+    duplicate, or all may be missed), only `keep` and yours are shown, unless another kind is recommended.
     """
     recommended, keep, present = analysis.recommendation.sized, analysis.of(Kind.KEEP), analysis.of(Kind.PRESENT)
     is_one_row = present.setting == keep.setting
@@ -159,7 +159,7 @@ def _mark(is_recommended: bool) -> str:  # noqa: FBT001 - private
 
 
 def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
-    """What each tier alone misses; nothing without duplicates."""
+    """The curves of what each tier alone misses; none without duplicates."""
     evidence = analysis.evidence
     if not analysis.log.duplicates:
         return
@@ -173,7 +173,7 @@ def _curves(analysis: Analysis) -> Iterator[Text | Chart]:
 def _curve(
     analysis: Analysis, size: int, title: str, axis: str, *, word: Callable[[int], str], exact: Callable[[int], str]
 ) -> Chart:
-    """What one tier alone misses: `size` is the index of its size in a pair, 0 for W and 1 for E."""
+    """The curve of what one tier alone misses. `size` is the tier's index in a pair: 0 for W, 1 for E."""
     evidence = analysis.evidence
     need = (evidence.window_need, evidence.expiry_need_us)[size]
     curve = (analysis.missed_by_window, analysis.missed_by_expiry_us)[size]
@@ -211,7 +211,7 @@ def _changes(analysis: Analysis) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Settings by window and expiry. A pair may be missing: 0 with 0, or beside a recommendation that lies off the grid."""
+    """Settings by window and expiry. Pairs may be missing: (0, 0), or in the row and column of a recommendation off the grid."""
 
     windows: tuple[int, ...]
     expiries_us: tuple[int, ...]
@@ -221,20 +221,20 @@ class Grid:
 
     @property
     def is_numbered(self) -> bool:
-        """Whether the cells of its chart are wide enough for figures."""
+        """Whether the chart's cells are wide enough for figures."""
         return len(self.expiries_us) <= _MOST_NUMBERED_COLUMNS
 
 
 def _all_settings(analysis: Analysis) -> list[SettingFigures]:
-    """The settings tried, and the recommended one where it lies off the grid."""
+    """The settings tried, and the recommended setting if it is off the grid."""
     recommended = analysis.recommendation.setting
     return [*analysis.settings, *([] if recommended in analysis.settings else [recommended])]
 
 
 def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
-    """The grid with at most so many windows, and so many expiries.
+    """The grid with at most `most` windows and at most `most` expiries.
 
-    The recommended setting is always there, on the grid or not, and so are those `beside` it.
+    The recommended setting and those in `beside` are always included, even if they are off the grid.
     """
     settings = {setting.pair: setting for setting in (*_all_settings(analysis), *beside)}
     kept = (analysis.recommendation.setting, *beside)
@@ -252,7 +252,7 @@ def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
 
 
 def thinned(items: Sequence[T], most: int) -> list[T]:
-    """At most `most` of the items (2 or more), evenly spaced; the first and the last are among them."""
+    """At most `most` of the items, evenly spaced, including the first and the last. `most` is at least 2."""
     if len(items) <= most:
         return list(items)
     last = len(items) - 1
@@ -297,9 +297,9 @@ def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
 
 
 def frontier(settings: Iterable[SettingFigures]) -> list[SettingFigures]:
-    """The settings that no other beats in ids kept and in duplicates missed, by ids kept.
+    """The Pareto frontier: the settings that no other beats in ids kept and duplicates missed, ordered by ids kept.
 
-    Of settings with equal figures the one with the smaller window, then the smaller expiry, stands for all.
+    Of settings with equal figures, only the one with the smallest window, then the smallest expiry, is included.
     """
     best: list[SettingFigures] = []
     for setting in sorted(settings, key=lambda s: (s.peak_ids, s.missed, s.window, s.expiry_us)):
@@ -367,7 +367,7 @@ def _sources(analysis: Analysis) -> Table:
 
 
 def _headroom_left(analysis: Analysis) -> str:
-    """How close the duplicates that the recommended setting catches came to being missed; empty where there are none."""
+    """How nearly the recommended setting missed the duplicates that it catches; empty if it catches none."""
     headroom, said = analysis.headroom, []
     if headroom.least_window_left is not None:
         left = count(headroom.least_window_left, "id")
@@ -388,7 +388,7 @@ def _domains(analysis: Analysis) -> Table:
     recommended = analysis.recommendation.setting
 
     def of_recommended(domain: DomainFigures, figure: Callable[[SettingFigures], int]) -> str:
-        # A recommendation off the grid has no figures by domain.
+        # A recommended setting that is off the grid has no figures by domain.
         return next((count(figure(each)) for each in domain.settings if each.pair == recommended.pair), "-")
 
     return Table.of(

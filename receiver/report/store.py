@@ -1,4 +1,4 @@
-"""What is in a store, for a person and as one JSON object: its domains, what is broken, what waits for targets or is parked."""
+"""The content of a store, for people and as one JSON object: domains, damage, waiting and parked messages."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _UNKNOWN_TARGET = "(a target that the store doesn't know)"
 
 
 def print_status(address: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, then each domain: its status line, what its duplicates needed beside what it has, and a
-    table of the other figures."""
+    """Print the store in one line, then each domain: its status line, the needs of its duplicates beside its W and E, and a table
+    of the other figures."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         console.print()
@@ -58,7 +58,7 @@ def print_status(address: str, figures: StoreFigures, console: Console) -> None:
 
 
 def print_check(address: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, the rows of each domain, and the list of what is broken."""
+    """Print the store in one line, the rows of each domain, and the list of damage."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         line(console, f"  {_shown_domain(DomainName.of(domain.state))}: {_rows(domain)}")
@@ -71,7 +71,7 @@ def print_check(address: str, figures: StoreFigures, console: Console) -> None:
 
 
 def status_object(address: str, figures: StoreFigures) -> dict[str, Any]:
-    """The result of `receiver status --json`. Figures that weren't asked for or can't be had are null."""
+    """The result of `receiver status --json`. Figures that weren't requested or aren't available are null."""
     return {**_store_object(address, figures), "domains": [_object(domain) for domain in figures.domains]}
 
 
@@ -95,7 +95,8 @@ def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
 
 
 def _record(row: Any, names: str, **fields: str) -> dict[str, Any]:
-    """A row by these names in JSON. `fields` has those that are read from another field; `..._at` is a moment of `..._at_us`."""
+    """A row as JSON with these names. `fields` names the field of a name that differs from it. `..._at` is read from `..._at_us`,
+    as a moment."""
     shown = {}
     for name in names.split():
         field = fields.get(name, name)
@@ -121,15 +122,15 @@ def _rows(domain: StoredDomain) -> str:
 
 
 class _Column(NamedTuple):
-    """A figure of a domain, for `receiver status` and all that lists domains."""
+    """A figure of a domain, for `receiver status`, `receiver check` and `receiver domain list`."""
 
     name: str
-    """Its key in JSON; empty: it isn't there."""
+    """The figure's key in JSON; empty if JSON doesn't have it."""
     value: Callable[[StoredDomain], Any]
     title: str = ""
-    """What the table calls it; empty: it isn't there."""
+    """The figure's name in the table; empty if the table doesn't have it."""
     shown: Callable[[StoredDomain], str] | None = None
-    """How the table writes it; None: as a count."""
+    """Formats the figure for the table; None: as a count."""
 
     def row(self, domain: StoredDomain) -> tuple[str, str]:
         return self.title, self.shown(domain) if self.shown else or_dash(self.value(domain))
@@ -167,7 +168,7 @@ _COLUMNS = (
         "latest receipt, UTC",
         lambda d: second(d.state.latest_us) if d.state.last_seq else "-",
     ),
-    _Column("", lambda d: d.remembered_ids, "ids remembered"),  # JSON has it beside the rows
+    _Column("", lambda d: d.remembered_ids, "ids remembered"),  # in JSON it follows `rows`
     _Column("sources", lambda d: d.sources, "sources", _sources),
     _Column("silent_sources", lambda d: d.silent_sources),
     _Column("retired_sources", lambda d: d.state.retired_sources, "sources retired"),
@@ -208,7 +209,7 @@ def _table(domain: StoredDomain) -> Table:
     rows = [column.row(domain) for column in _COLUMNS if column.title]
     half = (len(rows) + 1) // 2
     pairs = list(zip_longest(rows[:half], rows[half:], fillvalue=("", "")))
-    if domain.inbox != 0 or domain.parked != 0:  # it has a bridge
+    if domain.inbox != 0 or domain.parked != 0:  # the domain has a bridge
         pairs.append((("in the inbox", or_dash(domain.inbox)), ("parked", or_dash(domain.parked))))
     if domain.state.is_concurrent:
         oldest = "-" if domain.unfolded_secs is None else duration(round(domain.unfolded_secs * SECOND_US))
@@ -222,7 +223,7 @@ def _table(domain: StoredDomain) -> Table:
 
 
 def _needs(state: DomainState, need: Need) -> str:
-    """`W 176 of 360, E 20.5 s of 41 s`; without a tier that the domain doesn't have."""
+    """The needs beside W and E: `W 176 of 360, E 20.5 s of 41 s`. A tier of size 0 is left out."""
     window = f"more than {count(need.window - 1)}" if need.is_lower_bound else count(need.window)
     tiers = {
         f"W {window} of {count(state.window_size)}": state.window_size,
@@ -232,7 +233,7 @@ def _needs(state: DomainState, need: Need) -> str:
 
 
 def _sorted_positions(domain: StoredDomain) -> list[PositionRow]:
-    """Ordered by source; a topic's partitions by number."""
+    """The positions ordered by source, a topic's partitions by number."""
     return sorted(domain.positions, key=lambda row: (row.source, position_named(*row).partition or 0, row.name))
 
 
@@ -256,7 +257,7 @@ def _store_object(address: str, figures: StoreFigures) -> dict[str, Any]:
 
 
 def print_domains(address: str, figures: StoreFigures, console: Console) -> None:
-    """The store in one line, then each domain: what it is, and how much is kept of it."""
+    """Print the store in one line, then each domain: its name and policy, its receipts, rows and messages."""
     _print_heading(address, figures, console)
     for domain in figures.domains:
         state = domain.state
@@ -276,7 +277,7 @@ def domains_object(address: str, figures: StoreFigures) -> dict[str, Any]:
 
 
 def print_inbox(address: str, rows: Sequence[TargetRow], console: Console) -> None:
-    """The store in one line, then each target: its domain, and what waits for it."""
+    """Print the store in one line, then each target: its domain, and the messages that wait for it."""
     waiting = count(sum(row.waiting for row in rows), "message")
     line(console, f"{address}: {count(len(rows), 'target')}, {waiting} in the inbox")
     for row in rows:
@@ -310,7 +311,7 @@ def inbox_object(address: str, rows: Sequence[TargetRow]) -> dict[str, Any]:
 
 
 def print_parked(address: str, rows: Sequence[ParkedRow], console: Console) -> None:
-    """The store in one line, then each message: what it is, where it was to go and when, and what went wrong."""
+    """Print the store in one line, then each parked message: its id, source and target, the times, and the error."""
     line(console, f"{address}: {count(len(rows), 'message')} parked")
     for row in rows:
         console.print()

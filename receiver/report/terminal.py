@@ -1,4 +1,4 @@
-"""Reports on a terminal, and the lines that all commands print there: nothing that the terminal would take for commands."""
+"""Prints reports on a terminal, and the lines of all commands there, without text that a terminal would take for commands."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from receiver.simulate.figures import Grade
 _HIGHLIGHT = "bold green"
 _GRADES = {Grade.STRONG: "green", Grade.FAIR: "yellow", Grade.WEAK: "red"}
 _STYLES = {Style.PLAIN: ("", ""), Style.NOTE: ("dim", ""), Style.SAID: ("", "  "), Style.CODE: ("", "  ")}
-"""A text's colour, and what its first line begins with."""
+"""By a text's style: the colour, and the beginning of the first line."""
 _LONGEST_LINE = 1_000
 _MOST_CHART_ROWS = 24
 _LEAST_NAME_WIDTH = 12
 _MOST_NAME_WIDTH = 48
 _ANY_WIDTH = 100_000
 _KEPT = {Cells.TEXT: _LEAST_NAME_WIDTH, Cells.NAME: 0, Cells.POLICY: 0}
-"""How many columns of such cells stay at least; all of others."""
+"""The least width of such cells; other cells keep their full width."""
 
-# Everything is printed as rich's `Text`: in a plain string it would read `[red]` or `:smile:` as markup.
+# Everything is printed as rich's `Text`: in a plain string, rich would read `[red]` or `:smile:` as markup.
 
 
 def print_document(document: Document, console: Console) -> None:
-    """Print a report for a person; without colours and within 80 columns where the console is no terminal."""
+    """Print a report for a person; without colours and within 80 columns if the console isn't a terminal."""
     print_contents([block.content for block in document.blocks if block.only is not Only.PAGE], console)
 
 
@@ -85,20 +85,20 @@ def heading(console: Console, text: str) -> None:
 
 
 def line(console: Console, text: str, style: str = "") -> None:
-    """Print a text on one line, which the terminal may wrap; the text is sanitised."""
+    """Print a text, sanitised, on one line that the terminal may wrap."""
     console.print(RichText(sanitised(text, _LONGEST_LINE), style=style), soft_wrap=True)
 
 
 def paragraph(console: Console, text: str | RichText, style: str = "", first: str = "  ") -> None:
     styled = text if isinstance(text, RichText) else RichText(text, style=style)
-    # Wrapped here, because rich fills the lines of a padded text with spaces, which a pipe would pass on.
+    # Wrapped here, because rich fills the lines of padded text with spaces, which would end up in a pipe.
     for index, line in enumerate(styled.wrap(console, max(console.width - len(first), 20))):
         line.rstrip()
         console.print(RichText(" " * len(first) if index else first) + line)
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table, and its title as a heading; spare columns and the ends of names give way where room is short."""
+    """Print a table, with its title as a heading. If there is little room, spare columns are left out and names shortened."""
     heading(console, table.title)
     console.print(_rich(_fitted(table, console)), crop=False)  # half of a figure is another figure
     for text in table.note.splitlines():
@@ -130,7 +130,7 @@ def _shortened(column: Column, cell: str, most: int) -> str:
 
 
 def _folded(name: str, width: int) -> str:
-    """A policy's text on lines of that width, broken before a parameter where that is possible."""
+    """A policy's text on lines of at most `width`, if possible, broken only before parameters."""
     lines = [""]
     for part in re.split("(?<=[:,])", name):
         if lines[-1] and len(lines[-1]) + len(part) > width:
@@ -140,7 +140,7 @@ def _folded(name: str, width: int) -> str:
 
 
 def _width(table: RichTable, console: Console) -> int:
-    # Measured with room to spare: rich cuts what it measures to the room it is given.
+    # Measured with a huge width, because rich limits the result to the given width.
     return console.measure(table, options=console.options.update(width=_ANY_WIDTH)).maximum
 
 

@@ -1,6 +1,6 @@
-"""Figures, times and hostile text as a person reads them; the table and the HTML report share these words.
+"""Figures, times and hostile text, written for people: shared by the terminal and the HTML report.
 
-Counts and times, which others write too, are in `receiver.quantities`.
+Counts and times, which other modules also write, are in `receiver.quantities`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MOST_DOMAINS = 50
 
 
 def sanitised(text: str, most: int = 60) -> str:
-    """Text from a log, harmless and on one line: what can't be printed is shown as an escape, the middle of long text as …
+    """Text from a log, harmless and on one line. Unprintable characters become escapes, the middle of a long text becomes …
 
-    Control characters, ANSI escapes, line breaks and the characters that reverse the direction of writing are all escaped.
+    Control characters, ANSI escapes, line breaks and characters that reverse the direction of writing are all escaped.
     """
     shown = [char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text]
     if sum(map(len, shown)) <= most:
@@ -55,7 +55,7 @@ def or_dash(value: int | None, word: Callable[[int], str] = count) -> str:
 
 
 def compact(number: int) -> str:
-    """A count in at most five characters: `9,999`, `104k`, `1.2M`. For narrow cells; the exact figure stands elsewhere."""
+    """A count in at most five characters: `9,999`, `104k`, `1.2M`. For narrow cells; the exact figure is shown elsewhere."""
     if number < 10_000:  # noqa: PLR2004
         return f"{number:,}"
     return _scaled(number, ("k", "M", "G", "T", "P"))
@@ -72,13 +72,13 @@ def _scaled(number: int, units: tuple[str, ...]) -> str:
     value = float(number)
     for unit in units:
         value /= 1_000
-        if value < 999.5 or unit == units[-1]:  # noqa: PLR2004 - what would round to 1000 takes the next unit
+        if value < 999.5 or unit == units[-1]:  # noqa: PLR2004 - a value that would round to 1000 takes the next unit
             return three_digits(value) + unit
     raise AssertionError("units must not be empty")
 
 
 def moment_or_none(us: int | None) -> str | None:
-    """The time as `moment` writes it; None for none, and where no calendar has it, as a broken store may hold."""
+    """The time as `moment` writes it; None for None, and for a time out of range, which a damaged store may have."""
     try:
         return None if us is None else moment(us)
     except OverflowError:
@@ -86,18 +86,18 @@ def moment_or_none(us: int | None) -> str | None:
 
 
 def second(us: int) -> str:
-    """A time to the second, UTC: `2026-05-01 10:00:00`; `-` where no calendar has it."""
+    """A time to the second, UTC: `2026-05-01 10:00:00`; `-` for a time out of range."""
     return (moment_or_none(us) or "-")[:19].replace("T", " ")
 
 
 def listed(names: Iterable[str]) -> str:
-    """`one, two and three`; there is one at least."""
+    """The names as `one, two and three`. There must be at least one."""
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last
 
 
 def of_duplicates(missed: int, duplicates: int) -> str:
-    """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`; `nothing` or `the one duplicate` where there are no more."""
+    """`none of 941 duplicates`, `3 of 941 duplicates (0.3 %)`; with fewer than two duplicates `nothing` or `the one duplicate`."""
     if duplicates < 2:  # noqa: PLR2004 - one or none
         return "the one duplicate" if missed else "nothing"
     if not missed:
@@ -106,7 +106,7 @@ def of_duplicates(missed: int, duplicates: int) -> str:
 
 
 def reading(log: LogFigures) -> str:
-    """What was read, in one sentence."""
+    """The size and the times of the log, in one sentence."""
     share = f" ({percent(log.duplicates, log.receipts)} of all)" if log.duplicates else ""
     span, first, last = "", log.first_received_at_us, log.last_received_at_us
     if first is not None and last is not None:
@@ -118,7 +118,7 @@ def reading(log: LogFigures) -> str:
 
 
 def remarks(log: LogFigures, key: str) -> list[str]:
-    """How the log was read: the domain key, and what of the log was not, or not simply, replayed."""
+    """How the log was read: the domain key, and the receipts that are unchecked, unreadable, out of order or redelivered."""
     said = [f"Ids are compared within domains named by the key '{sanitised(key)}'."]
     if log.unchecked:
         said.append(f"{count(log.unchecked, 'receipt')} without uniqueMessageId: delivered unchecked.")

@@ -37,10 +37,10 @@ class PythonTarget(Target):
     """Calls `function(message, connection)` if the function requires two arguments or has a parameter `connection`, otherwise
     `function(message)`. A function whose first parameter is named `messages` gets a list of messages there.
 
-    The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox, or in APP_CONTROLLED records their
-    receipts: rows written by it are committed with that. If the function raises an exception for a message, its rows are rolled back, and the message is tried again before
-    it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no message can be handled now: this isn't counted as a
-    failed try of the message.
+    The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox, or in APP_CONTROLLED records
+    their receipts: rows written by it are committed with that. If the function raises an exception for a message, its rows are
+    rolled back, and the message is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no
+    message can be handled now: this isn't counted as a failed try of the message.
 
     Messages that are delivered together are a *turn*, with one savepoint, because one for each message would cost two round
     trips to a server. If a message fails, its turn is rolled back, and each of its messages becomes a turn of its own.
