@@ -46,7 +46,7 @@ def run_by_address() -> None:
         if context.is_offline_mode():
             context.configure(url=url, literal_binds=True, **OPTIONS)
             if context.get_context().opts["fn"].__name__ == "downgrade":  # only the rows show what it would lose
-                raise CommandError("a script can't go back: say receiver migrate URL --revision VERSION")
+                raise CommandError("a script can't go back: say receiver migrate URL --revision REV")
             with context.begin_transaction():
                 context.run_migrations()
             return

@@ -295,7 +295,7 @@ def test_alembic_prints_the_statements():
 @pytest.mark.parametrize(
     ("way", "refused"),
     [
-        (("downgrade", "0014:base"), "a script can't go back: say receiver migrate URL --revision VERSION"),
+        (("downgrade", "0014:base"), "a script can't go back: say receiver migrate URL --revision REV"),
         (("upgrade", "0003:head"), "a script can't rename targets: say receiver migrate URL"),
     ],
 )
