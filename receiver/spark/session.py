@@ -225,7 +225,8 @@ def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) 
             try:
                 _java.append(launch_gateway(conf, apart))  # type: ignore[no-untyped-call]
             except KeyboardInterrupt as interrupt:
-                # Java, which is still starting, would find nowhere to answer, and stay for ever.
+                # Java, which is still starting, would find nowhere to answer, and stay for ever. PySpark has its process in
+                # a local variable alone.
                 for frame, _ in traceback.walk_tb(interrupt.__traceback__):
                     if process := frame.f_locals.get("proc"):
                         process.kill()
