@@ -11,7 +11,7 @@ def main() -> None:
         from receiver.cli import run
 
         status = run()
-    except KeyboardInterrupt:  # in mid-import
+    except KeyboardInterrupt:  # during the import
         status = 130
     sys.exit(status)
 

@@ -1,4 +1,4 @@
-"""Counts and times as a person reads them, wherever they are written: in findings, tables, pages, messages."""
+"""Counts and times, written for people in findings, tables, pages and messages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LONGEST_IN_SECONDS = 120
 
 
 def count(number: int, noun: str = "") -> str:
-    """`1,234`, `1 receipt`, `1,234 receipts`."""
+    """A count, with its noun if one is given: `1,234`, `1 receipt`, `1,234 receipts`."""
     if not noun:
         return f"{number:,}"
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def percent(part: int, whole: int) -> str:
-    """`0.32 %`; a share that rounds to nothing, or to all, is `under 0.01 %`, or `over 99.9 %`."""
+    """A share as `0.32 %`. One that would round to nothing is `under 0.01 %`, one that would round to all `over 99.9 %`."""
     share = three_digits(100 * part / whole)
     if part and share == "0":
         share = "under 0.01"
@@ -68,7 +68,7 @@ def duration(us: int) -> str:
 
 
 def _rounded(us: int, unit_us: int) -> str:
-    # A time that was rounded keeps its zeros, so that 20.0 s stands beside 20.5 s.
+    # A rounded time keeps its zeros, so that 20.0 s and 20.5 s show the same precision.
     return three_digits(us / unit_us) if us * 100 % unit_us == 0 else _to_three_digits(us / unit_us)
 
 

@@ -1,4 +1,4 @@
-"""Typed settings; their defaults and their documentation are in `settings.yaml`, read when first needed."""
+"""Typed settings. Their defaults and their documentation are in `settings.yaml`, which is read when first needed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
 _LIKELY_MILLIS = 10_000
-"""An expiry of so many seconds or more is doubted if it is a multiple of 1,000, which hours and days mostly aren't."""
+"""An expiry of at least this many seconds is doubted if it is a multiple of 1,000, as hours and days mostly aren't."""
 _SYNCHRONOUS = ("FULL", "EXTRA", "NORMAL")
 _MOST = 10**12
-"""The most that any setting may be: far beyond use, and so many seconds in microseconds still fit 64 bits."""
+"""The largest value of any setting: far beyond use, and as seconds still within 64 bits of microseconds."""
 
 
 _OWN_HINT = "the variable RECEIVER_SETTINGS names this file; it is written as the package's settings.yaml, such as bridge: {max_tries: 5}"
 
 
 def default(section: str, name: str) -> Any:
-    """The default of a setting: from the file that `RECEIVER_SETTINGS` names, or else from `settings.yaml`."""
+    """The default of a setting: from the file that `RECEIVER_SETTINGS` names, otherwise from `settings.yaml`."""
     return _sections()[section][name]
 
 
@@ -44,10 +44,10 @@ def _sections() -> dict[str, Any]:
 
 
 def _packaged_file() -> Path | Traversable:
-    from importlib.resources import files  # the package may stand in a zip file, as what Spark ships to executors does
+    from importlib.resources import files  # the package may be in a zip file, as on Spark's executors
 
     packaged = files("receiver").joinpath("settings.yaml")
-    # In a checkout the file stands at the top of the repository, in an installed wheel inside the package.
+    # In a checkout the file is at the top of the repository, in an installed wheel inside the package.
     return packaged if packaged.is_file() else Path(__file__).resolve().parents[1] / "settings.yaml"
 
 
@@ -58,7 +58,7 @@ def _read(file: Path | Traversable, hint: str | None = None) -> dict[str, Any]:
         text = file.read_text(encoding="utf-8")
         _refuse_repeated(yaml.compose(text, yaml.SafeLoader))
         sections = yaml.safe_load(text)
-    # PyYAML lets through whatever breaks as it makes a value: `!!int x`, `!!bool x`, the date 2024-13-45, depths of brackets.
+    # PyYAML doesn't wrap errors of making a value: of `!!int x`, `!!bool x`, the date 2024-13-45, deep brackets.
     except (OSError, TypeError, ValueError, LookupError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise SettingsError(f"can't read the settings in {file}: {_reason(error)}", hint=hint) from error
     if not isinstance(sections, dict | None):
@@ -67,7 +67,7 @@ def _read(file: Path | Traversable, hint: str | None = None) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a file, on one line, with its own line where YAML knows that."""
+    """The problem with a file, on one line, with the number of its line if YAML knows it."""
     mark = getattr(error, "problem_mark", None)
     if mark is not None:
         return f"line {mark.line + 1} isn't YAML: {getattr(error, 'problem', None) or 'it is broken'}"
@@ -75,8 +75,8 @@ def _reason(error: Exception) -> str:
 
 
 def _refuse_repeated(node: Any) -> None:
-    """Refuse a name that stands twice in one mapping of a YAML document: the loader would silently take the last."""
-    # An empty file has no node. Only mappings are looked into, as no setting is a list.
+    """Refuse a name that occurs twice in one mapping of a YAML document: the loader would silently take the last."""
+    # An empty file has no node. Only mappings are searched, as no setting is a list.
     pairs = node.value if getattr(node, "id", None) == "mapping" else []
     names = set()
     for name, value in pairs:
@@ -89,7 +89,7 @@ def _refuse_repeated(node: Any) -> None:
 
 
 def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...], file: str) -> dict[str, Any]:
-    """The settings `under`, and in place of some of them those of the file, `over`. It needn't have all."""
+    """The settings `under`, some of them replaced by those of the file, `over`."""
     merged = dict(under)
     for name, value in over.items():
         path = *above, str(name)
@@ -97,7 +97,7 @@ def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...
             raise SettingsError(f"{file}: there is no setting {'.'.join(path):.80}", hint=_nearest(path))
         if not isinstance(under[name], dict):
             merged[name] = value
-        elif isinstance(value, dict | None):  # None: all of it is commented out
+        elif isinstance(value, dict | None):  # None: the whole section is commented out
             merged[name] = _overlaid(under[name], value or {}, path, file)
         else:
             raise SettingsError(f"{file}: {'.'.join(path)} must hold settings by their names, not {value!r:.80}")
@@ -105,7 +105,7 @@ def _overlaid(under: dict[str, Any], over: dict[str, Any], above: tuple[str, ...
 
 
 def _nearest(path: tuple[str, ...]) -> str:
-    """The setting that was probably meant: of the same name in another section, or else of a longer or a similar one."""
+    """The hint with the setting that was probably meant: its name in another section, otherwise a longer or a similar name."""
     from difflib import get_close_matches
 
     known = list(_names(_read(_packaged_file())))
@@ -130,13 +130,13 @@ def _names(settings: dict[str, Any], above: str = "") -> Iterator[str]:
 
 
 def _setting(section: str, name: str, *, least: float | None = None, most: int = _MOST) -> Any:
-    """A field of this setting, which is by default as in `settings.yaml`. `least`: it is a number in this range."""
+    """A field for this setting, with the default from `settings.yaml`. With `least` it is a number from `least` to `most`."""
     range_ = {} if least is None else {"least": least, "most": most}
     return field(default_factory=partial(default, section, name), metadata=range_)
 
 
 def _check_numbers(settings: Any) -> None:
-    """Refuse what is no number, or not in the range of its field. A field whose type is int takes whole numbers only."""
+    """Refuse values that aren't numbers in their field's range. A field of type int accepts only whole numbers."""
     for each in fields(settings):
         value = getattr(settings, each.name)
         if each.metadata and not (value is None and "None" in each.type):
@@ -153,23 +153,23 @@ def _check_number(name: str, value: object, *, least: float, most: int = _MOST, 
 
 
 def _whose(name: str, value: object) -> str | None:
-    """As a hint, which file has this setting so; None where it isn't the file that `RECEIVER_SETTINGS` names."""
+    """The hint that the file of `RECEIVER_SETTINGS` has this value; None if the value isn't from there."""
     own = os.environ.get("RECEIVER_SETTINGS")
     is_own = own and any(settings.get(name, own) is value for settings in _sections().values())
     return f"{own} has it so, which the variable RECEIVER_SETTINGS names" if is_own else None
 
 
 class IdReuse(StrEnum):
-    """What becomes of a known id that comes with another body. It is reported either way."""
+    """How to treat a known id that comes with another body. It is reported either way."""
 
     DUPLICATE = "duplicate"
-    """It is dropped as a duplicate."""
+    """The message is dropped as a duplicate."""
     DELIVER = "deliver"
-    """It is handed on."""
+    """The message is handed on."""
 
 
 def checked_id_reuse(value: str | None) -> IdReuse:
-    """None takes the default."""
+    """The value as `IdReuse`; None is the default. `SettingsError` for another value."""
     value = default("receiver", "id_reuse") if value is None else value
     try:
         return IdReuse(value)
@@ -180,7 +180,7 @@ def checked_id_reuse(value: str | None) -> IdReuse:
 
 
 def doubt_about(expiry_us: int) -> str | None:
-    """What makes one ask whether E is meant so, though it is valid; None for most."""
+    """Why E is probably a mistake though it is valid; None for most values."""
     if expiry_us < _LIKELY_MILLIS * 1_000_000 or expiry_us % 1_000_000_000:
         return None
     return f"E = {seconds(expiry_us)} are {duration(expiry_us)}: was it meant in milliseconds? E is in seconds"
@@ -191,8 +191,7 @@ class ReceiverSettings:
     """The two windows of a domain, by Apama's names, and when a process retires sources.
 
     The windows belong to the domain and hold for all processes. Each process retires sources by its own settings. The
-    defaults are in `settings.yaml`, or in the file that the variable RECEIVER_SETTINGS names. So are those of the classes
-    below.
+    defaults, here and in the classes below, are in `settings.yaml`, or in the file that the variable RECEIVER_SETTINGS names.
 
     Raises:
         SettingsError: W and E are both 0, or a value is no number, negative or too large.
@@ -205,7 +204,7 @@ class ReceiverSettings:
     dup_detection_expiry_time_secs: float = _setting("receiver", "dup_detection_expiry_time_secs", least=0)
     """E in seconds, to a microsecond: how long an id stays that newer ones pushed out of W; 0: no time tier."""
     max_sources: int = _setting("receiver", "max_sources", least=0)
-    """When there are more, the sources silent for longest are retired, a tenth at a time; 0: no limit."""
+    """If there are more sources, those silent for longest are retired, a tenth at a time; 0: no limit."""
     retire_sources_after_days: float = _setting("receiver", "retire_sources_after_days", least=0)
     """A source is retired once it hasn't sent for longer, by the domain's own time; 0: never."""
 
@@ -231,8 +230,8 @@ class StoreSettings:
     lock_timeout_secs: float = _setting("store", "lock_timeout_secs", least=0, most=_LONGEST_WAIT_SECS)
     """How long a batch waits for others before it fails with `StoreBusyError`; at most a day."""
     sqlite_synchronous: str = _setting("store", "sqlite_synchronous")
-    """When SQLite syncs its log: `FULL` at each commit, `EXTRA` the folder too. With `NORMAL` a power cut may take back the
-    last commits."""
+    """When SQLite syncs its log: `FULL` at each commit, `EXTRA` the folder, too. With `NORMAL` a power cut may undo the last
+    commits."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -245,20 +244,20 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where a receiver records its receipts, and when a file is made of them. `receiver simulate` reads the same path.
+    """Where a receiver records its receipts, and when they are written to a file. `receiver simulate` reads the same path.
 
     Raises:
         SettingsError: A value is invalid.
     """
 
     path: StrPath
-    """A folder, or a file's path that ends with `.jsonl.zst` or `.parquet`. The files stand in the folder. Their names begin
-    with the file's name, or with `receipts`."""
+    """A folder, or the path of a file that ends with `.jsonl.zst` or `.parquet`. Files are made in that folder. Their names
+    begin with the given file's name, or with `receipts`."""
     _: KW_ONLY
     rotate_bytes: int = _setting("recording", "rotate_bytes", least=1)
-    """A file is made when so much waits in the store, before compression. The file is compressed, and smaller."""
+    """A file is made once this many bytes wait in the store, before compression. The file is compressed, and smaller."""
     rotate_secs: float = _setting("recording", "rotate_secs", least=_SHORTEST_ROTATION_SECS)
-    """A file is made when the oldest receipts have waited so long."""
+    """A file is made once the oldest receipts have waited this long."""
     keep_files: int | None = _setting("recording", "keep_files", least=1)
     """How many finished files of this path are kept, whichever process wrote them; None keeps all."""
 
@@ -270,10 +269,10 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateSettings:
-    """How a setting is recommended and what an id costs."""
+    """How a setting is recommended, and the cost of an id."""
 
     margin: float = _setting("simulate", "margin", least=1, most=_LARGEST_MARGIN)
-    """Size by so many times what the log needs."""
+    """Size W and E by this many times the log's need."""
     max_missed: int = _setting("simulate", "max_missed", least=0)
     """Size so that at most N duplicates are missed."""
     budget_bytes: int = _setting("simulate", "budget_bytes", least=1)
@@ -298,7 +297,7 @@ class CompareSettings:
             _check_number(f"memory_bytes_per_id of {policy}", size_bytes, least=1, whole=True)
 
     def memory_bytes(self, policy: str, ids: int) -> int:
-        """How much memory the policy of this name takes for so many ids."""
+        """How much memory the policy of this name takes for this many ids."""
         if policy not in self.memory_bytes_per_id:
             raise SettingsError(f"memory_bytes_per_id lacks {policy}")
         return ids * self.memory_bytes_per_id[policy]
@@ -306,7 +305,7 @@ class CompareSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeSettings:
-    """How a bridge takes messages, and what becomes of those that fail.
+    """How a bridge takes messages, and how it treats those that fail.
 
     Raises:
         SettingsError: A value is invalid.
@@ -315,16 +314,16 @@ class BridgeSettings:
     max_batch_size: int = _setting("bridge", "max_batch_size", least=1)
     """The most messages in a batch."""
     max_batch_interval_millis: int = _setting("bridge", "max_batch_interval_millis", least=0)
-    """A batch ends so long after its first message."""
+    """A batch ends MS milliseconds after its first message at the latest."""
     max_body_bytes: int = _setting("bridge", "max_body_bytes", least=0)
     """Stop at a message with a larger body.
 
-    It stays with the broker.
+    The message stays with the broker.
     """
     max_tries: int = _setting("bridge", "max_tries", least=1)
-    """Park a message that has failed so often.
+    """Park a message that has failed N times.
 
-    What counts is how often it failed by itself.
+    Only failures of the message itself count, not those of a broker or the store.
     """
     status_secs: float = _setting("bridge", "status_secs", least=0)
     """Log the status line every S seconds; 0: never."""

@@ -1,7 +1,7 @@
 """Compact logs of receipts on Spark: spark-submit spark_jobs/compact_logs.py LOG... OUT [--append] [OPTIONS].
 
-OUT holds Parquet by domain and day, in order, and reads back as the log it was made of: `receiver simulate OUT` gives
-the same figures by the same KEY, and needs a fraction of the time.
+OUT is a folder of Parquet files by domain and day that keeps the order of receipts. `receiver simulate OUT` gives the same
+figures as for the logs under the same KEY, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def compact_logs(
     time_zone: options.TimeZone = "UTC",
     on_error: options.WhenUnreadable = "stop",
     rows_per_file: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Rows of a file at most; a task holds about so many in memory.")
+        int, typer.Option(metavar="N", min=1, help="The most rows in a file. A task holds about as many in memory.")
     ] = 1_000_000,
-    append: Annotated[bool, typer.Option("--append", help="Add to the compacted log OUT, which may be there.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add to the compacted log OUT, if it exists.")] = False,
     master: options.Master = None,
     verbose: options.Verbose = False,
 ) -> None:
     """Write the receipts of logs as Parquet by domain and day, in order.
 
-    With --append, receipts are added to a compacted log, which must have none that come later in their domain. With
-    --on-error skip, OUT/_bad_rows.jsonl says which rows were left out, and why.
+    With --append, receipts are added to a compacted log. It must have no later receipts in their domains. With --on-error
+    skip, OUT/_bad_rows.jsonl lists the rows that were left out, and why.
     """
     from receiver.logs.compacted import folder_at, manifest_of, new_folder
     from receiver.logs.files import find_files
@@ -55,7 +55,7 @@ def compact_logs(
 
     key = domain_key(domain)
     how = options.read_options(column_map, time_unit, time_zone, on_error)
-    files = find_files(logs, growing=False)  # what is recorded is compacted once it is finished
+    files = find_files(logs, growing=False)  # recordings are compacted once their files are finished
     folder = folder_at(out)
     before = manifest_of(folder) if append and folder.is_dir() else None
     with ExitStack() as ending:
@@ -63,7 +63,7 @@ def compact_logs(
         on_progress = ending.enter_context(stages("Starting Spark"))
         spark = ending.enter_context(session(master, verbose=verbose))
 
-        from receiver.spark.compacting import compact  # once it is known that there is a Spark
+        from receiver.spark.compacting import compact  # imported once Spark has started
 
         manifest = compact(
             spark, files, how, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress

@@ -1,6 +1,6 @@
 """`receiver simulate --engine spark`, for a cluster: spark-submit spark_jobs/size_windows.py LOG... [OPTIONS].
 
-Arguments, output and exit status are those of the command; the session is the one that spark-submit describes.
+Arguments, output and exit status are those of the command. The session is the one that spark-submit configures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Run the command on Spark, whatever engine its options name."""
+    """Run the command on Spark, even if its options name another engine."""
     keep_errors_apart()
     arguments = sys.argv[1:]
     names_only = arguments.index("--") if "--" in arguments else len(arguments)

@@ -28,9 +28,7 @@ def upgrade() -> None:
     )
     if not context.is_offline_mode():
         _name_targets_without_users()
-    elif (
-        context.get_starting_revision_argument() == down_revision
-    ):  # otherwise the script makes an empty table of targets
+    elif context.get_starting_revision_argument() == down_revision:  # otherwise the script makes the targets' table
         raise CommandError("a script can't rename targets: say receiver migrate URL")
 
 

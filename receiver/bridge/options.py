@@ -184,8 +184,8 @@ class BridgeOptions:
     connection_id: str | None = None
     """This connection's name in its domain. [default: HOST:PORT, with ?vhost= and /SUB if given]"""
     consumers: int | None = None
-    """Take and handle messages with so many consumers at once, in any order: only for python:MODULE:FUNCTION, and a store
-    in PostgreSQL. [default: one, in order]"""
+    """Take and handle messages with N consumers at once, in any order: only for python:MODULE:FUNCTION, and a store in
+    PostgreSQL. [default: one, in order]"""
     receiver_id: str | None = None
     """This receiver's name in its domain. For a topic, or with --domain receiver."""
     id_reuse: IdReuse | str | None = field(default_factory=lambda: default("receiver", "id_reuse"))
@@ -193,8 +193,8 @@ class BridgeOptions:
     policy: str | None = None
     """Follow another system's rule. receiver compare --help lists them."""
     duplicates_to: str | Target | Callable[..., object] | None = None
-    """Where duplicates go, as TO: each at least once, with the properties receiverDuplicateOf (when the id first came) and
-    receiverBodyDiffers. [default: they are only counted]"""
+    """Where duplicates go, written as TO: each at least once, with the properties receiverDuplicateOf (when the id first came)
+    and receiverBodyDiffers. [default: they are only counted]"""
     record: str | None = None
     """Record the receipts for receiver simulate: a .jsonl.zst, a .parquet or a folder."""
     ids: IdRule = field(default_factory=IdRule)

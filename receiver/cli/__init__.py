@@ -4,10 +4,10 @@
 |---|---|
 | `simulate.py`, `compare.py` | commands on logs: `simulate` and `generate`, `compare` |
 | `bridge.py` | commands on brokers: `bridge`, `probe` |
-| `serving.py` | what a bridge shows over HTTP |
+| `serving.py` | a bridge's metrics and health over HTTP |
 | `stores.py`, `waiting.py` | commands on a store, and on the messages that wait in it or are parked |
-| `options.py` | arguments that commands share; options that are the fields of a dataclass, and help that states settings as they are |
-| `output.py` | results, progress bars and reports; standard output whose reader may have gone |
+| `options.py` | arguments that commands share; options that are the fields of a dataclass; help with the current settings |
+| `output.py` | results, progress bars and reports; standard output that a reader may have closed |
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def receiver(
 
 
 def run(command: typer.Typer = app, name: str = "receiver") -> int:
-    """Run the command line and give its exit status: never a traceback for what a user can mend.
+    """Run the command line and return its exit status. Errors that a user can mend are printed without a traceback.
 
-    The status is that of the work, whether or not a reader is left for what is printed.
+    The status is that of the work, even if the reader of the output has gone.
     """
     if sys.stdout is None:
         return _complain(OutputError("can't write to standard output: it is closed"))
     try:
         with shielded():
             return _status(command, name)
-    except OutputError as error:  # of the last lines
+    except OutputError as error:  # the last lines couldn't be written
         return _complain(error)
 
 
@@ -99,7 +99,7 @@ def _status(command: typer.Typer, name: str) -> int:
     except OSError as error:
         problem = _refusal(error)
     except SystemExit as error:
-        # Typer takes every broken pipe for that of standard output, where none gets this far.
+        # Typer treats every broken pipe as one of standard output, but `shielded` keeps those from getting here.
         if not isinstance(error.__context__, BrokenPipeError):
             raise
         problem = _refusal(error.__context__)
@@ -107,7 +107,7 @@ def _status(command: typer.Typer, name: str) -> int:
 
 
 def _refusal(error: OSError) -> OutputError:
-    """A refusal of the system that the package has no words of its own for: it names the file, or else the function."""
+    """The error for an `OSError` that the package doesn't handle itself. It names the file, or the function without a file."""
     files = [os.fsdecode(file) for file in (error.filename, error.filename2) if isinstance(file, str | bytes)]
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     what = ", ".join(files) or f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}"

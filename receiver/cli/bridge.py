@@ -1,4 +1,4 @@
-"""`receiver bridge`: messages off a broker, into a file, another broker or a function, each once; and `receiver probe`."""
+"""`receiver bridge` takes messages off a broker and hands each on once, to a file, a broker or a function; `receiver probe`."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def bridge(
     metrics = None if metrics_port is None else Listening.of("--metrics-port", metrics_port, "127.0.0.1")
     health = None if health_port is None else Listening.of("--health-port", health_port, "0.0.0.0")  # noqa: S104 - Kubernetes asks from outside
     if metrics is not None:
-        load_metrics()  # now, before a python: target puts the current folder on sys.path
+        load_metrics()  # before a python: target puts the current folder on sys.path
     options = replace(
         chosen,
         domain=domain,
@@ -193,7 +193,7 @@ def bridge(
         duplicates_to_password=password_of("DUPLICATES_TO", None),
     )
     with (
-        plain_output(),  # a target's: nothing counts as delivered that nobody reads
+        plain_output(),  # for a target: messages that nobody reads mustn't count as delivered
         closing(open_bridge(source, target, store, options)) as opened,
         _stopped_by_signals(opened),
         _logging_status(opened, settings.status_secs),
@@ -215,11 +215,11 @@ def _windows(window: int | None, expiry_secs: float | None) -> ReceiverSettings 
 
 
 def _logging_to_stderr(*, verbose: bool) -> None:
-    """Log lines as a correlator does, so that what reads its logs reads the status lines too."""
+    """Log lines in a correlator's format, so that tools for its logs also read these status lines."""
     from receiver.durable.status import LOG_FORMAT
 
     logging.basicConfig(format=LOG_FORMAT, stream=sys.stderr)
-    # Not each duplicate: the status line counts them.
+    # WARNING leaves out single duplicates, which the status line counts.
     logging.getLogger("receiver").setLevel(logging.DEBUG if verbose else logging.WARNING)
     _LOGGER.setLevel(logging.DEBUG if verbose else logging.INFO)
 
@@ -228,7 +228,7 @@ def _logging_to_stderr(*, verbose: bool) -> None:
 def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
     """Stop the bridge cleanly at the first SIGTERM or Ctrl-C, and the process at the second.
 
-    After Ctrl-C there is a KeyboardInterrupt once it has stopped.
+    After Ctrl-C, raise KeyboardInterrupt once the bridge has stopped.
     """
     interrupts = 0
 
@@ -238,7 +238,7 @@ def _stopped_by_signals(bridge: Bridge) -> Iterator[None]:
             os._exit(128 + number)
         interrupts += number == signal.SIGINT
         bridge.stop()
-        # What is under way may take its time, so this goes past the log, whose lock another thread may hold.
+        # Stopping may take time, so say so. Not by the log, whose lock another thread may hold.
         with suppress(OSError):
             os.write(2, b"stopping after what is under way; a second signal ends it at once\n")
 
@@ -293,13 +293,14 @@ def probe(
     *,
     messages: Annotated[int, typer.Option(metavar="N", help="How many messages to send.")] = 1_000,
     patience: Annotated[
-        float, typer.Option(metavar="SECS", min=1, help="Wait so long for the messages of a consumer that fell silent.")
+        float,
+        typer.Option(metavar="SECS", min=1, help="Wait this long for the messages of a consumer that fell silent."),
     ] = 90.0,
     as_json: AsJson = False,
     from_password_file: FromPasswordFile = None,
     tls: TlsFiles,
 ) -> None:
-    """See how your broker redelivers, and which W and E that needs.
+    """Test how your broker redelivers, and which W and E that needs.
 
     The command sends messages to a scratch queue. Consumers take them and end in four ways: closed, killed, killed while
     they acknowledge, and frozen as if their host had lost the network. It prints what came again, when, in which order
@@ -311,7 +312,7 @@ def probe(
     from receiver.report.probing import print_probe, probe_object
 
     address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file)).with_tls(tls)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this process
     with stages("Probing") as say:
         figures = probed(address, messages=messages, patience_secs=patience, say=say)
     if as_json:

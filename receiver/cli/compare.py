@@ -23,7 +23,7 @@ _EXAMPLE, _ANOTHER, *_ = examples()
 
 
 def _whose() -> str:
-    """Say which systems have the rules that aren't named after them: `ttl is the rule of SQS FIFO (300)`."""
+    """The systems with rules that aren't named after them: `ttl is the rule of SQS FIFO (300)`."""
     rules: list[str] = []
     for kind in _COMPARED:
         systems = [
@@ -80,7 +80,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     where the rules disagree.
     """
     check_extras(report)
-    domain_key(domain)  # refused before the log is read, as policies are
+    domain_key(domain)  # an unknown KEY is refused before the log is read, as an unknown policy is
     texts = tuple(policy or ())
     stated_policies(texts)
     if query is None:
@@ -110,7 +110,7 @@ def _compare(
     report: str | None,
     verdicts: str | None,
 ) -> Comparison:
-    """Replay the log and write the verdicts, whose file is created before the work begins."""
+    """Replay the log and write the verdicts. Their file is created before the work begins."""
     from receiver.compare.engine import compare_policies, verdict_batches
     from receiver.logs import read_logs
     from receiver.logs.writer import table_to_begin

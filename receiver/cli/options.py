@@ -1,6 +1,6 @@
-"""Arguments that several commands share; and options that are the fields of a dataclass.
+"""Arguments that several commands share; and options made of the fields of a dataclass.
 
-A field's default is the option's, and the first paragraph of its docstring is the help.
+Such an option has its field's default, and as help the first paragraph of the field's docstring.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ T = TypeVar("T")
 
 
 class Fields(dict[str, str]):
-    """The fields of a parameter's dataclass that are options, each as help shows it: `max_tries="--max-tries N"`."""
+    """The fields of a parameter's dataclass that become options, each as in the help: `max_tries="--max-tries N"`."""
 
 
 def with_fields(command: Callable[..., T]) -> Callable[..., T]:
-    """The command with an option for each of the `Fields` of its parameters. It is given the dataclasses made of them.
+    """The command with an option for each of the `Fields` of its parameters. The command is called with the dataclasses.
 
-    An option that isn't given leaves the dataclass its default.
+    If an option isn't given, its field has the dataclass's default.
     """
     parameters: list[Parameter] = []
     made: dict[str, tuple[type, dict[str, str]]] = {}
@@ -77,7 +77,7 @@ def with_fields(command: Callable[..., T]) -> Callable[..., T]:
 def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
     _documented[kind.__name__] = kind
     flag, _, metavar = usage.partition(" ")
-    # A field may have several types, as in `StrEnum | str | None`. The command takes the first, programs may give any.
+    # If a field has several types, as in `StrEnum | str | None`, the command line accepts only the first.
     first = field.type.partition(" | ")[0]
     type_ = getattr(sys.modules[kind.__module__], first, None) or getattr(builtins, first)
     texts = [f"{{{kind.__name__}.{field.name}}}"]
@@ -88,14 +88,14 @@ def _option(kind: type, field: Field[Any], usage: str) -> Parameter:
     return Parameter(
         flag.removeprefix("--").replace("-", "_"),
         Parameter.KEYWORD_ONLY,
-        # A factory asks `settings.yaml`, which is too early here.
+        # A factory would read `settings.yaml`, which is too early here.
         default=None if field.default is MISSING else field.default,
         annotation=Annotated[type_ | None, option],
     )
 
 
 def under_headings(headings: Mapping[str, str]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """In a command's help, the options under these headings: heading -> flags. The others come first."""
+    """Group options under headings in a command's help. `headings`: heading -> flags. Other options come first."""
 
     def marked(command: Callable[..., T]) -> Callable[..., T]:
         command.headings = {flag: heading for heading, flags in headings.items() for flag in flags.split()}  # type: ignore[attr-defined]
@@ -105,10 +105,10 @@ def under_headings(headings: Mapping[str, str]) -> Callable[[Callable[..., T]], 
 
 
 def examples(*commands: str, above: str = "", note: str = "") -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """At the end of a command's help, examples between two texts."""
+    """Add examples to the end of a command's help, between the texts `above` and `note`."""
 
     def marked(command: Callable[..., T]) -> Callable[..., T]:
-        whole = (f"\b\n{each}" for each in commands)  # on one line, as the second of two would be a command of its own
+        whole = (f"\b\n{each}" for each in commands)  # never wrapped: a second line would look like another command
         command.epilog = "\n\n".join(text for text in (above, "Examples:", *whole, note) if text)  # type: ignore[attr-defined]
         return command
 
@@ -116,14 +116,14 @@ def examples(*commands: str, above: str = "", note: str = "") -> Callable[[Calla
 
 
 class CommandWithSettings(TyperCommand):
-    """A command whose help is filled in when it is shown: `{section.name}` with the setting's value, `{Class.field}` with
-    the field's docstring."""
+    """A command with placeholders in its help, which are replaced when it is shown: `{section.name}` by the setting's value,
+    `{Class.field}` by the field's docstring."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # as where an option lacks its value; the hint names our help by it
+            if getattr(error, "ctx", ctx) is None:  # an option lacks its value; the hint takes our name from it
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 
@@ -134,10 +134,10 @@ class CommandWithSettings(TyperCommand):
         }
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is None:  # it is hidden
+            if record is None:  # a hidden parameter
                 continue
             shown, text = record
-            if parameter.param_type_name == "argument":  # whose type says nothing to a person
+            if parameter.param_type_name == "argument":  # leave out the type, which doesn't help people
                 below["Arguments"].append((shown.partition(" <")[0], text))
             else:
                 below[headings.get(parameter.opts[0], "Options")].append((shown, text))
@@ -171,8 +171,8 @@ def _value(named: re.Match[str]) -> str:
 
 
 def _first_paragraph(kind: type, name: str) -> str:
-    """The first paragraph of the docstring of a field or an enumeration's member, which Python itself doesn't keep. What follows
-    is for programmers."""
+    """The first paragraph of the docstring of a field or an enumeration's member, read from the source, as Python doesn't keep it.
+    The other paragraphs are for programmers."""
     (declared,) = ast.parse(getsource(kind)).body
     assert isinstance(declared, ast.ClassDef)  # noqa: S101
     for field, below in pairwise(declared.body):
@@ -240,7 +240,7 @@ WhenUnreadable = Annotated[_OnError, typer.Option(help="What to do with a row th
 def read_options(
     column_map: list[str] | None, time_unit: _Unit | None, time_zone: str, on_error: _OnError
 ) -> ReadOptions:
-    """How to read, as these arguments say; `SettingsError` for a `--map` that isn't of its form."""
+    """The `ReadOptions` of these arguments; `SettingsError` for a malformed `--map`."""
     from receiver.logs import ReadOptions
 
     field_of: dict[str, str] = {}
@@ -257,7 +257,7 @@ def read_options(
 
 
 def refuse_tables(logs: Sequence[str], table_remedy: str) -> None:
-    """`SettingsError` for logs that are none of the files which a command reads, but a table of Spark or a database."""
+    """`SettingsError` if a log is a table of Spark or a database, for a command that only reads files."""
     from receiver.logs.remote import TABLE, is_url
 
     for log in logs:
@@ -271,14 +271,15 @@ def refuse_tables(logs: Sequence[str], table_remedy: str) -> None:
         try:
             store_url(log)
         except MissingExtraError:
-            pass  # it is a database all the same
+            pass  # a database whose driver isn't installed
         except SettingsError:
             continue
         raise SettingsError(f"{masked(log)} is a database", hint='add --query "SELECT ..."')
 
 
 def password_of(side: str, file: Path | None) -> str | None:
-    """The password for FROM, TO or another address: the environment's, or else the first line of the file; None without either."""
+    """The password for FROM, TO or another address: from the environment, otherwise the first line of the file; None without
+    both."""
     password = os.environ.get(f"RECEIVER_{side}_PASSWORD")
     if password is not None or file is None:
         return password

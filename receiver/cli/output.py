@@ -1,4 +1,4 @@
-"""What commands print and write: results, progress bars, reports; and standard output whose reader may have gone."""
+"""The output of commands: results, progress bars, reports; and standard output that a reader may have closed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 _PATIENCE_SECS = 2.0
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@|\?.*")
-"""What of a URL may be secret: the user with the password, and the options."""
+"""The parts of a URL that may be secret: user and password, and the options."""
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """Print one object in JSON as bytes, so that it is the same whatever the terminal's encoding."""
+    """Print one JSON object, always in UTF-8, whatever the terminal's encoding."""
     from receiver.report.json_object import dumped
 
     sys.stdout.buffer.write(dumped(value).encode() + b"\n")
@@ -43,7 +43,7 @@ def print_report(document: Document) -> None:
 
 
 def console() -> Console:
-    """Standard output for text and tables; what its encoding lacks is escaped."""
+    """Standard output for text and tables. Characters that its encoding lacks are escaped."""
     from rich.console import Console
 
     if hasattr(sys.stdout, "reconfigure"):
@@ -53,10 +53,10 @@ def console() -> Console:
 
 @contextmanager
 def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Callable[[int], None]]:
-    """Show a progress bar on standard error once the work has taken two seconds, if that is a terminal.
+    """Show a progress bar on standard error, if that is a terminal, once the work has taken two seconds.
 
-    The function that it yields takes how much more is done, towards `total`, or without an end if that is None;
-    `in_bytes` says the unit.
+    Yields a function to call with the amount done since its last call. `total` is None if it isn't known. `in_bytes`: whether
+    amounts are bytes.
     """
     with _bar(what, total, in_bytes=in_bytes) as update:
         yield lambda done: update(advance=done)
@@ -64,9 +64,9 @@ def progress(what: str, total: int | None, *, in_bytes: bool = False) -> Iterato
 
 @contextmanager
 def stages(what: str) -> Iterator[Callable[[str, int, int], None]]:
-    """Show a bar as `progress` does, for work in stages; until the first stage it shows `what`.
+    """Show a bar as `progress` does, for work in stages. Until the first stage it shows `what`.
 
-    The function that it yields takes the stage's name, how much of it is done, and its total, 0 if that isn't known.
+    Yields a function to call with the stage's name, the amount of it that is done, and its total, 0 if that isn't known.
     """
     with _bar(what, None) as update:
         yield lambda now, done, total: update(description=now, completed=done, total=total or None)
@@ -97,7 +97,7 @@ def _bar(what: str, total: int | None, *, in_bytes: bool = False) -> Iterator[Ca
 
 
 def _provenance() -> str:
-    """The command that is run, with its files, its version and the day; without what URLs hold of credentials."""
+    """The command line that is run, with the version and the date, without credentials in URLs."""
     from importlib.metadata import version
 
     arguments = [_CREDENTIALS.sub("", each) if "://" in each else each for each in sys.argv[1:]]
@@ -105,7 +105,7 @@ def _provenance() -> str:
 
 
 def check_extras(report: str | None, *, on_spark: bool = False) -> None:
-    """`MissingExtraError` for all extras that lack something, at once. Each of them has what other commands on logs need."""
+    """One `MissingExtraError` for all missing extras. Each of these extras includes what commands on logs need."""
     missing: dict[str, str] = {}
     for is_wanted, extra, option, module in (
         (on_spark, "spark", "--engine spark", "pyspark"),
@@ -122,7 +122,7 @@ def check_extras(report: str | None, *, on_spark: bool = False) -> None:
 
 @contextmanager
 def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]], object]]:
-    """Create the file at once, if a path is given; the function that it yields makes a report and writes its page there."""
+    """Create the file at once, if a path is given. Yields a function that makes a report and writes its page to the file."""
     if path is None:
         yield lambda _document: None
         return
@@ -140,13 +140,13 @@ def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]],
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
     """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file.
 
-    A log that is read twice is worth a note.
+    Print a note if a log is read twice.
     """
     read = Counter(Path(os.path.realpath(log)) for log in logs)
     for path, times in read.items():
         if times > 1 and path.is_file():
             print(f"note: {path} is read {times} times, so each of its receipts counts as a duplicate", file=sys.stderr)
-    # Unlike `resolve`, it takes links that lead in a circle.
+    # Unlike `resolve`, `realpath` accepts links that lead in a circle.
     outputs = [Path(os.path.realpath(path)) for path in (report, verdicts) if path is not None]
     for path in outputs:
         if path in read and path.is_file():
@@ -157,10 +157,10 @@ def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None)
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """Drop what is written to a standard stream once the other end of its pipe is closed.
+    """Drop text that is written to a standard stream after the other end of its pipe is closed.
 
-    Whatever else keeps standard output from being written is an `OutputError`. Standard error may always fail, for
-    there is nowhere left to say so.
+    Any other failure to write standard output raises `OutputError`. Failures of standard error are ignored, because there is
+    nowhere left to report them.
     """
     plain = sys.stdout, sys.stderr
     shields = _shield(sys.stdout, must_arrive=True), _shield(sys.stderr, must_arrive=False)
@@ -177,9 +177,9 @@ def shielded() -> Iterator[None]:
 
 @contextmanager
 def plain_output() -> Iterator[None]:
-    """Within `shielded`, standard output as it is, where a message counts as delivered once it is written.
+    """Within `shielded`, standard output without its shield: for messages, which count as delivered once they are written.
 
-    `OutputError` if something written in the block could not leave the process by its end.
+    `OutputError` if output of the block couldn't be written by its end.
     """
     shield = sys.stdout
     sys.stdout = plain = getattr(shield, "plain", shield)
@@ -193,7 +193,7 @@ def plain_output() -> Iterator[None]:
 
 
 class _Shield(io.TextIOWrapper):
-    """A standard stream by its own encoding, above bytes that are shielded."""
+    """A standard stream in its own encoding, on shielded bytes."""
 
     plain: TextIO
 
@@ -226,7 +226,7 @@ class _ShieldedBytes(io.RawIOBase):
 
 def _shield(plain: TextIO, *, must_arrive: bool) -> TextIO:
     buffer: Any = getattr(plain, "buffer", None)
-    if buffer is None:  # not a file: closed (None), or what a program has put there
+    if buffer is None:  # not a file: closed (None), or replaced by a program
         return plain or io.StringIO()
     plain.flush()
     shielded = _ShieldedBytes(getattr(buffer, "raw", buffer), must_arrive=must_arrive)
@@ -242,7 +242,7 @@ def _shield(plain: TextIO, *, must_arrive: bool) -> TextIO:
 
 
 def _emptied(stream: TextIO) -> OSError | None:
-    """Write what is buffered. What can't be written is dropped, else the interpreter would complain of it at its end."""
+    """Flush the stream. If that fails, drop the rest, of which the interpreter would complain when it ends; return the error."""
     try:
         stream.flush()
     except OSError as error:

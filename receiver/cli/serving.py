@@ -1,4 +1,4 @@
-"""What `receiver bridge` shows over HTTP while it works: metrics for Prometheus, and its health for a supervisor."""
+"""The HTTP server of `receiver bridge`: metrics for Prometheus, and the bridge's health for a supervisor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _PATIENCE_SECS = 30
 
 
 class Listening(NamedTuple):
-    """Where something is shown."""
+    """Address and port of an HTTP server."""
 
     address: str
     port: int
 
     @classmethod
     def of(cls, option: str, text: str, default_address: str) -> Listening:
-        """Of `[ADDRESS:]PORT`, as it was given to an option."""
+        """Parse `[ADDRESS:]PORT`, the value of an option; `SettingsError` for another form."""
         parts = _LISTENING.fullmatch(text)
         if parts is None or int(parts[2]) > _LARGEST_PORT:
             raise SettingsError(
@@ -42,7 +42,7 @@ class Listening(NamedTuple):
 
 
 def load_metrics() -> None:
-    """Load the library that makes metrics, before `serve` needs it; `MissingExtraError` if it isn't installed."""
+    """Import the metrics' library before `serve` needs it; `MissingExtraError` if it isn't installed."""
     try:
         import_module("receiver.bridge.metrics")
     except ImportError as error:
@@ -50,9 +50,9 @@ def load_metrics() -> None:
 
 
 def serve(bridge: Bridge, metrics: Listening | None, health: Listening | None) -> None:
-    """Show both from now on until the process ends, each where it is said to be; None: not at all.
+    """Serve metrics and health at these addresses until the process ends; None: don't serve. Equal addresses share a server.
 
-    `SettingsError` if that can't be. Where both have one address and port there is one server.
+    `SettingsError` if an address can't be served on.
     """
     shown = None if metrics is None else _metrics(bridge)
     if health is not None:
@@ -62,7 +62,7 @@ def serve(bridge: Bridge, metrics: Listening | None, health: Listening | None) -
 
 
 def pages(health: Health, otherwise: WSGIApplication | None = None) -> WSGIApplication:
-    """`/livez` and `/readyz`, each 200 or 503 with the reason in a line of text; any other path is `otherwise`'s."""
+    """Serves `/livez` and `/readyz`, each with 200, or 503 and the reason in a line of text. `otherwise` serves other paths."""
     asked: dict[str, Callable[[], str | None]] = {"/livez": health.why_dead, "/readyz": health.why_unready}
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -115,11 +115,11 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _QuietHandler(WSGIRequestHandler):
     timeout = _PATIENCE_SECS
-    """Who connects and asks nothing is let go."""
+    """After this long, connections without a request are closed."""
 
     def handle(self) -> None:
-        with suppress(OSError):  # who asks nothing, or goes before an answer, as a load balancer's probe does
+        with suppress(OSError):  # no request came, or the client left before the answer, as a load balancer's probe
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Nothing: a probe comes every few seconds."""
+        """Log nothing: a probe comes every few seconds."""

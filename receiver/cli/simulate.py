@@ -37,28 +37,28 @@ if TYPE_CHECKING:
 
 _MISSED_TOO_MANY = 1
 _GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
-"""A list that looks like one number, such as 2,000: nobody writes a value of a list with zeros in front."""
+"""A list that looks like one number, such as 2,000: nobody writes leading zeros in a list."""
 _LIKELY_WINDOW = 1_000
-"""Fewer ids, beside an expiry of more seconds, look swapped with it."""
+"""If W is below this and E has at least as many seconds, they are probably swapped."""
 _LEAST_BUDGET_BYTES = 100_000
-"""Fewer are hardly meant: they hold a few hundred ids."""
+"""A smaller budget is probably a mistake: it is enough for a few hundred ids."""
 _BRIEF_BYTES = 4 << 20
-"""Spark takes seconds for a log of fewer bytes: it has a few hundred thousand receipts."""
+"""Spark takes only seconds for a smaller log, of a few hundred thousand receipts."""
 
 
 class SimulateRequest(NamedTuple):
-    """What to simulate, and how."""
+    """The arguments of `receiver simulate`, parsed."""
 
     logs: list[str]
     question: Question
     options: ReadOptions
     report: str | None
-    """Where a report is written meanwhile, which mustn't be one of the logs."""
+    """The path of the report, which mustn't be one of the logs."""
     verdicts: str | None
     query: str | None
-    """What to ask the database for that `logs` names."""
+    """The query to the database that `logs` names."""
     master: str | None
-    """Where Spark runs. This and what follows is for Spark alone."""
+    """Where Spark runs. This and the following fields are only for Spark."""
     order_by: str | None
     verbose: bool
 
@@ -125,8 +125,8 @@ def simulate(
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="The recommended setting may take so much memory of this package: 500MB, 2GB, 1e9. Only where it can't does "
-            "the advice lower what is set. [default: {simulate.budget_bytes}]",
+            help="The most memory of this package that the recommended setting may take: 500MB, 2GB, 1e9. The advice lowers "
+            "today's setting only to fit it. [default: {simulate.budget_bytes}]",
         ),
     ] = None,
     column_map: options.ColumnMap = None,
@@ -201,7 +201,7 @@ def simulate(
 
 
 def _simulate_here(request: SimulateRequest) -> Analysis:
-    """Replay the log in this process and write the verdicts, whose file is created before the work begins."""
+    """Replay the log in this process and write the verdicts. Their file is created before the work begins."""
     from receiver.logs import read_logs
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
@@ -224,7 +224,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
 
 
 def _simulate_on_spark(request: SimulateRequest) -> Analysis:
-    """Replay the log in tasks of Spark and write the verdicts, whose path may be that of a folder for Parquet files."""
+    """Replay the log in tasks of Spark and write the verdicts, to a file or to a folder of Parquet files."""
     from receiver.spark.session import session
 
     question = request.question
@@ -236,7 +236,7 @@ def _simulate_on_spark(request: SimulateRequest) -> Analysis:
         brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
         spark = outputs.enter_context(session(request.master, verbose=request.verbose, brief=brief))
 
-        # Once it is known that there is a Spark.
+        # Imported once Spark has started.
         from receiver.simulate.analysis import analyse
         from receiver.spark.flow import costs
         from receiver.spark.frames import verdict_rows, verdicts_file
@@ -264,7 +264,7 @@ def _is_elsewhere(log: str) -> bool:
 
 
 def _local_files(request: SimulateRequest) -> list[LogFile] | None:
-    """The files that our readers read in tasks; None if Spark itself reads the log."""
+    """The files that this package's readers read in Spark's tasks; None if Spark itself reads the log."""
     from receiver.logs.files import find_files
 
     if request.order_by is not None or any(map(_is_elsewhere, request.logs)):
@@ -303,7 +303,7 @@ def _read_on_spark(
 
 @contextmanager
 def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
-    """Copy what comes through a pipe into files, which tasks can open, for as long as they need it."""
+    """Copy logs from pipes into temporary files, which tasks can open."""
     piped = [file for file in files if not file.can_reopen]
     if not piped:
         yield files
@@ -353,13 +353,13 @@ def _question(
         _note_doubt(*present)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
-    if given and all(0 in values for values in given):  # a list chosen from the log holds 0
+    if given and all(0 in values for values in given):  # a list that is chosen from the log has 0, too
         print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
     return question
 
 
 def _note_doubt(window: int, expiry_us: int) -> None:
-    """Ask whether W and E are meant so, where they are valid and hardly can be."""
+    """Print a note if W and E are valid but probably a mistake."""
     doubt = doubt_about(expiry_us)
     if doubt is None and 0 < window < _LIKELY_WINDOW <= expiry_us / 1_000_000:
         doubt = f"W = {count(window, 'id')} and E = {seconds(expiry_us)}: are they swapped? W comes first"

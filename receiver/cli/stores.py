@@ -31,7 +31,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Don't ask before data is destr
 
 
 def shown_address(url: str) -> str:
-    """The address as it may be shown, without its password; SettingsError if it is none."""
+    """The address without its password; `SettingsError` if it isn't a store's address."""
     from receiver.store.databases import store_url
     from receiver.store.databases.database import shown
 
@@ -39,12 +39,12 @@ def shown_address(url: str) -> str:
 
 
 def sanitised_address(url: str) -> str:
-    """The address as `shown_address` has it, harmless on a terminal."""
+    """The address without its password, harmless on a terminal."""
     return sanitised(shown_address(url), _LONGEST_ADDRESS)
 
 
 def check_order(url: str, what: str) -> None:
-    """`SettingsError` where the store's address stands behind what is asked of it."""
+    """`SettingsError` if `what`, the argument behind the store's address, is an address and `url` isn't: they are swapped."""
     from receiver.store.databases.database import masked
 
     if "://" in what and "://" not in url:
@@ -61,7 +61,7 @@ def show(
     *,
     as_json: bool,
 ) -> None:
-    """Print what is in a store, as one JSON object or for a person."""
+    """Print content of a store, as one JSON object or for people."""
     if as_json:
         print_json(as_object(shown_address(url), what))
     else:
@@ -71,7 +71,7 @@ def show(
 def confirm(loss: str, *, yes: bool) -> None:
     """Return if `--yes` was given or a person at the terminal agrees; otherwise raise `SettingsError`.
 
-    `loss` is a sentence without its end that says what is lost and how much: "this drops 1,000 remembered ids".
+    `loss` is a sentence without full stop on what is lost: "this drops 1,000 remembered ids".
     """
     if yes:
         return
@@ -82,9 +82,9 @@ def confirm(loss: str, *, yes: bool) -> None:
 
 
 def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -> int:
-    """The number of the one row, such as a domain, that has the given number or exact name, by the names of all rows.
+    """The number of the only row, such as a domain, with the given number or exact name. `names` has the names of all rows.
 
-    `SettingsError` if no row has it or several have; its hint names the command that lists them, `listed_by`.
+    `SettingsError` if no row or several rows match. Its hint names the command `listed_by`, which lists the rows.
     """
     meant = [number for number, name in names.items() if given in {str(number), name}]
     if not meant:
@@ -98,7 +98,7 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
 
 
 def _print_if_broken(figures: StoreFigures) -> None:
-    """Say on standard error that a store is broken, if it is."""
+    """Print a note on standard error if the store is broken."""
     if figures.findings:
         print("note: the store is broken: receiver check says where", file=sys.stderr)
 

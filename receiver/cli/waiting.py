@@ -1,4 +1,4 @@
-"""`receiver inbox` and `receiver parked`: messages in a store that wait for targets, and those that were put aside."""
+"""`receiver inbox` and `receiver parked`: messages in a store that wait for targets, and parked messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _chosen(rows: Sequence[TargetRow], given: str) -> TargetRow:
 
 
 def _target_name(rows: Sequence[TargetRow], old: TargetRow, to: str) -> str:
-    """The name of the target that `to` means: one of the same domain, or else a new one."""
+    """The name of the target that `to` means: an existing target of the same domain, otherwise a new one."""
     from receiver.bridge.opening import target_name
 
     if to.isascii() and to.isdecimal():
@@ -174,7 +174,7 @@ def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOf
 
     chosen = _numbers(numbers, all_of_them)
     if chosen is None and not yes:
-        # By their numbers, so that none goes which is parked after the question.
+        # By number, so that messages that are parked after the question stay.
         chosen = [row.parked_id for row in upkeep.parked_rows(url)]
         if chosen:
             confirm(f"{sanitised_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
