@@ -66,7 +66,7 @@ HELP = {
     "simulate": [
         f"--window {WINDOW} --expiry {EXPIRY_SECS} --verdicts verdicts.csv",
         f"at most N duplicates are missed. [default: {SIMULATE['max_missed']}]",
-        f"what the log needs. [default: {SIMULATE['margin']}]",
+        f"the log's need. [default: {SIMULATE['margin']}]",
     ],
     "retire": [
         f"those silent for {RULE['retire_sources_after_days']} days,",
@@ -104,7 +104,7 @@ def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
     """And refuses, without a traceback, what it can't read."""
     own = tmp_path / "own.yaml"
     own.write_text("bridge: {max_tries: 77}\n", encoding="utf-8")
-    assert "that has failed so often. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
+    assert "that has failed N times. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]
     own.write_text("receiver: {retire_sources_after_days: 44, max_sources: 4567}\n", encoding="utf-8")
     text = help_of("retire", RECEIVER_SETTINGS=str(own))[1]
     assert "silent for 44 days" in text
