@@ -6,11 +6,11 @@
     analysis.as_dict()["recommendation"]
 
 Both work on a DataFrame, in the caller's own session, and leave its settings as they were. A frame has a log's columns, by
-our names or by those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts stand in the
-order of `order_by`, a column without nulls; else in that of their files and rows, where the frame knows them (read from
-Parquet, and neither joined nor grouped since); else in that of their time. Receipts that tie go by their content.
+our names or by those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts are ordered by
+`order_by`, a column without nulls. Without it, they are ordered by their files and rows if the frame knows these (read from
+Parquet, and neither joined nor grouped since), otherwise by time. Ties are ordered by content.
 
-`verdict_rows` and `verdicts_file` are what the command writes of a log that it reads.
+The command writes the verdicts of a log by `verdict_rows` and `verdicts_file`.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ if TYPE_CHECKING:
 
 _ROWS_PER_PART = 1_000_000
 _OF_RECEIPT = VERDICT_SCHEMA.names[1:-1]
-"""The columns of a verdict's row that tell of the receipt: all but the number of the row and the verdict."""
+"""The columns of a verdict's row that describe the receipt: all but the row's number and the verdict."""
 _PARTITION_BITS = 33
-"""Above so many bits of a `monotonically_increasing_id` stands the number of the partition."""
+"""A `monotonically_increasing_id` has the number of the partition above this many bits."""
 _ROW_ID = "_receiver_row_id"
 _ADDED = ("verdict", "tier")
 
@@ -89,8 +89,8 @@ class FrameAnalysis(Analysis):
             file.write(page.encode())
 
     def _repr_html_(self) -> str | None:
-        """The page, for the cell of a notebook: in a frame, so that its style and its charts leave the notebook alone. None
-        without the extra `report`."""
+        """The page for the cell of a notebook, in an iframe, so that its style and charts don't affect the notebook. None without
+        the extra `report`."""
         try:
             page = self._page()
         except MissingExtraError:
@@ -127,11 +127,11 @@ def size_windows(
         domain: The KEY, as `--domain`.
         windows: The windows to try, in ids per source. None: chosen from the log.
         expiries_secs: The expiries to try, in seconds. None: chosen from the log.
-        order_by: The column that orders the receipts. It may have no nulls. None: the order of files and rows if the frame
-            knows it (Parquet), else that of time.
+        order_by: The column that orders the receipts. It must have no nulls. None: the order of files and rows if the frame
+            knows it (Parquet), otherwise that of time.
         column_map: The frame's column for each of our columns that has another name.
         max_missed: How many duplicates a setting may miss, as `--max-missed`.
-        margin: By how much a setting exceeds what the log needs, as `--margin`.
+        margin: The factor by which a setting exceeds the log's need, as `--margin`.
         current: The window in ids and the expiry in seconds that are set now, as `--current`.
         budget_bytes: The memory that a setting may take, as `--budget`.
 
@@ -140,7 +140,7 @@ def size_windows(
 
     Raises:
         SettingsError: An argument is invalid.
-        LogFormatError: The frame is no log, or one of its rows can't be read.
+        LogFormatError: The frame isn't a log, or one of its rows can't be read.
         SparkError: Spark failed.
     """
     given: dict[str, Any] = {"max_missed": max_missed, "margin": margin, "budget_bytes": budget_bytes}
@@ -181,7 +181,7 @@ def _present(current: tuple[int, float]) -> tuple[int, int]:
 
 
 def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window", "expiry_secs")) -> tuple[int, int]:
-    """A setting as the kernel takes it, the expiry in microseconds."""
+    """The setting for the kernel, with the expiry in microseconds."""
     windows, expiries_us = parse_windows([window], named[0]), parse_expiries_us([expiry_secs], named[1])
     check_grid(windows, expiries_us)
     return windows[0], expiries_us[0]
@@ -204,7 +204,7 @@ def judge(
 ) -> DataFrame:
     """Judge each receipt of a frame by Apama's rule.
 
-    The rows are judged at once. They are kept on the executors' disks while the frame that is returned is in use.
+    The rows are judged at once, and kept on the executors' disks while the returned frame is in use.
 
     Args:
         frame: The receipts. Its columns are those of a log.
@@ -215,12 +215,12 @@ def judge(
         column_map: The frame's column for each of our columns that has another name.
 
     Returns:
-        The frame with two more columns. `verdict` is `new`, `duplicate` or `unchecked`. `tier` says what caught a
+        The frame with two more columns. `verdict` is `new`, `duplicate` or `unchecked`. `tier` is the tier that caught a
             duplicate: `source` if some source's queue still held the id, `time` if only the time queue did.
 
     Raises:
         SettingsError: An argument is invalid, or the frame already has a column of these names.
-        LogFormatError: The frame is no log, or one of its rows can't be read.
+        LogFormatError: The frame isn't a log, or one of its rows can't be read.
         SparkError: Spark failed.
     """
     session, setting = _session_of(frame), _setting(window, expiry_secs)
@@ -230,7 +230,7 @@ def judge(
     with translated(quiet=True), tuned(session):
         options = _options(column_map)
         id_column = named(frame.columns[fields_of(frame.columns, options, "the frame")["unique_message_id"]])
-        # Numbers that are given while a frame is worked out must not be given twice, so it is worked out once.
+        # Computing the frame twice would number its rows differently, so it is computed once, by a checkpoint.
         file_row = [] if order_by is not None else file_and_row(frame) or []
         columns = [named(name) for name in frame.columns]
         base = frame.select(*columns, *file_row, sql.monotonically_increasing_id().alias(_ROW_ID))
@@ -250,14 +250,14 @@ def _options(column_map: Mapping[str, str] | None) -> ReadOptions:
 def _log(
     frame: DataFrame, options: ReadOptions, question: Question, order_by: str | None, row_id: str | None = None
 ) -> ChunkedLog:
-    """The receipts of a frame as a log, which keeps rows where they have an id of their own."""
+    """The receipts of a frame as a log. It keeps rows if there is a `row_id`, the column with the rows' ids."""
     read = read_frame(frame, Reading(options, secrets.token_bytes(16)), order_by=order_by, row_id=row_id)
     cores = frame.sparkSession.sparkContext.defaultParallelism
     return chunked_log(*read, question, cores=cores, keeps_rows=row_id is not None)
 
 
 def tiers(log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
-    """`number` and `tier` of each receipt that is a duplicate by verdict, worked out and kept. The log keeps rows."""
+    """`number` and `tier` of each receipt with the verdict duplicate, computed and kept. The log must keep rows."""
     caught, _ = log.caught(window, expiry_us).kept("Judging receipts")
     duplicates = cast("SparkFlow", caught).to_frame(_tiers, "number bigint, tier string")
     duplicates = duplicates.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
@@ -272,7 +272,7 @@ def _tiers(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
 
 
 def verdict_of(unique_message_id: Column) -> Column:
-    """The verdict on a receipt beside its `tier`."""
+    """The verdict on a receipt in a row with its `tier`."""
     unchecked = unique_message_id.isNull() | (unique_message_id.cast("string") == "")
     return (
         sql.when(unchecked, sql.lit(Verdict.UNCHECKED.value))
@@ -282,7 +282,7 @@ def verdict_of(unique_message_id: Column) -> Column:
 
 
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
-    """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, worked out and kept. It was read with ids."""
+    """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, computed and kept. The log must be read with ids."""
     columns = ["number bigint", "key_us bigint", *(f"{name} string" for name in _OF_RECEIPT)]
     receipts = read.pieces.to_frame(_receipts(log.plan), ", ".join(columns))
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
@@ -321,9 +321,9 @@ def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatc
 
 @contextmanager
 def verdicts_file(path: str) -> Iterator[Callable[[DataFrame], object]]:
-    """What writes rows to a path: Parquet into a new folder there, or at a URL, by the tasks; else one file.
+    """Yields a function that writes rows to a path. For a folder or a URL, the tasks write Parquet; otherwise it is one file.
 
-    Parts are ordered by name as their rows are. `OutputError` and `SettingsError` as `logs.writer` does.
+    The names of parts are in the order of their rows. Raises `OutputError` and `SettingsError` as `logs.writer`.
     """
     if "://" in path:
         yield lambda rows: rows.write.option("compression", "zstd").parquet(path)
@@ -353,7 +353,7 @@ def _write_parts(rows: DataFrame, folder: Path) -> list[Path]:
 
 @contextmanager
 def _parts_beside(path: Path) -> Iterator[Path]:
-    """A folder for a while, at a path that tasks see if they see the file's."""
+    """A temporary folder beside the file, which tasks can reach if they can reach the file's folder."""
     folder = path.absolute().with_name(f"{UNFINISHED}{secrets.token_hex(8)}.parts")
     with naming(path):
         folder.mkdir()

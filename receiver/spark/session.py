@@ -1,4 +1,4 @@
-"""The Spark session: made here and nowhere else, after a look at what Spark's own errors are silent about."""
+"""Makes the Spark session, after checks for problems that Spark's own errors don't name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STANDARD_ERROR = 2
-# Mapped where it was made for, or Java would have to mend all of it as it starts.
+# Mapped at the address for which it was made. Otherwise Java would have to relocate all of it when it starts.
 _FROM_ARCHIVE = (
     "-Xshare:auto -XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:ArchiveRelocationMode=0 "
     "-XX:SharedArchiveFile="
@@ -37,7 +37,7 @@ _FROM_ARCHIVE = (
 _SETTLED_SECS = 60
 _RENEWED_SECS = 86_400
 _ARCHIVES = 4
-"""Of as many Javas and Sparks; others go, the longest unused first."""
+"""How many archives are kept, each for one Java and one Spark. Others are removed, the longest unused first."""
 _HEAD_BYTES = 1 << 14
 _PROBE_SECS = 5.0
 _PARTITIONS_PER_CORE = 4
@@ -47,26 +47,26 @@ _MASTER = re.compile(
 )
 
 _COMPILE_LEAST = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that ends before its best compiler has paid for itself."""
+"""For a JVM that ends before its best compiler would pay off."""
 _COMPILE_LITTLE = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000 "
     "-XX:Tier4BackEdgeThreshold=400000 -XX:+UseParallelGC"
 )
-"""For any other JVM, in which few loops run long: its best compiler took a quarter of all the processor time otherwise, and a
-collector that works beside them a tenth.
+"""For any other JVM. Few of its loops run long: with Java's defaults its best compiler took a quarter of all processor time, and
+a concurrent garbage collector a tenth.
 """
 
 _CONTEXT_DEFAULTS = {
-    # Rows are few and large; code that is made anew for each step's columns has to be compiled anew too.
+    # Rows are few and large, so generating and compiling code for each step's columns wouldn't pay off.
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.executor.defaultJavaOptions": _COMPILE_LITTLE,
     "spark.ui.showConsoleProgress": "false",
-    # Java's own would hold on to a hundred blocks as it writes them.
+    # Java's own serializer would keep a hundred blocks in memory while it writes them.
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
 }
 _LOCAL_DEFAULTS = {
-    # What is shuffled goes to this machine's own disks.
+    # Shuffled data stays on this machine's disks.
     "spark.shuffle.compress": "false",
     "spark.shuffle.spill.compress": "false",
     "spark.rdd.compress": "false",
@@ -75,11 +75,11 @@ _LOCAL_DEFAULTS = {
 }
 _WORKER_DEFAULTS = {
     "spark.python.daemon.module": "receiver.spark.session",
-    # As it is for RDDs, so that both have the same workers.
+    # As for RDDs, so that both share workers.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
 }
 _SESSION_SETTINGS = {
-    # Partitions are as many as a flow asked for.
+    # A flow chooses the number of partitions.
     "spark.sql.adaptive.enabled": "false",
     # Rows may be large: a batch never waits for a second one.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
@@ -88,12 +88,11 @@ _SESSION_SETTINGS = {
 
 @contextmanager
 def session(master: str | None, *, verbose: bool = False, brief: bool = False) -> Iterator[SparkSession]:
-    """A session on `master`; without one on what spark-submit or Spark's own configuration says, else on all cores here.
+    """A session on `master`; without one as spark-submit or Spark's own configuration says, otherwise on all cores here.
 
-    One that is active already, of a notebook, say, is used and goes on; what is set here is set for a child of it. What
-    Spark and Java print is dropped, unless `verbose`. `brief` is for work of seconds in a process that ends with it:
-    Java compiles little, and stops Spark as the process ends. Raises `SparkError`, `MissingExtraError`, and
-    `SettingsError` where `master` can't be meant.
+    An active session, such as a notebook's, is used and left open; settings are made in a child of it. The output of Spark and
+    Java is dropped, unless `verbose`. `brief` is for work of seconds in a process that ends with it: Java compiles little, and
+    stops Spark when the process ends. Raises `SparkError`, `MissingExtraError`, and `SettingsError` for an invalid `master`.
     """
     if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
         raise MissingExtraError("spark", "the Spark engine")
@@ -123,9 +122,9 @@ def session(master: str | None, *, verbose: bool = False, brief: bool = False) -
 
 @contextmanager
 def tuned(spark: SparkSession) -> Iterator[None]:
-    """The settings of a session that steps go by; in the end they are as they were."""
+    """Set a session's settings for the steps, and restore them at the end."""
     settings = _SESSION_SETTINGS | {
-        # Of sorts and joins, which adaptive execution would have chosen.
+        # The partitions of sorts and joins, which adaptive execution would have chosen.
         "spark.sql.shuffle.partitions": str(_PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism)
     }
     before: dict[str, str | None] = {name: spark.conf.get(name, None) for name in settings}
@@ -134,7 +133,7 @@ def tuned(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, value)
         yield
     finally:
-        with suppress(Exception):  # Java may be gone, which whoever lost it has reported
+        with suppress(Exception):  # Java may be gone, which the failed step has reported
             for name, was in before.items():
                 spark.conf.unset(name) if was is None else spark.conf.set(name, was)
 
@@ -177,7 +176,7 @@ def _child(active: SparkSession, master: str | None) -> SparkSession:
 
 
 def _started(master: str | None, printed: IO[bytes] | None, *, verbose: bool, brief: bool) -> SparkContext:
-    """Java, then Spark in it. `printed` takes what they and the workers print; else it goes to standard error."""
+    """Start Java, then Spark in it. Their output, and the workers', goes to `printed`; None: to standard error."""
     from pyspark import SparkContext
 
     Thread(target=_load_steps, daemon=True).start()  # while Java starts
@@ -203,7 +202,7 @@ def _start_workers(context: SparkContext) -> None:
 
 
 _java: list[JavaGateway] = []
-"""The one that was launched here; it serves every session of this process."""
+"""The Java that was launched here, if any. It serves all sessions of this process."""
 
 
 def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) -> JavaGateway:
@@ -242,9 +241,9 @@ def _launched(master: str | None, printed: IO[bytes] | None, java_options: str) 
 
 
 def _conf(gateway: JavaGateway, master: str | None, *, silent: bool, shows: bool) -> SparkConf:
-    """What we think best, but for what the user has set anywhere, which Java knows by now.
+    """This package's configuration, except for options that the user has set anywhere: Java knows them by now.
 
-    `silent` is without a word of Spark's, `shows` with its UI.
+    `silent`: Spark logs nothing. `shows`: Spark's UI is on.
     """
     from pyspark import SparkConf
 
@@ -285,10 +284,10 @@ def _defaults_in_environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the terminal clear of what Py4J logs, and PySpark's server of accumulators prints, where Java is gone."""
+    """Keep Py4J's log, and the errors of PySpark's accumulator server, off the terminal if Java is gone."""
     from pyspark import accumulators
 
-    handler = logging.NullHandler()  # without one, what is logged goes to the terminal
+    handler = logging.NullHandler()  # without a handler, log lines go to the terminal
     logging.getLogger().addHandler(handler)
     for server in list(vars(accumulators).values()):
         if isinstance(server, type) and issubclass(server, BaseServer) and server.__module__ == accumulators.__name__:
@@ -301,37 +300,37 @@ def _quiet() -> Iterator[None]:
 
 
 def _stop(context: SparkContext) -> None:
-    # Where Java is gone, the step that lost it has reported it.
+    # If Java is gone, the failed step has reported it.
     with suppress(Exception), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         context.stop()
 
 
 def submitted() -> bool:
-    """Whether spark-submit runs this process, in whose Java Spark is."""
+    """Whether spark-submit runs this process. Then Spark is in spark-submit's Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def keep_errors_apart() -> None:
-    """Let standard error be that of spark-submit, which would put it into its standard output, among the results."""
+    """Use spark-submit's standard error. Otherwise it would write ours to its standard output, among the results."""
     if submitted():
         with suppress(OSError):  # a system without /proc, or a socket
             sys.stderr = Path(f"/proc/{os.getppid()}/fd/{_STANDARD_ERROR}").open("a", buffering=1, encoding="utf-8")  # noqa: SIM115
 
 
 def archive_options() -> str:
-    """What makes Java take its classes from an archive in the user's cache, or leave one there at its end.
+    """The options by which Java loads its classes from an archive in the user's cache, or writes one there when it ends.
 
-    Empty where there is no such folder. Java ignores an archive that doesn't fit.
+    Empty if there is no such folder. Java ignores an archive that doesn't fit.
     """
     archive = _archive()
     if archive is None:
         return ""
     try:
         for unfinished in archive.parent.glob(f"{archive.stem}-*.new"):
-            # Java writes it after this process has ended, for a few seconds.
+            # Java writes it for a few seconds after this process has ended.
             if time.time() - unfinished.stat().st_mtime < _SETTLED_SECS:
                 return ""
-            unfinished.replace(archive)  # never written over, for another Java may have mapped what is there
+            unfinished.replace(archive)  # not overwritten in place, because another Java may have mapped the old one
         _forget_others(archive)
         if archive.exists():
             os.utime(archive, (time.time(), archive.stat().st_mtime))
@@ -342,9 +341,10 @@ def archive_options() -> str:
 
 
 def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
-    """Let the next run make the archive anew if Java couldn't use it; once a day at most, for no other may fit either.
+    """Let the next run make a new archive if Java couldn't use this one; once a day at most, because a new one may not fit
+    either.
 
-    `printed` and `vm_info` (its property `java.vm.info`) are what Java says of it, in one or the other.
+    `printed`, Java's output, and `vm_info`, its property `java.vm.info`: one of them shows whether the archive was used.
     """
     _, used, archive = options.partition(_FROM_ARCHIVE)
     if used and (b"[cds" in printed or "sharing" not in vm_info):
@@ -354,7 +354,7 @@ def give_up_useless_archive(options: str, printed: bytes, vm_info: str) -> None:
 
 
 def _forget_others(archive: Path) -> None:
-    """Remove what has been unused for longest, and isn't being written: also what no second start has made an archive of."""
+    """Remove the archives that were unused for longest, including unfinished ones, unless they are being written."""
     others = sorted(
         set(archive.parent.glob("spark-*")) - {archive}, key=lambda each: each.stat().st_atime, reverse=True
     )
@@ -364,7 +364,7 @@ def _forget_others(archive: Path) -> None:
 
 
 def _archive() -> Path | None:
-    """Where the archive is: one for each Java, Spark, and class path, which Java compares. None where there can be none."""
+    """The path of the archive for this Java and Spark; None if there can be none."""
     from platformdirs import user_cache_path
 
     home = os.environ.get("JAVA_HOME")
@@ -383,7 +383,7 @@ def _archive() -> Path | None:
 
 
 def _fork_workers() -> None:
-    """Be the parent of Spark's Python workers on this machine, which are forked off it with all that steps need loaded."""
+    """Run as the parent of Spark's Python workers on this machine. They are forked with all modules for the steps loaded."""
     import gc
 
     import pyarrow as pa
@@ -391,7 +391,7 @@ def _fork_workers() -> None:
 
     from receiver.steps.digests import digests_of
 
-    digests_of(pa.array([""]), bytes(16))  # so Numba and pandas, which Arrow looks for, are loaded too
+    digests_of(pa.array([""]), bytes(16))  # also loads Numba, and pandas, which Arrow imports
     gc.freeze()  # workers collect garbage after each task
     manager()
 

@@ -1,7 +1,7 @@
-"""Where receipts come from: files that tasks read by the log's own readers, tables, and any DataFrame with a log's columns.
+"""Reads receipts: from files, by this package's readers in tasks; from tables; from any DataFrame with a log's columns.
 
-What stands at a URL comes through Spark's filesystems: Parquet by Spark's reader, which knows the rows of files; all else
-as bytes, so that our readers keep the text exact.
+Logs at URLs are read through Spark's filesystems: Parquet by Spark's reader, which knows the rows of files; other formats as
+bytes, so that our readers keep the text exact.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _UNIT_ROWS = 1_000_000
 _TASKS_PER_CORE = 16
-"""Enough that cores end at about the same time, and that thousands of small files aren't as many tasks."""
+"""Enough for all cores to end at about the same time, but not a task for each of thousands of small files."""
 _FRAME = "the frame"
 _FILE, _ROW, _ID = "_receiver_file", "_receiver_row", "_receiver_id"
 _ORDER, _MISSING = "_receiver_order", "_receiver_order_missing"
@@ -60,12 +60,12 @@ _WHAT = "Reading receipts"
 
 
 def spark_url(path: Path) -> str:
-    """A path as Spark is told it: it takes each letter for itself, where a URI would write a blank as %20."""
+    """The URL of a path for Spark, which reads it literally: a blank isn't escaped as %20."""
     return f"file://{path.absolute()}"
 
 
 class Read(NamedTuple):
-    """A log whose receipts are at hand. What is wrong with it stands in the reports, in any order."""
+    """A log that was read, with its receipts in pieces. The reports have its problems, in any order."""
 
     pieces: SparkFlow
     units: list[Unit]
@@ -99,7 +99,7 @@ def read_elsewhere(
     on_progress: OnProgress | None = None,
     note: Callable[[str], None] = lambda _text: None,
 ) -> Read:
-    """Read a table, or what stands at URLs: files, globs, and folders with folders of partitions in them."""
+    """Read a table, or the logs at URLs: files, globs, and folders, which may have folders of partitions."""
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     frame: DataFrame
     if any(log.startswith(TABLE) for log in logs):
@@ -138,7 +138,7 @@ def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
 
 
 def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
-    """`path` and `content` of each file; only what is asked for is read."""
+    """`path` and `content` of each file. Content is only read if it is selected."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     name = element_at(split("path", "/"), -1)
     return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
@@ -147,7 +147,7 @@ def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
 def _read(
     frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Iterator[Row]], on_progress: OnProgress | None
 ) -> tuple[SparkFlow, list[UnitReport]]:
-    """What tasks make of the frame's batches: pieces, kept, and the reports of their units."""
+    """Run `work` on the frame's batches. Returns its pieces, kept, and the reports of their units."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return task_output(work, batches, Piece, UnitReport)
@@ -172,7 +172,7 @@ def _partition() -> int:
 
 
 def _unit_of_task(number: int, way_on: str) -> int:
-    """The unit that a task comes upon after `number` others. Each task has its own numbers, so it can't have more units."""
+    """The number of a task's unit after `number` others. Each task has a limited range of numbers of its own."""
     if number >= _UNITS_PER_TASK:
         raise SettingsError(f"more than {_UNITS_PER_TASK:,} files, or parts of files, come to one task", hint=way_on)
     return _partition() * _UNITS_PER_TASK + number
@@ -187,14 +187,15 @@ def read_frame(
     note: Callable[[str], None] = lambda _text: None,
     on_progress: OnProgress | None = None,
 ) -> Read:
-    """Read a frame's receipts in the order that is asked for: by a column, else by file and row where the frame has them, else by
-    time. Ties go by content. `LogFormatError` for columns that aren't a log's; `row_id` names one to keep.
+    """Read a frame's receipts ordered by a column; without it by file and row if the frame knows them, otherwise by time.
+
+    Ties are ordered by content. `row_id` names a column to keep. `LogFormatError` for columns that aren't a log's.
     """
     receipts, by_file = _ordered(frame, how.options, order_by, row_id, note)
     work = partial(_read_task, how, by_file=by_file)
     pieces, reports = _read(receipts, work, on_progress)
     if by_file and not _in_order(reports):
-        # The rows of a file don't come one after the other, as after a shuffle.
+        # The rows of a file aren't in order, as after a shuffle.
         pieces.forget()
         pieces, reports = _read(receipts.orderBy(_FILE, _ROW), work, on_progress)
     return _numbered(pieces, reports)
@@ -203,8 +204,9 @@ def read_frame(
 def _ordered(
     frame: DataFrame, options: ReadOptions, order_by: str | None, row_id: str | None, note: Callable[[str], None]
 ) -> tuple[DataFrame, bool]:
-    """The receipts under a log's names. Where the second is true, each file of the frame is a log of its own, and `_FILE` and
-    `_ROW` say where a receipt stands; else the rows of all partitions stand in order.
+    """The receipts with a log's column names; whether each file of the frame is a log of its own.
+
+    If so, `_FILE` and `_ROW` have each receipt's file and row. Otherwise the rows of all partitions are in order.
     """
     fields = fields_of(frame.columns, options, _FRAME)
     columns = [named(frame.columns[index]).alias(column) for column, index in fields.items()]
@@ -231,7 +233,7 @@ def _ordered(
 
 
 def named(name: str) -> Column:
-    """A column by its name, whatever is in it."""
+    """A column by its name, which may have any characters."""
     return col("`" + name.replace("`", "``") + "`")
 
 
@@ -242,11 +244,11 @@ def _checked_types(receipts: DataFrame, options: ReadOptions) -> None:
 
 
 def file_and_row(frame: DataFrame) -> list[Column] | None:
-    """Where a frame's rows were read, if it knows, and if they stand there as they were written."""
+    """The columns with the file and row of a frame's rows; None if the frame doesn't know them, or its table moves rows."""
     if _FILE in frame.columns and _ROW in frame.columns:
         return [col(_FILE), col(_ROW)]
     log = PySparkLogger.getLogger("DataFrameQueryContextLogger")
-    was, log.disabled = log.disabled, True  # that a frame doesn't know is no error
+    was, log.disabled = log.disabled, True  # a frame that doesn't know them is no error
     try:
         fields = frame.select("_metadata.file_path", "_metadata.row_index").columns
     except AnalysisException:
@@ -259,10 +261,10 @@ def file_and_row(frame: DataFrame) -> list[Column] | None:
 
 
 def _moves_rows(frame: DataFrame) -> bool:
-    """Whether its rows are of a table that writes them anew elsewhere, as Delta's `OPTIMIZE` does. Such tables have formats of
-    their own, which are kinds of Parquet.
+    """Whether a frame's rows are of a table that rewrites them in other files, as Delta's `OPTIMIZE` does. Such tables have
+    formats of their own, which are kinds of Parquet.
     """
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public way tells the format
+    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public API has the format
     relations = [leaf for leaf in map(leaves.apply, range(leaves.size())) if _class(leaf) == "LogicalRelation"]
     return any(_class(leaf.relation().fileFormat()) != "ParquetFileFormat" for leaf in relations)
 
@@ -272,7 +274,7 @@ def _class(java: JavaObject) -> str:
 
 
 def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
-    """Receipts, with the microseconds that a receipt's time means as `_ORDER`."""
+    """The receipts with a column `_ORDER`, their times in microseconds."""
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -291,7 +293,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _numbered(pieces: SparkFlow, reports: list[UnitReport]) -> Read:
-    """What was read, in units that are known only after reading."""
+    """The log that was read. Its units are numbered here, because they are known only after reading."""
     if not reports:
         raise no_receipt([_FRAME])
     reports.sort(key=lambda report: (report.file, report.first_row, report.unit))
@@ -309,13 +311,13 @@ def _numbered(pieces: SparkFlow, reports: list[UnitReport]) -> Read:
 
 
 def _in_order(reports: Sequence[UnitReport]) -> bool:
-    """Whether no two units of a file reach into each other."""
+    """Whether no two units of a file overlap."""
     runs_ = sorted((report.file, report.first_row, report.last_row) for report in reports)
     return all(one[0] != other[0] or one[2] < other[1] for one, other in pairwise(runs_))
 
 
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
-    """Each run of rows of one file, or the whole partition, is a unit."""
+    """The pieces and reports of a partition. Each run of rows of one file, or the whole partition, is a unit."""
     batches = gathered(batches)
     for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
         unit, at = _unit_of_task(number, _AN_ORDER), _At()
@@ -328,7 +330,7 @@ def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool
 
 @dataclass(slots=True)
 class _At:
-    """The rows of the file that the batch in hand has."""
+    """The rows of the file that were read so far, and the row ids of the current batch."""
 
     first_row: int = -1
     last_row: int = -1
@@ -345,7 +347,7 @@ def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa
 
 
 def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    """The batches of each run of rows that ascend in one file."""
+    """For each run of ascending rows of one file: the file, and the batches."""
     run, before = 0, ("", -1)
 
     def run_of(batch: pa.RecordBatch) -> tuple[int, str]:
@@ -360,7 +362,7 @@ def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Ite
 
 
 def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The parts of a batch in which the rows of one file ascend."""
+    """The parts of a batch that each have ascending rows of one file."""
     words = batch.column(_FILE).dictionary_encode().indices.to_numpy()
     row = batch.column(_ROW).to_numpy()
     begins = np.ones(len(batch), np.bool_)
@@ -369,7 +371,7 @@ def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At) -> Iterator[LogBatch]:
-    """Rows as checked batches; their lines are rows of the file, from 1."""
+    """The rows as checked batches. The line of a row is its number in the file, from 1."""
     maker, before = BatchMaker(name, how.options), 0
     for batch in batches:
         if _MISSING in batch.schema.names and batch.column(_MISSING).true_count:
