@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from errno import EACCES, EISDIR, ENOENT, ENOSPC, EROFS
+from errno import EACCES, EISDIR, ENOENT, ENOSPC, ENOTDIR, EROFS
 from typing import Any
 
 __all__ = [
@@ -156,6 +156,7 @@ def unwritable(path: str, error: OSError, *, what: str = "can't write") -> Outpu
         ENOENT: f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file",
         EACCES: "name another place, or let this user write there",
         EROFS: "name another place: nothing can be written there",
+        ENOTDIR: "name another place: a folder of this path is a file",
         EISDIR: "name a file in that folder",
         ENOSPC: "make room, or name another place",
     }

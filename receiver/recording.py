@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from receiver.closing import Closing, Mutex
 from receiver.domains import Channel
-from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.errors import MissingExtraError, OutputError, SettingsError, unwritable
 from receiver.message import Receipt, ReceiptValues
 from receiver.settings import Recording, StoreSettings
 from receiver.store.recorded import Cut, Left, RecordedBatches
@@ -340,9 +340,10 @@ def _opened(recording: Recording) -> RecordingFolder:
     try:
         # Absolute, whatever folder the process works in later.
         return RecordingFolder(replace(names, folder=names.folder.absolute()), recording.keep_files)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        hint = "make the folder first" if isinstance(error, FileNotFoundError) else None
-        raise OutputError(f"can't record to {os.fspath(recording.path)!r}: {_reason(error)}", hint=hint) from error
+    except OSError as error:
+        raise unwritable(os.fspath(recording.path), error, what="can't record to") from error
+    except ValueError as error:  # a NUL in the path
+        raise OutputError(f"can't record to {os.fspath(recording.path)!r}: {error}") from error
 
 
 def _reason(error: Exception) -> str:

@@ -164,6 +164,12 @@ def test_a_folder_that_is_missing_is_hinted_at(tmp_path):
         Recorder(tmp_path / "gone" / "r.parquet")
 
 
+def test_a_file_for_a_folder_has_a_remedy(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="name another place: a folder of this path is a file"):
+        Recorder(f"{tmp_path}/file/")
+
+
 def test_what_holds_nothing_yet_is_no_log(tmp_path):
     with Recorder(tmp_path), pytest.raises(LogFormatError, match="a folder without logs"):
         read(tmp_path)
