@@ -133,17 +133,13 @@ class Run:
         A connection that another thread uses is only rolled back, because Python may crash if it is closed during a call to
         SQLite. The thread's next call ends it.
         """
-        valid = [proxy for proxy in _living(self._proxies) if proxy.is_valid]
-        for proxy in sorted(valid, key=_is_elsewhere):  # ours first, because others may wait for them
-            if not _is_elsewhere(proxy):
+        for proxy in sorted(_living(self._proxies), key=_is_elsewhere):  # ours first, because others may wait for them
+            if proxy.is_valid and not (_is_elsewhere(proxy) and _use(proxy).is_executing):
                 _undo(proxy)
-                if proxy.is_valid:  # still: another thread may have given it up meanwhile
-                    proxy.invalidate()
-            elif not _use(proxy).is_executing:
-                with suppress(Exception):
-                    proxy.rollback()
+            if proxy.is_valid and not _is_elsewhere(proxy):  # still: another thread may have given it up meanwhile
+                proxy.invalidate()
         for record in _living(self._records):
-            if not record.in_use:
+            if not (record.in_use and _is_elsewhere(record)):
                 record.invalidate()
 
     def end(self) -> None:
@@ -274,9 +270,11 @@ def _undo(proxy: PoolProxiedConnection) -> None:
 
     A rollback is done when it returns, while a server notices a cut only a moment later.
     """
-    for end in (*[cursor.close for cursor in _use(proxy).cursors], proxy.rollback):
-        with suppress(Exception):  # it may be lost already
-            end()
+    for cursor in [] if _is_elsewhere(proxy) else _use(proxy).cursors:
+        with suppress(Exception):
+            cursor.close()
+    with suppress(Exception):  # the connection may be lost already
+        proxy.rollback()
 
 
 def _use(connection: Connection | PoolProxiedConnection) -> _Use:
