@@ -219,7 +219,7 @@ def check_java() -> None:
 
 
 def _java() -> str:
-    """The path of Java, found in the way of Spark's scripts."""
+    """The path of Java, searched for as Spark's scripts do."""
     home = os.environ.get("JAVA_HOME")
     if home:
         java = str(Path(home) / "bin" / "java")

@@ -194,7 +194,7 @@ class Database(ABC):
         """Make a forked process call `is_idle`, to learn whether the connection was between transactions."""
 
     def unlogged_tables(self, _connection: Connection) -> Sequence[str]:
-        """Those of our tables that a crash of the server empties."""
+        """The tables of this package that a crash of the server empties."""
         return ()
 
     def accept_broken_text(self, driver: Any) -> None:
