@@ -108,6 +108,8 @@ def test_postgresql(state, kind, problem, hint):
     ("words", "remedy"),
     [
         ("permission denied for table receiver_domain", "GRANT SELECT, INSERT, UPDATE, DELETE ON receiver_domain TO"),
+        ("permission denied for table receiver_alembic_version", "GRANT SELECT ON receiver_alembic_version TO"),
+        ("permission denied for table receiver_alembic_version", "run receiver migrate as the owner"),
         ("permission denied for schema public\nLINE 2", "GRANT USAGE, CREATE ON SCHEMA public TO"),
         (
             "permission denied for sequence receiver_arrival_number",

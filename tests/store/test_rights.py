@@ -101,7 +101,7 @@ def test_each_right_is_needed_and_no_other(fresh_postgres_url, tmp_path):
                 if use in NEEDS[word]:
                     with pytest.raises(StoreError, match="the user may not do this") as caught:
                         use(url, tmp_path)
-                    assert "GRANT" in caught.value.hint, (line, use)
+                    assert line.partition("receiver_")[0] in caught.value.hint, (line, use)
             grant(line)
             for use in sorted(everything, key=lambda use: use.__name__):
                 use(url, tmp_path)

@@ -10,6 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from receiver.errors import StoreBusyError
 from receiver.store.databases import database
 from receiver.store.databases.database import Fault
+from receiver.store.tables import VERSION_TABLE
 
 READ_ONLY = "25006"
 _ALL_IN_USE = Fault(
@@ -125,4 +126,7 @@ def _forbidden(said: str) -> Fault:
         return _FORBIDDEN._replace(hint="run receiver migrate as the user who owns the tables")
     if kind not in _RIGHTS:
         return _FORBIDDEN
+    if name == VERSION_TABLE:  # only a migration writes there, and the tables that it makes should be the owner's too
+        hint = f"as the owner of the table: GRANT SELECT ON {name} TO the user; to upgrade, run receiver migrate as the owner"
+        return _FORBIDDEN._replace(hint=hint)
     return _FORBIDDEN._replace(hint=f"as the owner of the {kind}: GRANT {_RIGHTS[kind]} {name} TO the user")
