@@ -206,6 +206,9 @@ class TwoTierDetector:
         self.peak_ids = 0
         """The most ids remembered after any receipt."""
 
+    def __repr__(self) -> str:
+        return f"TwoTierDetector(window={self._window}, expiry_secs={self._expiry_us / 1_000_000})"
+
     @property
     def remembered_ids(self) -> int:
         """Distinct ids remembered now."""

@@ -48,7 +48,11 @@ def _awaited(
 class AsyncBatch(ABC):
     """A batch under way: `async with orders.batch() as batch:`. It is a `Batch` with coroutines."""
 
+    _tasks: SerialTasks | ConcurrentTasks
     _begun: Batch | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncBatch of {self._tasks.receiver.domain!r}>"
 
     @property
     def _batch(self) -> Batch:
@@ -125,7 +129,7 @@ class SerialBatch(AsyncBatch):
     """A batch of an exclusive receiver: it runs in one thread or, if it joins a transaction, in the loop by the caller's driver."""
 
     def __init__(self, tasks: SerialTasks, given: AsyncConnection | AsyncSession | None) -> None:
-        self._tasks = tasks
+        self._tasks: SerialTasks = tasks
         self._given = given
         self._joined: AsyncConnection | None = None
 
@@ -210,7 +214,7 @@ class ConcurrentTaskBatch(AsyncBatch):
     """
 
     def __init__(self, tasks: ConcurrentTasks, given: AsyncConnection | AsyncSession | None) -> None:
-        self._tasks = tasks
+        self._tasks: ConcurrentTasks = tasks
         self._given = given
 
     async def __aenter__(self) -> Self:

@@ -53,6 +53,7 @@ class ApamaTwoTier(TwoTierDetector, Declared):
     __slots__ = ()
 
     policy_state = None
+    __repr__ = Declared.__repr__
 
     def __init__(self, window: int, expiry_us: int) -> None:
         super().__init__(window, check_size("expiry_us", expiry_us) / 1_000_000)

@@ -256,6 +256,9 @@ class Declared(ABC):
         valued = [f"{each.name}={exact_secs(value) if each.is_time else value}" for each, value in self._valued()]
         return f"{self.name}:{','.join(valued)}" if valued else self.name
 
+    def __repr__(self) -> str:
+        return f"policy({str(self)!r})"
+
     def _valued(self) -> Iterator[tuple[Parameter, int]]:
         return zip(self.parameters, self.values, strict=True)
 

@@ -43,6 +43,9 @@ class TwoTierModel:
         self._queues: dict[str, list[_Entry]] = {}
         self._time_queue: list[_Entry] = []
 
+    def __repr__(self) -> str:
+        return f"TwoTierModel(window={self._window}, expiry_secs={self._expiry_us / 1_000_000})"
+
     @property
     def remembered_ids(self) -> set[str]:
         """The ids whose next receipt would be a duplicate."""

@@ -56,6 +56,10 @@ def test_worked_case_of_retiring(case):
     assert detector.remembered_ids == len(case["remembered"])
 
 
+def test_a_detector_shows_its_sizes():
+    assert repr(TwoTierDetector(2, 0.5)) == "TwoTierDetector(window=2, expiry_secs=0.5)"
+
+
 def test_a_receipt_without_id_is_delivered_and_changes_nothing():
     detector = TwoTierDetector(window=1, expiry_secs=0)
     verdicts(detector, "a@5")

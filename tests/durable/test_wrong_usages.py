@@ -157,6 +157,7 @@ def test_an_async_receiver_shows_its_domain_too(sqlite_url):
     async def main():
         async with await async_opened.opened(sqlite_url) as orders:
             assert repr(orders) == f"<AsyncReceiver of {orders.domain!r}>"
+            assert repr(orders.batch()) == f"<AsyncBatch of {orders.domain!r}>"
 
     async_opened.run(main())
 

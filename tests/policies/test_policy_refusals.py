@@ -126,6 +126,7 @@ def test_a_policys_text_is_read_back(kind: Kind, data):
     sizes = data.draw(kind.sizes)
     made = policy(kind.text(*sizes))
     assert (made.kind, str(made)) == (kind.name, kind.text(*sizes))
+    assert repr(made) == f"policy({str(made)!r})"
     again = policy(str(made))
     assert (type(again), again.sizes, str(again)) == (type(made), made.sizes, str(made))
     stored = policy_of_kind(made.kind, *made.sizes)

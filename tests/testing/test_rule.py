@@ -39,6 +39,7 @@ def test_worked_cases(case):
 @given(traces(), st.integers(0, 9), st.sampled_from([EXPIRY_SECS, 5, 0.000001]))
 def test_it_is_the_rule(trace, window, expiry_secs):
     model, plain = TwoTierModel(window, expiry_secs), Model(window, round(expiry_secs * 1_000_000))
+    assert repr(model) == repr(TwoTierDetector(window, expiry_secs)).replace("Detector", "Model")
     assert all(isinstance(receipt, Receipt) for receipt in trace)
     assert verdicts_of(model, trace) == verdicts_of(plain, trace) == detected(window, expiry_secs, trace)
     assert model.remembered_ids == plain.remembered()
