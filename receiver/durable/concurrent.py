@@ -26,6 +26,7 @@ from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, not_open
 from receiver.durable.duplicates import Duplicate
 from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome
+from receiver.durable.status import Counters
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
@@ -67,6 +68,7 @@ class ConcurrentBatch(Batch):
         self._duplicate = _DUPLICATE_DELIVERED if session.options.observe_only else _DUPLICATE
 
     def __enter__(self) -> Self:
+        self._began_secs = time.perf_counter()
         try:
             self._session.check_usable()
             with translated(self._session.address):
@@ -196,8 +198,15 @@ class ConcurrentBatch(Batch):
         except BaseException as error:
             self._roll_back(error)
             raise
-        if self._joined is not None:  # the caller commits
-            return
+        commit_secs = None
+        if self._joined is None:
+            committing_secs = time.perf_counter()
+            self._commit_own()
+            commit_secs = time.perf_counter() - committing_secs
+        if self._arrivals or self._must_commit:
+            self._counters.time_commit(time.perf_counter() - self._began_secs, commit_secs)
+
+    def _commit_own(self) -> None:
         try:
             with database_of(self._connection).committing(self._connection):
                 self._connection.commit()
@@ -343,6 +352,14 @@ def convert(batch: Batch, claims: Claims, *, to_concurrent: bool) -> None:
     transaction.converts = True
 
 
+class _Folding(Batch):
+    """A batch that folds receipts in. Its end isn't counted among those of the consumers' batches."""
+
+    def __init__(self, session: DomainSession) -> None:
+        super().__init__(session)
+        self._counters = Counters()
+
+
 class FoldingThread:
     """Folds in the receipts of a domain, in a thread of its own, while no other process does."""
 
@@ -414,7 +431,7 @@ class FoldingThread:
 
     def _fold_some(self) -> bool:
         """Fold in one batch; whether more waits."""
-        with Batch(self._session) as batch:
+        with _Folding(self._session) as batch:
             folded, known = fold(batch, self._session.claims_of(batch.connection), self._known)
         self._known = known
         return folded >= _AT_ONCE

@@ -200,10 +200,10 @@ class DomainSession(Guarded):
             self.count(unsettled.popleft().tally)
 
     def count(self, tally: Tally) -> None:
-        """Count a batch that is committed."""
+        """Count a committed batch. In a concurrent domain it folds receipts in, and only the receipts are counted."""
         if self.recorder is not None and tally.recorded is not None:
             self.recorder.commit(tally.recorded)
-        self.counters.commit(tally)
+        self.counters.commit(tally, is_batch=self.is_concurrent is False)  # None: it converts the domain
         self.unreported += tally.events
 
     def callers_go_on(self, *, but_for: Any = None) -> bool:

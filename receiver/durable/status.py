@@ -136,7 +136,7 @@ class Status(Counts):
     """The largest needs of the domain's duplicates, over all its receivers and the last day (by the times of receipts), as
     of this receiver's last batch; None without any, or if the policy hasn't two tiers."""
     batches_committed: int
-    """Batches that were committed."""
+    """Batches that were committed. Of a concurrent receiver, a batch in a caller's transaction counts when its block ends."""
     batches_rolled_back: int
     """Batches left by an exception, or rolled back by the caller whose transaction they had joined."""
     batches_failed: int
@@ -295,21 +295,27 @@ class Counters:
         self._headroom = HistogramCounter(BOUNDS)
         self._batch_secs, self._commit_secs = HistogramCounter(_SECS_BOUNDS), HistogramCounter(_SECS_BOUNDS)
         self._committed = self._rolled_back = self._failed = 0
-        self._lock = Mutex()  # batches of several threads may fail at once
+        self._lock = Mutex()  # batches of several threads may end at once
         self._rate = Rate()
 
-    def commit(self, tally: Tally) -> None:
-        """Add a batch that is known to be committed. Only one thread at a time may call this."""
-        self._committed += 1
+    def commit(self, tally: Tally, *, is_batch: bool = True) -> None:
+        """Add a batch that is known to be committed, or a folding. Only one thread at a time may call this."""
         self._total.add(tally)
         for duplicate in tally.events:
             if duplicate.headroom is not None:
                 self._least_headroom = min(self._least_headroom, duplicate.headroom)
                 self._recent_headroom.append(duplicate.headroom)
                 self._headroom.add(duplicate.headroom)
-        self._batch_secs.add(tally.batch_secs)
-        if tally.commit_secs is not None:
-            self._commit_secs.add(tally.commit_secs)
+        if is_batch:
+            self.time_commit(tally.batch_secs, tally.commit_secs)
+
+    def time_commit(self, batch_secs: float, commit_secs: float | None) -> None:
+        """Count a batch as committed, with its times as in a `Tally`."""
+        with self._lock:
+            self._committed += 1
+            self._batch_secs.add(batch_secs)
+            if commit_secs is not None:
+                self._commit_secs.add(commit_secs)
 
     def roll_back(self) -> None:
         with self._lock:

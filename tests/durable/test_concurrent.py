@@ -82,6 +82,24 @@ def test_a_rolled_back_batch_claims_nothing(fresh_postgres_url):
     assert claims(url) == ["a", "b"]
 
 
+def test_batches_are_counted_and_timed_but_not_foldings(fresh_postgres_url, caplog):
+    with concurrent(fresh_postgres_url, patience_secs=0.05) as orders, callers(fresh_postgres_url) as connection:
+        for id_ in "aba":
+            send(orders, id_)
+        undone(orders, "c")
+        send(orders)
+        send(orders, "d", connection=connection)
+        connection.commit()
+        until(lambda: orders.status().rx == 4)
+        connection.execute(text("SELECT * FROM receiver_domain FOR SHARE"))
+        send(orders, "e")
+        until(lambda: "can't fold receipts in" in caplog.text)
+        connection.rollback()
+        status = orders.status()
+    assert (status.batches_committed, status.batches_rolled_back, status.batches_failed) == (5, 1, 0)
+    assert (sum(status.batch_secs.counts), sum(status.commit_secs.counts)) == (5, 4)
+
+
 @pytest.mark.parametrize("observe_only", [False, True])
 def test_a_duplicate_is_delivered_where_duplicates_are_but_observed(fresh_postgres_url, observe_only):
     with concurrent(fresh_postgres_url, observe_only=observe_only) as orders, orders.batch() as batch:
