@@ -52,3 +52,10 @@ def test_receive_many_takes_plain_tuples(kind: Kind):
     id_ = kind.ids[0]
     decisions = policy(kind.text(*kind.roomy)).receive_many([(id_, "s", 0), (None, None, 1), (id_, None, 2)])
     assert [decision.verdict for decision in decisions] == ["new", "unchecked", "duplicate"]
+
+
+def test_a_send_time_of_0_counts_as_missing():
+    made = policy("cmq:retry=0,network=0")
+    made.receive("a", received_at_us=5_000, jms_timestamp_ms=0)
+    made.advance(5_000)
+    assert "a" in made
