@@ -1,4 +1,4 @@
-"""Run benchmarks by name, or all of them, and print ours, the anchor, their ratio and the goal."""
+"""Run benchmarks by name, or all of them. Prints our figure, the anchor's, their ratio and the goal."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""A bridge with its store against the same connector without one, on real brokers of its own, product by product.
+"""A bridge with its store against the same connector without a store, on real brokers, product by product.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
 `bridge-stomp`, `bridge-amqp`, `bridge-rabbitmq-amqp`: keeping a message costs 7 us of processor time beside the
-connector's. The interpreter runs one thread at a time: while one keeps messages, the connector's waits. Rows go into SQLite
-50 at a time, since the other thread takes the interpreter between two statements. An interpreter without that lock would
-overlap both.
+connector's. The interpreter runs one thread at a time: while one thread keeps messages, the connector's waits. Rows go
+into SQLite 50 at a time, since the other thread takes the interpreter between two statements. An interpreter without
+that lock would overlap both.
 
-`bridge-latency`: a lone message comes 2 ms sooner than by the connector alone. That one waits for the broker to have its
-acknowledgement before it calls the function. The bridge has the message in its store, and calls it meanwhile.
+`bridge-latency`: a lone message comes 2 ms sooner than by the connector alone. The connector alone calls the function
+only once the broker has the acknowledgement. The bridge has the message in its store, so it calls the function
+meanwhile.
 """
 
 from __future__ import annotations
@@ -47,18 +48,18 @@ _PINGS = 300
 _PAUSE_SECS = 0.01
 _LOAD_SECS = 600
 _FULL = 2
-"""The tenth of that at whose end as many ids are remembered as ever will be."""
+"""Which tenth of the load it is, counted from 0, at whose end the windows are full."""
 _SYNCS = 200
 _ON_ARTEMIS = Goal(0.85, aim=0.9)
 
 
 class _Product(NamedTuple):
-    """Beside Artemis."""
+    """A product other than Artemis."""
 
     module: ModuleType
     protocols: tuple[str, ...]
     kind: str | None = None
-    """Of its queues, where they have to be made."""
+    """The kind of its queues, if queues must be made."""
 
 
 _PRODUCTS = {
@@ -108,7 +109,7 @@ def _address(broker: Broker, protocol: str, queue: str) -> str:
 
 
 def _consumers(broker: Broker, scale: float) -> Comparison:
-    """Messages each of which keeps the database busy for a while."""
+    """Several consumers against one. Each message keeps the database busy for a while."""
     count, address = scaled(_SLOW, scale, least=_CONSUMERS), _address(broker, "amqp", "slow")
     with postgres() as server, on_a_disk(server).new_url() as store, Orders(address) as orders:
 
@@ -129,7 +130,7 @@ def _consumers(broker: Broker, scale: float) -> Comparison:
 
 
 def _secs_of_slow(address: str, store: str, count: int, consumers: int | None) -> float:
-    """From the first message's handling to the end of the last one's."""
+    """The time from the first message's handling to the end of the last one's."""
     began: list[float] = []
 
     def handle(_message: Any, connection: Connection) -> None:
@@ -149,7 +150,7 @@ def _secs_of_slow(address: str, store: str, count: int, consumers: int | None) -
 
 
 def _latency(broker: Broker, scale: float) -> Comparison:
-    """What a message waits longer for its way through the store, in syncs of a disk."""
+    """How much longer a message takes through the store, in syncs of a disk."""
     count, address = scaled(_PINGS, scale, least=3), _address(broker, "amqp", "pings")
     with new_store() as store, tempfile.NamedTemporaryFile(dir=Path(store.removeprefix("sqlite:///")).parent) as file:
         return by_turns(
@@ -165,7 +166,7 @@ def _latency(broker: Broker, scale: float) -> Comparison:
 
 
 def _delay_secs(address: str, store: str | None, count: int) -> float:
-    """From a message's sending to its handling, in the middle of all; without a store by the connector alone."""
+    """The median time from sending a message to handling it; without a store, the connector alone takes it."""
     delays: list[float] = []
     arrived = threading.Event()
 
@@ -214,11 +215,12 @@ def _sync_secs(file: int) -> float:
 
 
 def _memory(broker: Broker, scale: float) -> Comparison:
-    """What the process has in memory at the end of ten minutes of load, and after three of them, when all windows are
-    full: ids expire after two.
+    """The process's memory after ten minutes of load, against its memory after three. By then all windows are full: ids
+    expire after two minutes.
 
-    If the first minutes are slower, as where other work runs beside them, fewer ids are known then, and the ratio says so. With
-    ids that expire after 5 s, 900,000 messages by AMQP left it at 219 MB from the first minute on.
+    If the first minutes are slower, for example because other work runs beside them, fewer ids are known then, and the
+    ratio rises. With ids that expire after 5 s, the process stayed at 219 MB from the first minute on, over 900,000
+    messages by AMQP.
     """
     address, load_secs = _address(broker, "amqp", "load"), max(1.0, _LOAD_SECS * scale)
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""A bridge with its store, and the same connector without one, at work on the same messages."""
+"""A bridge with its store and the same connector without one, each given the same messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Orders(Closing):
 
 
 def speed(name: str, address: str, scale: float, goal: Goal = _GOAL) -> Comparison:
-    """Of a queue by one protocol."""
+    """How fast a bridge and the connector alone empty a queue by one protocol."""
     count = scaled(_MESSAGES, scale)
 
     def rate(run: Callable[[], None]) -> float:
@@ -115,8 +115,8 @@ def new_store() -> Iterator[str]:
 
 @contextmanager
 def skipped_aloud(name: str) -> Iterator[None]:
-    """Says on standard error that these can't be measured here, and goes on, where a broker or database can't be had."""
+    """If a broker or database can't be had, say on standard error that these benchmarks are skipped, and go on."""
     try:
         yield
-    except (MissingProgramError, pytest.skip.Exception) as missing:  # the latter from `tests/`
+    except (MissingProgramError, pytest.skip.Exception) as missing:  # pytest's is raised in `tests/`
         print(f"{name}: skipped, {missing}", file=sys.stderr)

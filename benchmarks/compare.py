@@ -1,11 +1,11 @@
-"""The whole command `receiver compare` through six policies, against `receiver simulate` with 8 x 8 settings.
+"""The whole command `receiver compare` with six policies, against `receiver simulate` with 8 x 8 settings.
 
-Both read the same Parquet file, each in a process of its own, from its start to its end.
+Both read the same Parquet file. Each is a process of its own, timed from its start to its end.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`compare` mostly reads and numbers ids. Of 2 M rows, `sequence` takes 0.4 s of processor time, since it
-reads each id's text. The other five policies take 0.1 s together.
+`compare` mostly reads and numbers ids. Of 2 M rows, `sequence` takes 0.4 s of processor time, since it reads each id's
+text. The other five policies take 0.1 s together.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compare(scale: float) -> list[Comparison]:
         warm_up = Path(folder) / "small.parquet"
         write_log(trace(1_000), warm_up)
         for command in (_receiver_compare(warm_up), receiver_simulate(warm_up)):
-            Process(command).seconds()  # compiles
+            Process(command).seconds()  # so that nothing is compiled later
 
         log = Path(folder) / "log.parquet"
         receipts = trace(count)

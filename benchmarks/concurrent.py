@@ -1,15 +1,21 @@
 """Many consumers of one queue: concurrent receivers against an inbox table written by hand, as most people would.
 
-Each consumer is a thread with a connection of its own, whose transaction it also gives the receiver. Four processes share
-the consumers. With "work", each transaction holds 20 ms of the application's own SQL. By hand it is
-`INSERT ... ON CONFLICT DO NOTHING`, by which no id is ever forgotten. Commits take as long as on a usual disk.
+Each consumer is a thread with its own connection. It gives that connection's transaction to the receiver too. Four
+processes share the consumers. With "work", each transaction holds 20 ms of the application's own SQL. The inbox by hand
+is `INSERT ... ON CONFLICT DO NOTHING`, which never forgets an id. Commits take as long as on a usual disk.
 
-Where the time goes in batches of 20, whose goal is missed: a batch takes 0.37 ms of a server's core, by hand 0.26, for a claim is longer than a
-row by hand, and one row more holds the receipts. The consumer takes as long as by hand. The rest, about 0.3 ms, is folding on
-the same two cores: the receipts in the log, and three deletions. While each receipt had a row of its own until it was
-folded in, a batch took a third more of all that. Tried: no lock on the domain's row (no gain), arrays of ids as bytes (a tenth of
-the driver's time), one statement for one receipt and for many (a tenth slower for one). What it would take: folding in another
-process' cores, or claims that are the log.
+Batches of 20 miss their goal. A batch takes 0.37 ms of a server's core, and 0.26 by hand: a claim is longer than a row
+by hand, and one more row holds the receipts. The consumer takes as long as by hand. The rest, about 0.3 ms, is folding
+on the same two cores: it appends the receipts to the log and deletes three times. While each receipt had its own row
+until it was folded in, all of this took a third longer.
+
+We tried three ways:
+
+- No lock on the domain's row: gains nothing.
+- Arrays of ids as bytes: saves a tenth of the driver's time.
+- One statement for one receipt and for many: a tenth slower for one.
+
+Two things would help: folding on another process's cores, or claims that are the log.
 """
 
 from __future__ import annotations
@@ -43,7 +49,7 @@ _BY_HAND = text("INSERT INTO by_hand SELECT unnest(CAST(:ids AS text[])) ON CONF
 _IDS = 12_000
 _SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=_IDS, dup_detection_expiry_time_secs=1)
 _FEW = ReceiverSettings(dup_detection_per_source_expiry_window_size=200, dup_detection_expiry_time_secs=12)
-"""For 12,000 live ids of all sources."""
+"""The settings for 12,000 live ids in all sources together."""
 _FOLDED_AT_ONCE = 2_000
 _LOOK_SECS = 0.01
 _SETTLES_SECS = 1
@@ -55,10 +61,10 @@ class _Load(NamedTuple):
     url: str
     is_ours: bool
     consumers: int
-    """In each process."""
+    """The consumers of each process."""
     ids: Sequence[str]
     at_once: int
-    """Messages in a transaction."""
+    """How many messages a transaction has."""
     works: bool
 
 
@@ -152,7 +158,7 @@ def _rows_left(database: Database, scale: float) -> Comparison:
             with receiver.batch() as batch:
                 batch.receive_many(rows)
         _wait_until(lambda: receiver.figures().receipts == count)
-        time.sleep(_SETTLES_SECS)  # the last claims are released
+        time.sleep(_SETTLES_SECS)  # until the last claims are released
         live = receiver.status().rDupIds
         with closing(create_engine(url, poolclass=NullPool).connect()) as connection:
             left = max(
@@ -195,7 +201,7 @@ def _prepare(all_ready: Barrier) -> None:
 
 
 def _consume(load: _Load) -> tuple[float, float]:
-    """When the work began and when it ended, on the clock that all processes share."""
+    """When the work began and when it ended, by the clock that all processes share."""
     if not load.is_ours:
         return _by_threads(load, _by_hand)
     with _concurrent(load.url, _SETTINGS) as receiver:

@@ -1,12 +1,13 @@
-"""Messages a second out of a correlator's log, against Python's `csv` reading the same receipts from a CSV a third as long.
+"""Messages a second read from a correlator's log, against Python's `csv` reading the same receipts from a CSV. The CSV
+is a third as long.
 
-Both by one thread, and by the time of the processor. Ours checks times and text, and gives whole columns.
+Each runs in one thread, and is timed by the processor's time. Ours checks times and text, and gives whole columns.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`correlator` finds the lines of a block, the first `=` of each and the entries of the log by NumPy. A line's text up to its
-first `=` says what the line is; there are few different ones, so each is matched with a regular expression once. What
-isn't plain, such as a value with line breaks, is read line by line, which takes ten times as long.
+`correlator` searches a block by NumPy: for its lines, the first `=` of each line, and the entries of the log. The text
+of a line up to its first `=` shows what the line is. Few such texts differ, so a regular expression matches each only
+once. A value that isn't plain, such as one with line breaks, is read line by line, which takes ten times as long.
 """
 
 from __future__ import annotations

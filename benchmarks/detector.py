@@ -2,10 +2,10 @@
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`receive_many` calls `receive`, so that the rules stand once. We tried to write its loop out, with all state in local
-variables, and gained nothing. A receipt mostly costs the memory that it touches and that is no longer in the processor's
-cache: the id's text and its slot in the table, when it comes, when it spills and when it expires. Keeping ids out of the
-per-source queues gained 15 %. More would take a table that isn't made of Python objects.
+`receive_many` calls `receive`, so that the rules are written only once. We tried to write its loop out, with all state
+in local variables, and gained nothing. Most of a receipt's cost is memory that has left the processor's cache: the id's
+text and its slot in the table are read when the id comes, when it spills and when it expires. Keeping ids out of the
+per-source queues gained 15 %. To gain more, the table could not be made of Python objects.
 """
 
 from __future__ import annotations

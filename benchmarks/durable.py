@@ -1,45 +1,43 @@
-"""The durable receiver on SQLite and PostgreSQL, against their drivers writing and reading the same rows and no more.
+"""The durable receiver on SQLite and PostgreSQL, against their drivers, which only write and read the same rows.
 
-Times are of the wall, for much of them is spent waiting for a disk or a server.
+Times are wall-clock times, since much of them is spent waiting for a disk or a server.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`durable-sqlite-1`, `durable-postgresql-1` depend on the disk. Besides, a batch of one on SQLite takes about 45 us of processor
-time, the anchor 25: for the lock, the domain's row, the decision and the counters. Where a sync takes 20 us, the ratio is
-below 0.5. On PostgreSQL the anchor and ours go to the server three times: ours to begin and lock, to record, and to commit. The
-client's work is 370 us of processor time for ours and 200 for the anchor. Where a commit takes 2 ms
-(`durable-postgresql-disk-1`), a batch of ours takes 3.0 ms in all, and one of the anchor's 2.5.
+`durable-sqlite-1`, `durable-postgresql-1` depend on the disk. On SQLite a batch of one also takes about 45 us of processor
+time, and 25 in the anchor. The difference is the lock, the domain's row, the decision and the counters. If a sync takes
+20 us, the ratio is below 0.5. On PostgreSQL the anchor and ours both ask the server three times. Ours begins and locks,
+records, and commits. The client takes 370 us of processor time for ours and 200 for the anchor. If a commit takes 2 ms
+(`durable-postgresql-disk-1`), a batch takes 3.0 ms in all, and 2.5 in the anchor.
 
 `durable-*-recorded`: a batch of 100 takes about 1,700 us, and its recording about 80 more. A tenth of the receipts' bytes
-is left after compression, so the row is small.
+is left after compression, so the row is small. The 80 us are:
 
-    packing the receipts, 10 of which for compression: 30
-    the row in the batch's transaction; on PostgreSQL it goes with the domain's new state, without another way to the server: 50
+    packing the receipts, with 10 us of compression: 30
+    writing the row in the batch's transaction (on PostgreSQL in one request with the domain's new state): 50
 
-A thread makes the files, at 1.3 us of processor time a receipt. Where no core is free for it, the ratios are 0.85 to 0.9.
+A thread makes the files, at 1.3 us of processor time a receipt. If no core is free for it, the ratios are 0.85 to 0.9.
 
 `durable-postgresql-1000`: a receipt takes 5.6 us. About 2.9 us decide, 2.4 us append, 0.5 us delete, 0.3 us vacuum. We
-tried to make COPY's text ourselves, by columns. It saves the client 0.4 us, and the server takes 0.3 us more. While we
-decide, the server waits, and while it appends, we do: rows that went to it during the batch would overlap both.
+tried to make COPY's text ourselves, by columns. That saves the client 0.4 us, and costs the server 0.3 us. The server waits
+while we decide, and we wait while it appends. Sending rows during the batch would overlap both.
 
 `durable-*-scattered`: only deciding takes longer, by half. An old id that its source still holds is noted under its
-receipt, and forgotten when that leaves. What is deleted still lies in some hundred runs
-for each 6,000 rows.
+receipt, and forgotten when that receipt leaves. The deleted rows still lie in about a hundred runs for each 6,000 rows.
 
-`durable-*-reopen` replays every row through the detector, which takes as long as fetching it. PostgreSQL now sends
-rows while the detector works, rather than when it is asked for the next ten thousand. What is left is mostly a new table
-of a million ids. We tried three more ways:
+`durable-*-reopen` replays every row through the detector, which takes as long as fetching the row. PostgreSQL sends rows
+while the detector works. The rest is mostly the new table of a million ids. We tried three more ways:
 
-- The garbage collector paused: gains nothing, for no objects are left that it would look at.
-- New ids entered by the block rather than one by one: gains less than a tenth, and states a rule twice, as writing out
-  the common case of `replay` did.
-- Arrays made by the server: costs the server more than it saves here.
+- Pausing the garbage collector: gains nothing, since it has no objects left to look at.
+- Entering new ids by the block rather than one by one: gains less than a tenth, and states a rule twice. Writing out the
+  common case of `replay` stated it twice too.
+- Arrays made by the server: costs the server more than it saves the client.
 
-The first batch can't begin before the old rows have been read: that an id is new is said of all rows that are left, and
-nearly all receipts are new. An index of ids, and one that counts a source's later ids, could answer instead, but each batch
-would then write to random pages, for ever, to save seconds after a crash. A digest of all ids, 8 bytes each, read first,
-would be exact if any id that it may hold waited for the rows; but a resend, which is what follows a crash, consists of
-such ids.
+The first batch can't begin before the old rows have been read: an id is new only if no row has it, and nearly all
+receipts are new. An index of ids, with another that counts a source's later ids, could answer instead. But then each batch
+would write to random pages, for ever, to save seconds after a crash. A digest of all ids, 8 bytes each, could be read
+first. To be exact, each id that the digest may hold would have to wait for the rows. But senders resend after a crash,
+and their receipts consist of such ids.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ from receiver import Receiver, Recording
 
 __all__ = ["durable"]
 
-# Windows of each source: for 10 k, 100 k and 1 M live ids in all.
+# Each source's window, for 10 k, 100 k and 1 M live ids in all.
 _SMALL, _USUAL, _LARGE = 200, 2_000, 20_000
 _TURNS = 7
 _RECORDED_BYTES = 88
-"""About what a receipt takes of a recording as it is written."""
+"""About how many bytes a receipt takes in a recording while it is written."""
 
 
 def durable(scale: float) -> Iterator[Comparison]:
@@ -97,7 +95,7 @@ def _speed(database: Database, scale: float) -> Iterator[Comparison]:
     with database.new_url() as url, steady_orders(url, window, turns * (many + few)) as orders:
         yield _written(database, orders, turns=turns, count=many, batch_size=1_000, goal=by_thousands)
         yield _written(database, orders, turns=turns, count=few, batch_size=1, goal=by_ones)
-    # The window counts, the expiry hardly: sources differ, so what they forget lies scattered over the oldest rows.
+    # A short expiry: the windows decide what is forgotten. Sources differ, so forgotten rows lie scattered among the oldest.
     with database.new_url() as url, steady_orders(url, window, turns * many, expiry_share=0.1) as orders:
         yield _written(
             database, orders, turns=turns, count=many, batch_size=1_000, goal=by_thousands, name="-scattered"
@@ -113,7 +111,7 @@ def _one_by_one(database: Database, scale: float) -> Iterator[Comparison]:
 def _written(
     database: Database, orders: Orders, *, turns: int, count: int, batch_size: int, goal: Goal, name: str = ""
 ) -> Comparison:
-    """Receipts recorded, against the same rows written raw to a new table."""
+    """Receipts recorded by a receiver, against the same rows written to a new table by the driver."""
     rows = [orders.take(count) for _ in range(turns)]
     our_turns, anchor_turns = iter(rows), iter(rows)
     return by_turns(
@@ -192,7 +190,7 @@ def _costs(database: Database, large: Orders, small: Orders, count: int, turns: 
 
 
 def _reopened(database: Database, url: str, live: str, scale: float) -> Comparison:
-    """From nothing to a receiver that can decide, against fetching the rows that it must read."""
+    """Opening a receiver until it can decide, against fetching the rows that it must read."""
 
     def ours() -> float:
         opened: list[Receiver] = []
@@ -218,7 +216,7 @@ def _reopened(database: Database, url: str, live: str, scale: float) -> Comparis
 
 
 def _space(database: Database, scale: float) -> Iterator[Comparison]:
-    """What a store takes after many receipts, against a new one with its live rows alone."""
+    """A store's size after many receipts, against the size of a new store that has only its live rows."""
     count, window = scaled(10_000_000, scale), scaled(_SMALL, scale)
     with database.new_url() as used_url, database.new_url() as new_url:
         with steady_orders(used_url, window, count) as orders:
@@ -229,7 +227,7 @@ def _space(database: Database, scale: float) -> Iterator[Comparison]:
         with closing(database.raw(used_url)) as raw:
             raw.settle()
         closed = _megabytes(database, used_url)
-        open_receiver(new_url, window).close()  # makes the tables
+        open_receiver(new_url, window).close()  # so that the tables exist
         with closing(database.raw(used_url)) as used, closing(database.raw(new_url)) as new:
             new.append([(1, *row) for row in used.fetch()])
         needed = _megabytes(database, new_url)

@@ -1,4 +1,4 @@
-"""What `import receiver` costs a program that embeds the library, against `import sqlalchemy`."""
+"""How long `import receiver` takes a program that embeds the library, against `import sqlalchemy`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _PROGRAM = "import time; start = time.perf_counter(); import {}; print(time.perf
 
 
 def _seconds_to_import(module: str) -> float:
-    """In a process of its own; the start of the interpreter isn't counted."""
+    """The time of an import in a new process, without the start of the interpreter."""
     ran = subprocess.run([sys.executable, "-c", _PROGRAM.format(module)], capture_output=True, text=True, check=True)
     return float(ran.stdout)
 
 
 def imports(scale: float) -> list[Comparison]:
     for module in ("receiver", "sqlalchemy"):
-        _seconds_to_import(module)  # compiles the bytecode
+        _seconds_to_import(module)  # so that the bytecode is compiled
     return [
         by_turns(
             lambda: _seconds_to_import("receiver"),

@@ -1,5 +1,5 @@
-"""A bridge from Kafka with its store against the client's bare consumption, and one to Kafka against itself without
-transactions, on a real Kafka."""
+"""Two comparisons on a real Kafka: a bridge from Kafka with its store against a bare consumer; a bridge to Kafka
+with transactions against one without."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def kafka_topics(scale: float) -> Iterator[Comparison]:
 
 
 def _speed(broker: kafka.Broker, database: Database, scale: float) -> Comparison:
-    """From the first message to the last: how long a group takes to form is the same for both."""
+    """The rate from the first message to the last. The time before it isn't counted: a group forms equally slowly
+    for both."""
     count = scaled(_MESSAGES, scale)
     ours, bare = broker.new_topic(_PARTITIONS), broker.new_topic(_PARTITIONS)
     with (
@@ -59,7 +60,7 @@ def _speed(broker: kafka.Broker, database: Database, scale: float) -> Comparison
 
 
 def _transactions(broker: kafka.Broker, scale: float) -> Comparison:
-    """From topic to topic, by turns of a batch each."""
+    """From topic to topic, in turns of one batch each."""
     count = scaled(_MESSAGES, scale)
     from_, bare_from, to, bare_to = (broker.new_topic(_PARTITIONS) for _ in range(4))
     with (
@@ -87,7 +88,7 @@ def _transactions(broker: kafka.Broker, scale: float) -> Comparison:
 
 
 def _rate_to(orders: Orders, from_: str, to: str, store: str, count: int) -> float:
-    """From the first turn to the last."""
+    """The rate from the first turn to the last."""
     orders.send(count)
     under_way = open_bridge(from_, to, store, options())
     worker = threading.Thread(target=under_way.run)

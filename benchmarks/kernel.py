@@ -1,5 +1,7 @@
-"""Receipts a second through the sizing kernel, which answers for a whole grid, against libCacheSim's LRU, which answers
-for one cache size at a time and knows neither sources nor expiry nor peaks.
+"""Receipts a second through the sizing kernel, against libCacheSim's LRU.
+
+The kernel answers for a whole grid. libCacheSim answers for one cache size at a time, and knows no sources, expiry or
+peaks.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
@@ -10,28 +12,35 @@ best for small caches.
     by processor time, `kernel-cpu`: 19.5 (16.2 to 21.7)
     on the wall, each cache's table fitted by hand, `kernel-fitted`: 20.5 (15.2 to 24.3)
 
-Sources of very different rates took the kernel twice the time. A quiet source's oldest entry lay far from all others, and
-each of the four columns that tell what becomes of it cost a miss of the cache. Now these lie by source, so a queue reads
-on where it stopped. While queues fill, every receipt raises the peak under each expiry; that takes vector instructions
-alone now. And the kernel says beforehand what it will read (`prefetch`): each source's queue reads on in a stretch of its
-own, and the processor foresees few such stretches by itself. That takes up to a third off a replay.
+Logs whose sources have very different rates took twice the time. A quiet source's oldest entry lay far from all others.
+Four columns show what becomes of an entry, and each cost a miss of the cache. Three changes mended that, and took up to
+a third off a replay:
 
-Since then, four changes took another third off each of the five logs. Which ids have spilled is a bit for each row, not
-a byte: the set fits the processor's cache, and what an expiry forgets is counted 64 rows at a time. That count alone
-had taken up to half of the time. Whether a source still holds an id is read where its queue reads anyway, no longer in
-a column of its own. The search for what an expiry forgets goes by each 32nd time first. And the room of all expiries is
-checked by its least value. `kernel-zipf` still takes a third more processor time than `kernel`: while its quiet
-sources' queues fill, peaks rise for most of the log, and each time the kernel looks for what can be forgotten. About a
-sixth of its time goes into these searches.
+- The columns are sorted by source, so a queue reads on where it stopped.
+- While queues fill, every receipt raises the peak under each expiry. Vector instructions alone do that.
+- The kernel announces what it will read (`prefetch`). Each source's queue reads its own rows in sequence, and the
+  processor foresees few such sequences by itself.
+
+Since then, four changes took another third off each of the five logs:
+
+- A bit for each row, not a byte, says whether its id has spilled. So the set fits the processor's cache, and the ids that
+  an expiry forgets are counted 64 rows at a time. That count alone had taken up to half of the time.
+- Whether a source still holds an id is read from a column that its queue reads anyway.
+- The search for what an expiry forgets looks at each 32nd time first.
+- One comparison, with the least value, checks the room of all expiries.
+
+`kernel-zipf` still takes a third more processor time than `kernel`. While its quiet sources' queues fill, peaks rise for
+most of the log. At each rise the kernel searches for ids that can be forgotten. These searches take about a sixth of its
+time.
 
 We tried three more ways:
 
-- A table of the first row in each small span of time, instead of the search: gains no more, costs a pass over the
-  log, and a tenth more time where a burst fills a span.
-- To check the room only once as many ids have spilled as there was room for: a branch that can't be foreseen, which costs
-  more than the check.
-- `prefetch` for the bit of the next id to spill: a tenth less with the largest windows and very different rates, and up to
-  a tenth more elsewhere.
+- A table of the first row in each small span of time, instead of the search: gains no more, costs a pass over the log,
+  and takes a tenth longer where a burst fills a span.
+- Checking the room only once as many ids have spilled as there was room for: the processor can't predict that branch,
+  which costs more than the check.
+- `prefetch` for the bit of the next id to spill: a tenth less time with the largest windows and very different rates, up
+  to a tenth more elsewhere.
 """
 
 from __future__ import annotations
@@ -56,7 +65,7 @@ _EXPIRIES_US = (np.geomspace(1, 600, 16) * 1_000_000).round().astype(np.int64)
 _TURNS = 3
 _ANCHOR = "16 runs of libCacheSim's LRU"
 
-# libCacheSim's own binary format, which it maps into memory: the fastest way in.
+# libCacheSim's own binary format, which it maps into memory: it reads no other format as fast.
 _ORACLE_GENERAL = np.dtype([("time", "<u4"), ("id", "<u8"), ("size", "<u4"), ("next_access", "<i8")])
 
 
@@ -65,7 +74,7 @@ def _sources(receipts: Trace) -> int:
 
 
 def _replay_grid(receipts: Trace) -> list[npt.NDArray[np.int64]]:
-    """From numbered ids to caught and peak_ids of every pair."""
+    """The time from numbered ids to the `caught` and `peak_ids` of every pair."""
     from receiver.simulate.domain_rows import link_rows
     from receiver.simulate.kernel import WindowAsked, replay_windows
 
@@ -90,7 +99,7 @@ def _write_for_libcachesim(receipts: Trace, file: Path) -> None:
 
 
 def _sixteen_lrus(file: Path, sources: int, *, fit_table: bool) -> None:
-    """One LRU for each window, of as many ids as the queues of all sources hold together."""
+    """The time of one LRU for each window. It holds as many ids as the queues of all sources together."""
     import libcachesim
 
     for window in _WINDOWS.tolist():

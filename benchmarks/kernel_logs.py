@@ -1,4 +1,4 @@
-"""Logs for the kernel beside the usual one: what is hard for it in logs as they are."""
+"""Logs for the kernel beside the usual one. Each has something that is hard for the kernel, and that real logs have."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _RECORDED = Path(__file__).parents[1] / "examples" / "artemis-receipts.csv.gz"
 
 
 def _constant_gaps(count: int) -> Trace:
-    """The usual receipts, each a millisecond after the one before."""
+    """The usual receipts, one each millisecond."""
     return trace(count)._replace(received_at_us=BEGIN_US + _GAP_US * np.arange(1, count + 1, dtype=np.int64))
 
 
 def _zipf(count: int) -> Trace:
-    """The usual messages, of sources whose rates are as 1, 1/2, 1/3, ..."""
+    """The usual messages, from sources whose rates are in the ratio 1 : 1/2 : 1/3 and so on."""
     receipts = trace(count)
     shares = 1 / np.arange(1, SOURCES + 1)
     of_message = np.random.default_rng(_SEED).choice(SOURCES, count, p=shares / shares.sum()).astype(np.int32)
@@ -34,7 +34,8 @@ def _zipf(count: int) -> Trace:
 
 
 def _bursts(count: int) -> Trace:
-    """The usual messages in bursts of 500, each of one source and over in 5 ms; the rate is as usual over all."""
+    """The usual messages in bursts of 500. Each burst is of one source and takes 5 ms. The overall rate is the usual
+    one."""
     receipts = trace(count)
     burst = np.arange(count) // _BURST_RECEIPTS
     of_burst = np.random.default_rng(_SEED).integers(SOURCES, size=count // _BURST_RECEIPTS + 1, dtype=np.int32)
@@ -45,7 +46,8 @@ def _bursts(count: int) -> Trace:
 
 
 def _recorded(count: int) -> Trace:
-    """The log that comes with this repository, again and again, each time with other ids and right after the last."""
+    """This repository's sample log, over and over: each repetition has other ids and begins when the one before
+    ends."""
     batches = list(read_logs([str(_RECORDED)], ReadOptions()))
     times_us = np.concatenate([batch.received_at_us for batch in batches])
     source, message = (
@@ -60,7 +62,7 @@ def _recorded(count: int) -> Trace:
 
 
 def _numbers(texts: list[str]) -> npt.NDArray[np.int32]:
-    """Numbered from 0 in order of the first."""
+    """The ids as numbers from 0, in order of their first receipts."""
     known: dict[str, int] = {}
     return np.array([known.setdefault(text, len(known)) for text in texts], np.int32)
 
@@ -71,4 +73,4 @@ KERNEL_LOGS: dict[str, Callable[[int], Trace]] = {
     "bursts": _bursts,
     "recorded": _recorded,
 }
-"""By the name of the benchmark's row."""
+"""The logs, by the name of the benchmark's row."""

@@ -1,4 +1,4 @@
-"""The workload as a log in Parquet, and whether a command has read from it what was written."""
+"""The workload as a log in Parquet, and a check that a command has read what was written."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_log(receipts: Trace, file: Path) -> None:
 
 
 def check_read(log: Mapping[str, Any], receipts: Trace) -> None:
-    """AssertionError unless a command has read these receipts, by what its `--json` says of the log."""
+    """Raise `AssertionError` unless the command's `--json` shows that it has read these receipts."""
     count, distinct_ids = len(receipts.message), int(receipts.message.max()) + 1
     written = {
         "receipts": count,

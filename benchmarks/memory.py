@@ -1,12 +1,13 @@
-"""Bytes per remembered id, of the detector and of other systems' rules, against `cachetools.TTLCache` with as many ids.
+"""Bytes per remembered id: the detector and other systems' rules, against `cachetools.TTLCache` with as many ids.
 
-The ids and times that the workload makes are counted on both sides: whoever keeps them pays for them.
+The ids and times that the workload makes are counted on both sides, if they are kept.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`memory` counts the id's own text on both sides: 94 bytes for 45 characters. Without it, ours has 111 bytes, the anchor 204.
-Of ours, 44 are the stamp, 10 to 14 the queues, the rest the dictionary: where ids come and go, Python lets it grow to 3 to 6
-slots an id. Stamps of 60 bits would save 12 bytes, but then the times would stand elsewhere, at 8 bytes each.
+`memory` counts the id's own text on both sides: 94 bytes for 45 characters. Without the text, ours has 111 bytes, the
+anchor 204. Of our bytes, 44 are the stamp, 10 to 14 the queues, the rest the dictionary: where ids come and go, Python
+lets it grow to 3 to 6 slots an id. Stamps of 60 bits would save 12 bytes, but then the times would be kept elsewhere,
+at 8 bytes each.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from receiver.policies import Policy, policy
 
 __all__ = ["memory"]
 
-# At these rates the time queue holds from less to more than the per-source queues do. Several, because a dict that has
-# just grown costs twice as much as one about to.
+# At the lowest rate the time queue holds fewer ids than the per-source queues, at the highest more. There are several
+# rates, because a dict that has just grown costs twice as much as one that is about to grow.
 _RATES_PER_SEC = (500, 800, 1_300, 2_100, 3_400)
 _IDS = (25_000, 32_500, 40_000, 50_000, 62_500)
 _POLICIES = {
@@ -52,7 +53,7 @@ def _traced_bytes(build: Callable[[], object]) -> int:
 
 
 def _detector(rate_per_sec: int, window: int) -> TwoTierDetector:
-    """A detector in its steady state: each source's queue full, the time queue too."""
+    """A detector in its steady state: the queues of all sources are full, and so is the time queue."""
     detector = TwoTierDetector(window=window, expiry_secs=EXPIRY_SECS)
     sources = [source_text(source) for source in range(SOURCES)]
     spilled = rate_per_sec * EXPIRY_SECS * window // WINDOW
@@ -83,7 +84,7 @@ def _policies(text: str, ids: int) -> list[Policy]:
     one = policy(text)
     for row in range(ids):
         source = source_text(row % SOURCES)
-        # Of `sequence`, each producer is one to remember.
+        # `sequence` remembers each producer
         id_ = f"1:{row:06}{source}" if text == "sequence" else id_text(row, row % SOURCES)
         one.receive(id_, received_at_us=BEGIN_US + row)
     if one.remembered_ids != ids:
@@ -94,7 +95,7 @@ def _policies(text: str, ids: int) -> list[Policy]:
 def _bytes_per_id(
     builds: Sequence[Callable[[], object]], counts: Sequence[int], *, name: str, work: str, goal: Goal | None
 ) -> Comparison:
-    """What is built remembers as many ids as `counts` says."""
+    """Bytes per id. What the n-th of `builds` makes remembers as many ids as the n-th of `counts` says."""
     our_turns, anchor_turns = iter(zip(builds, counts, strict=True)), iter(counts)
 
     def ours() -> float:

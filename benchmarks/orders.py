@@ -1,4 +1,4 @@
-"""A durable receiver at work in its steady state: for each receipt that it records it forgets another."""
+"""A durable receiver in its steady state: for each receipt that it records, it forgets another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WARM_UP_BATCH = 10_000
 
 
 class Orders(NamedTuple):
-    """An open receiver, and the receipts to come."""
+    """An open receiver, and the receipts that it hasn't received yet."""
 
     receiver: Receiver
     receipts: Iterator[tuple[str, str, int]]
@@ -54,7 +54,8 @@ def receive(receiver: Receiver, rows: Rows, batch_size: int) -> None:
 
 
 def open_receiver(url: str, window: int, expiry_share: float = 1, record: Recording | None = None) -> Receiver:
-    """With this window, and that share of the expiry that belongs to it as 120 s do to 2,000 ids."""
+    """An open receiver with this window. An expiry of 120 s fits 2,000 ids; it gets `expiry_share` of the expiry
+    that fits the window."""
     settings = ReceiverSettings(
         dup_detection_per_source_expiry_window_size=window,
         dup_detection_expiry_time_secs=EXPIRY_SECS * window / WINDOW * expiry_share,
@@ -66,7 +67,7 @@ def open_receiver(url: str, window: int, expiry_share: float = 1, record: Record
 def steady_orders(
     url: str, window: int, more: int, expiry_share: float = 1, record: Recording | None = None
 ) -> Iterator[Orders]:
-    """A receiver with full queues, and `more` receipts for it."""
+    """A receiver with full queues, and `more` receipts that it hasn't received yet."""
     enough = window * SOURCES * 3 // 2
     with open_receiver(url, window, expiry_share, record) as receiver:
         orders = Orders(receiver, stream(enough + more))

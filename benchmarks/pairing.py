@@ -1,4 +1,4 @@
-"""One comparison: two measurements by turns, the ratio of each turn, and the goal it is held against."""
+"""A comparison: two measurements by turns, the ratio of each turn, and the goal of the ratio."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """The ratio to reach, and the one to aim for: below them if `at_most`, else above."""
+    """The ratio to reach, and the ratio to aim for. Lower ratios are better if `at_most`, else higher ones."""
 
     ratio: float
     aim: float
     at_most: bool = False
     enough: float | None = None
-    """What of ours will do, whatever the ratio."""
+    """The figure of ours that is enough, whatever the ratio."""
 
     def reached_by(self, ratio: float) -> bool:
         return ratio <= self.ratio if self.at_most else ratio >= self.ratio
@@ -31,11 +31,11 @@ class Goal:
 class Comparison:
     name: str
     work: str
-    """What is measured, with its sizes."""
+    """The work that is measured, with its sizes."""
     unit: str
     anchor_name: str
     ours: float
-    """The median of its turns; so is `anchor`."""
+    """The median of its turns. `anchor` is the anchor's median."""
     anchor: float
     ratios: tuple[float, ...]
     """Ours divided by the anchor, for each turn."""
@@ -57,7 +57,7 @@ class Comparison:
 def by_turns(
     ours: Measure, anchor: Measure, *, turns: int, name: str, work: str, unit: str, anchor_name: str, goal: Goal | None
 ) -> Comparison:
-    """Take both measurements `turns` times, each going first every other time."""
+    """Take both measurements in each of `turns` turns. Which one goes first alternates."""
     our_figures: list[float] = []
     anchor_figures: list[float] = []
     for turn in range(turns):
@@ -77,9 +77,9 @@ def by_turns(
 
 
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:
-    """The time of a run: by default of the processor, all threads together, so that other programs' doings don't count.
+    """The time of a run: by default the processor time of all threads together, so that other programs don't count.
 
-    What was there before the run is kept out of the garbage collector's way.
+    The garbage collector leaves out the objects that existed before the run.
     """
     gc.collect()
     gc.freeze()

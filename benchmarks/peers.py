@@ -1,27 +1,27 @@
 """What people would pick instead: Apache Camel into a table, Artemis' own bridge, an inbox table by hand.
 
-All run on a real Artemis and a real PostgreSQL. A rate is that of the effects, from the first to the last committed one, as
-somebody else sees them. What each peer promises under a kill stands beside its route, in `java/Peers.java` and
+All run on a real Artemis and a real PostgreSQL. A rate counts committed effects, from the first to the last, as another
+connection sees them. What each peer promises under a kill stands beside its route, in `java/Peers.java` and
 `peers_inbox.py`.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`peers-camel-message-16`: a function of each message inserts its row by a statement of its own, one after another, on one
-connection. Camel has 16 of each. With `messages` a batch's rows go to the server together, which is 4.6 times Camel's
-best.
+`peers-camel-message-16`: our function inserts each message's row by its own statement, one after another, on one
+connection. Camel has 16 functions and 16 connections. With `messages` a batch's rows go to the server together, which is
+4.6 times Camel's best.
 
 `peers-camel-consumers-16`: 16 consumers take as many messages at once as they handle in half a second, and acknowledge while
-they go on. One Python process uses 0.9 of a core then, the broker 0.7, the server what is left of two. Before there were
-batches, each message cost the broker a transaction and the rest 33 ms: 0.56 of Camel. 4 would take more than one process,
-and so more than two cores.
+they go on. Then one Python process uses 0.9 of a core, the broker 0.7, and the server the rest of two cores. Before there
+were batches, each message cost the broker a transaction and the other programs 33 ms: a ratio of 0.56. A ratio of 4 would
+need several processes, and so more than two cores.
 
-`peers-queue-*`: the broker's own bridge hands messages on inside Java. Ours takes each one into Python and sends it back.
-By AMQP the connector alone, without a store, does 4,900 to 5,800 a second from queue to queue: 72 to 94 us a message to
-take, 71 to 87 to send. The bridge overlaps both, and so is faster with its store. 0.5 would take an AMQP client
-that spends less Python on a message.
+`peers-queue-*`: the broker's own bridge hands messages on inside Java. Ours takes each message into Python and sends it
+back. By AMQP the connector alone, without a store, hands on 4,900 to 5,800 messages a second from queue to queue: 72 to
+94 us to take each, 71 to 87 to send it. The bridge overlaps taking and sending, and so is faster although it has a store.
+A ratio of 0.5 would need an AMQP client that spends less Python on a message.
 
-`peers-inbox-1`: both sides wait for the same sync of the disk and for as many ways to the server. A row of the
-application's own comes between lock and commit, so they can't go in one message.
+`peers-inbox-1`: both sides wait for the same sync of the disk, and ask the server as often. The application writes a row
+between lock and commit, so these two can't go in one request.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _WAYS = {
 }
 _OF_EACH = {"message": "message", "batch": "batch", "consumers": "message, 16 consumers"}
 _FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
-"""What a peer takes and gives back is no poison."""
+"""Settings of the broker: a message is no poison, however often a peer takes it and gives it back."""
 _queue_numbers = count()
 
 Rates = dict[str, list[float]]
@@ -84,7 +84,7 @@ def peers(scale: float) -> Iterator[Comparison]:
 
 
 class _Field:
-    """A broker, the peers, and a database with the table of effects."""
+    """A broker, the peers, and a database with a table of effects."""
 
     def __init__(self, broker: TunedBroker, java: Peers, url: str, scale: float) -> None:
         self.java = java
@@ -153,10 +153,10 @@ class _Field:
 
 
 def _into_table(field: _Field, scale: float) -> Iterator[Comparison]:
-    """`receiver bridge` with a function of each message, of each batch, or by consumers, against Camel's consumers."""
+    """`receiver bridge` with a function for each message, for each batch, or in consumers, against Camel's consumers."""
     ours: dict[str, Run] = {way: lambda way=way: _our_rows(field, *_WAYS[way]) for way in _WAYS}  # type: ignore[misc]
     theirs: dict[str, Run] = {f"{n}": lambda n=n: _camel(field, n) for n in _CONSUMERS}  # type: ignore[misc]
-    _camel(field, _CONSUMERS[-1])  # Java gets warm
+    _camel(field, _CONSUMERS[-1])  # so that Java is warm
     rates = _taken(scaled(_TURNS, scale, least=1), ours | theirs)
     best = max(theirs, key=lambda consumers: statistics.median(rates[consumers]))
     for way in ours:
@@ -190,7 +190,7 @@ def _to_queue(field: _Field, scale: float) -> Iterator[Comparison]:
 
 
 def _taken(turns: int, runs: dict[str, Run]) -> Rates:
-    """The rates of all, by turns, each time in the reverse order."""
+    """The rates of each run, by turns. Every second turn goes through the runs in reverse order."""
     rates: Rates = {name: [] for name in runs}
     for turn in range(turns):
         for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):
@@ -265,7 +265,7 @@ def _bridge(from_: str, to: str, store: str, *options: str) -> Iterator[None]:
 
 
 def _rate(effects: Callable[[], int], expected: int) -> float:
-    """Effects per second, from the last look at none to the first at all of them."""
+    """Effects per second: from the last look that saw none to the first look that saw all."""
     start = last = time.perf_counter()
     seen = 0
     while True:

@@ -1,8 +1,9 @@
-"""A receiver in an application's own loop, against the usual inbox: a table whose key is the id, filled with ON CONFLICT.
+"""A receiver in an application's own loop, against the usual inbox: a table whose key is the id, filled with ON
+CONFLICT.
 
-Packages such as sqlalchemy-inbox do this for each message in the transaction of its rows. We write it ourselves, since that
-one is for asyncio alone, and python-cqrs keeps another version of SQLAlchemy than ours. Under a kill neither side loses or
-doubles a row: id and row are committed together, before the message is acknowledged.
+Packages such as sqlalchemy-inbox fill such a table for each message, in the transaction of its rows. We wrote ours by
+hand: sqlalchemy-inbox is for asyncio alone, and python-cqrs needs another version of SQLAlchemy than we do. A kill
+makes neither side lose or double a row: id and row are committed together, before the message is acknowledged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TURNS = 5
 _MESSAGES = 20_000
 _ONE_BY_ONE = 4_000
 _SENT_TWICE = 50
-"""One in so many messages is."""
+"""One message in so many is sent twice."""
 _LATER = 10
 BODY = "x" * 200
 _CLAIM = text("INSERT INTO claimed (id) VALUES (:id) ON CONFLICT DO NOTHING RETURNING id")
@@ -34,7 +35,7 @@ _CLAIM_MANY = text("INSERT INTO claimed (id) SELECT unnest(CAST(:ids AS text[]))
 
 
 def resent(count: int) -> list[str]:
-    """The ids of so many messages as they are sent: one in 50 comes again, some messages later."""
+    """The ids of `count` messages, as they are sent: one in 50 comes again, a few messages later."""
     ids = []
     for number in range(count):
         ids.append(f"{number}:gateway{number % 50:02d}.example.com:1234:567890")

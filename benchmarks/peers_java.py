@@ -1,4 +1,4 @@
-"""The peers that are written in Java, in one process that answers commands, and a broker that isn't slowed down."""
+"""The peers that are written in Java, as one process that answers commands; and a broker at its full speed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SOURCES = Path(__file__).parent / "java"
 _POM = _SOURCES / "pom.xml"
 _BROKER_ARGS = "-Xms512M -Xmx1G --add-opens java.base/jdk.internal.misc=ALL-UNNAMED"
 _FLUSH_NANOS = 100_000
-"""How long the journal collects before it syncs. A broker that tunes itself to its disk takes 0.1 to 0.2 ms."""
+"""How long the journal collects writes before it syncs. A broker that tunes itself to its disk takes 0.1 to 0.2 ms."""
 
 
 def fetch(cache: Path) -> Path:
@@ -41,7 +41,7 @@ def fetch(cache: Path) -> Path:
 
 
 class TunedBroker(Broker):
-    """With Java's better compiler, and a journal as quick as one that has tuned itself to its disk."""
+    """A broker with Java's better compiler, and with a journal as quick as one that has tuned itself to its disk."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         super().__init__(home, folder)
@@ -87,7 +87,7 @@ class Peers(Closing):
 
 
 def _jdbc(store: str) -> str:
-    """The address of the same database for Java, by the same way: a socket in a folder, or a port."""
+    """The same database, by the same socket or port, as an address for Java."""
     url = make_url(store)
     user = f"user={url.username or 'postgres'}" + (f"&password={url.password}" if url.password else "")
     folder = url.query.get("host")

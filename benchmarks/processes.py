@@ -1,4 +1,4 @@
-"""A command measured as a process of its own, from its start to its end."""
+"""A command as a process of its own, measured from its start to its end."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 __all__ = ["Process"]
 
-# Without kept bytecode each run would compile the libraries, which takes longer than many commands.
+# Without kept bytecode each run would compile the libraries, which takes longer than many commands do.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 @dataclass(slots=True)
 class Process:
-    """A command, what it printed last, and the peak memory of each of its runs."""
+    """A command, its last output, and the peak memory of each of its runs."""
 
     command: list[str]
     printed: str = ""
@@ -26,7 +26,7 @@ class Process:
         start = time.perf_counter()
         with subprocess.Popen(self.command, stdout=subprocess.PIPE, text=True, env=_ENVIRONMENT) as process:
             self.printed = process.stdout.read() if process.stdout else ""
-            _, status, usage = os.wait4(process.pid, 0)  # unlike wait(), gives the memory
+            _, status, usage = os.wait4(process.pid, 0)  # wait() doesn't give the memory
             process.returncode = os.waitstatus_to_exitcode(status)
         took = time.perf_counter() - start
         if process.returncode:

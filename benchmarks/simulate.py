@@ -1,6 +1,6 @@
-"""The whole command `receiver simulate` on ten million rows, against DuckDB merely counting their distinct ids.
+"""The whole command `receiver simulate` on ten million rows, against DuckDB, which only counts their distinct ids.
 
-Both read the same Parquet file, each in a process of its own, from its start to its end.
+Both read the same Parquet file. Each is a process of its own, timed from its start to its end.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
@@ -11,9 +11,9 @@ Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
     memory that the system gives as it is first written to: 0.2
     Python, the libraries and the compiled code, loaded: 0.15
 
-Ids were numbered by a table of numbers with the hashes beside it, so a look-up missed the cache twice. Now half of the hash
-stands in the table. A log of one domain is replayed from its own columns, without a copy in the order of domains. Together they
-save a fifth of the memory, and with the kernel's gain a quarter of the processor time.
+A table numbers the ids. Half of an id's hash stands in the table, so a look-up misses the cache once; with the hashes
+beside the table it missed twice. A log of one domain is replayed from its own columns, without a copy in the order of
+domains. These two changes save a fifth of the memory and, with the kernel's gain, a quarter of the processor time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.workload import trace
 __all__ = ["GRID", "receiver_simulate", "simulate"]
 
 GRID = ["--domain", "destination", "--window", "100:20000:8", "--expiry", "1:600:8"]
-"""The settings that whole commands are measured with."""
+"""The settings with which whole commands are measured."""
 
 _TURNS = 3
 _MOST_GB = 3.0
@@ -53,7 +53,7 @@ def simulate(scale: float) -> list[Comparison]:
     with tempfile.TemporaryDirectory() as folder:
         warm_up = Path(folder) / "small.parquet"
         write_log(trace(1_000), warm_up)
-        Process(receiver_simulate(warm_up)).seconds()  # compiles
+        Process(receiver_simulate(warm_up)).seconds()  # so that nothing is compiled later
 
         log = Path(folder) / "log.parquet"
         receipts = trace(count)

@@ -1,7 +1,8 @@
 """`receiver simulate --engine spark` against what Spark's users know, the local engine, and itself at other sizes.
 
-One hot domain, Parquet. Every measurement is of a process from its start to its end, once a turn, all of a turn one after
-the other; what Spark takes to begin is measured with a log of few rows, and taken off where the work says so.
+The log is Parquet, with one hot domain. Every measurement times a process from its start to its end, once a turn. The
+processes of a turn run one after the other. A log of few rows shows how long Spark takes to start. Where the row says so,
+that time is subtracted.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
@@ -17,12 +18,12 @@ Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
     the start and the end: 7
 
 The steps' own work is about 1.3 us of processor time per receipt, so 13 s of two cores. The rest is each receipt's way
-through Java, about 340 bytes of it written and read again. It was 610 when ids went to chunks first and to their links from
-there. Two things would help: a key in four bytes where a piece spans less than half an hour, and chunks of one file that
-need no shuffle.
+through Java, which writes and reads about 340 bytes for it. It was 610 bytes when ids went to chunks first, and from there
+to their links. Two things would help: a key in four bytes where a piece spans less than half an hour, and chunks of one
+file that need no shuffle.
 
-`spark-start`: Java's start from its archive of classes takes two seconds, Spark's session one and a half, the list of
-functions that Spark ML adds to each session one, the end of Java one. Eight steps take the rest.
+`spark-start`: two seconds start Java from its archive of classes, and one and a half start Spark's session. One second
+goes to the list of functions that Spark ML adds to each session, and one to the end of Java. Eight steps take the rest.
 
 `spark-growth`, `spark-cores` had one turn each, since 60 M rows take two minutes. `spark-growth` doesn't count the start.
 """
@@ -66,7 +67,7 @@ spark.stop()
 
 @dataclass(slots=True)
 class _Run:
-    """A command, its printed result, and the peak memory of it with all processes that it started."""
+    """A command, its output, and the peak memory of its process together with all processes that it started."""
 
     command: list[str]
     printed: bytes = b""
@@ -95,7 +96,7 @@ class _Run:
 
 
 def _tree_bytes(pid: int) -> int:
-    """Memory of a process and its descendants but for mapped files, 0 where the system doesn't show it."""
+    """The memory of a process and its descendants, without mapped files; 0 where the system doesn't show it."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -151,7 +152,7 @@ def spark(scale: float) -> list[Comparison]:
     work = f"receiver simulate --engine spark, one domain of {rows:,} rows, 8 windows x 8 expiries, 2 cores"
     large = f"the same of {_TIMES * rows:,} rows"
     on_two, count, local, on_one, on_more, start, count_few = zip(*took, strict=True)
-    # Of a small log the start is all there is.
+    # A small log's run is almost only the start.
     growth = [
         (max(_LOOK_SECS, each - begin), max(_LOOK_SECS, base - begin))
         for each, base, begin in zip(on_more, on_two, start, strict=True)

@@ -1,4 +1,4 @@
-"""The databases as the benchmarks use them: new ones, and the raw driver at its best on the same table."""
+"""New databases for the benchmarks, and the raw driver at its best on the same table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NAMES = ("domain_id", *receipt_rows.columns)
 _COLUMNS = ", ".join(_NAMES)
 _SELECT = f"SELECT {', '.join(receipt_rows.columns)} FROM {receipts.name} WHERE domain_id = 1 ORDER BY seq"  # noqa: S608 - the table's own names
 _INSERT = f"INSERT INTO {receipts.name} ({_COLUMNS}) VALUES "  # noqa: S608
-# In text: the server takes that a third faster than binary, although bytes are twice as long in it.
+# As text: the server reads text a third faster than binary, although bytes take twice as much room in it.
 _COPY = f"COPY {receipts.name} ({_COLUMNS}) FROM STDIN"
 _VACUUM_IS_DUE = "SELECT n_dead_tup > 50 + 0.05 * n_live_tup FROM pg_stat_user_tables WHERE relname = %s"
 _NAP_SECS = 1
@@ -40,7 +40,7 @@ def _marks(placeholder: str) -> str:
 
 
 def raw_rows(rows: Iterable[tuple[str, str, int]]) -> list[RawRow]:
-    """Receipts as the table has them, ready for its driver."""
+    """Receipts as rows of the table, ready for the driver."""
     receipts = [
         ReceiptRow(seq, received_at_us, None, source, id_)
         for seq, (id_, source, received_at_us) in enumerate(rows, start=1)
@@ -49,7 +49,7 @@ def raw_rows(rows: Iterable[tuple[str, str, int]]) -> list[RawRow]:
 
 
 class Raw(ABC):
-    """A store through its driver alone. Appending commits."""
+    """A store that is used through its driver alone. Appending commits."""
 
     connection: Any
 
@@ -68,7 +68,7 @@ class Raw(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Wait while the database tidies up by itself."""
+        """Wait until the database has tidied up by itself."""
 
     def close(self) -> None:
         self.connection.close()
@@ -94,11 +94,11 @@ class _RawSqlite(Raw):
         return rows
 
     def size_bytes(self) -> int:
-        """Of the file, and of its write-ahead log as long as somebody has it open."""
+        """The size of the file and, while somebody has it open, of its write-ahead log."""
         return sum(file.stat().st_size for file in (self._file, Path(f"{self._file}-wal")) if file.exists())
 
     def settle(self) -> None:
-        """It leaves nothing for later."""
+        """Return at once: SQLite leaves no work for later."""
 
 
 class _RawPostgres(Raw):
@@ -121,7 +121,7 @@ class _RawPostgres(Raw):
         return rows
 
     def size_bytes(self) -> int:
-        """Of the table and its index."""
+        """The size of the table and its index."""
         (size,) = self.connection.execute("SELECT pg_total_relation_size(%s::regclass)", (receipts.name,)).fetchone()
         return int(size)
 
@@ -142,12 +142,12 @@ class Database(NamedTuple):
     bulk: str
     """The fastest way to append many rows."""
     new_url: Callable[[], AbstractContextManager[str]]
-    """The address of a new, empty one, which is gone afterwards."""
+    """Gives the address of a new, empty database, which is removed afterwards."""
     raw: Callable[[str], Raw]
 
     @contextmanager
     def new_table(self) -> Iterator[Raw]:
-        """A new one with our tables."""
+        """A new database with our tables."""
         with self.new_url() as url:
             engine = create_engine(url)
             METADATA.create_all(engine)
@@ -167,7 +167,7 @@ SQLITE = Database("sqlite", "SQLite, FULL", "sqlite3.executemany", _new_file, _R
 
 @contextmanager
 def postgres() -> Iterator[Database]:
-    """A server: that of the tests, or one of our own, whose autovacuum looks around each second."""
+    """The server of the tests, or one of our own, whose autovacuum looks for work each second."""
     with running_server() as server_url:
         if GIVEN_SERVER not in os.environ:
             with closing(_RawPostgres(server_url).connection) as connection:
@@ -178,11 +178,11 @@ def postgres() -> Iterator[Database]:
 
 
 _DISK_US = 2_000
-"""What a sync of a usual disk takes; what tests run on is often faster."""
+"""How long a usual disk takes to sync. Disks of test machines are often faster."""
 
 
 def on_a_disk(server: Database) -> Database:
-    """The same server with commits that take as long as on a usual disk."""
+    """The same server, with commits that take as long as on a usual disk."""
 
     @contextmanager
     def new_url() -> Iterator[str]:

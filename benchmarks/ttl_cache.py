@@ -10,9 +10,9 @@ __all__ = ["ttl_cache"]
 
 
 def ttl_cache(most_ids: int, expiry_secs: int) -> tuple[TTLCache[str, bool], list[int]]:
-    """A cache, and the list whose one number is its clock in microseconds: that of the receipts.
+    """A cache, and a list with one number: the cache's clock in microseconds, which follows the receipts.
 
-    A list, because its item is read without a Python frame; a slower clock would flatter us.
+    It is a list, because its item is read without a Python frame. A slower clock would flatter us.
     """
     now_us = [0]
     timer: partial[int] = partial(now_us.__getitem__, 0)

@@ -1,10 +1,10 @@
-"""What a message costs on its way through a bridge, beside its connector: by processor time, on the broker in memory.
+"""What the bridge adds to the cost of a message, beside its connector: processor time, on the broker in memory.
 
 Where the time goes (2 cores, 25 GB; docs/performance.md has the results):
 
-`bridge-way-500`: of 7 us, 3.2 judge and record ids, as `Receiver` does. The rest puts messages into the inbox, takes them
-out and counts them. To leave out the inbox where a turn follows at once isn't safe: delivered before the ids commit, a
-message could be given a number that another gets after a crash. Batches of 50 pay one commit for fewer messages.
+`bridge-way-500`: of 7 us, 3.2 judge and record ids, as `Receiver` does. The rest puts messages into the inbox, takes
+them out and counts them. To skip the inbox when a turn follows at once isn't safe: if a message were delivered before
+the ids commit, another message could get its number after a crash. Batches of 50 pay one commit for fewer messages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["way"]
 _MESSAGES = 40_000
 _SENT_MS = 1_777_629_600_000
 _FEW = 50
-"""As many as Qpid gives at a time."""
+"""As many as Qpid delivers at a time."""
 
 
 def way(scale: float) -> Iterator[Comparison]:
@@ -64,7 +64,7 @@ def _broker(messages: list[Message]) -> MemoryBroker:
 
 
 def _bridge_us(messages: list[Message], batch: int) -> float:
-    """From the first message to the last: what opening costs isn't counted."""
+    """The time per message, measured over the second half of the messages: so opening isn't counted."""
     broker, half, seen = _broker(messages), len(messages) // 2, 0
     at: dict[int, float] = {}
 
@@ -72,7 +72,7 @@ def _bridge_us(messages: list[Message], batch: int) -> float:
         nonlocal seen
         seen += 1
         if seen in {half, len(messages)}:
-            gc.freeze()  # the garbage collector needn't look through messages that are still to come
+            gc.freeze()  # so that the garbage collector skips the messages that are still to come
             at[seen] = time.process_time()
         if seen == len(messages):
             under_way.stop()

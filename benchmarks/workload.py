@@ -1,4 +1,4 @@
-"""The receipts that all benchmarks work on: 50 busy sources, 1,000 receipts a second, one in 50 a redelivery."""
+"""The receipts of all benchmarks: 50 busy sources, 1,000 receipts a second, one receipt in 50 a redelivery."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["BEGIN_US", "RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "recei
 SOURCES = 50
 RECEIPTS_PER_SEC = 1_000
 BEGIN_US = 1_709_164_800_000_000
-"""2024-02-29 UTC. Times have to be as large as real ones: a log's reader takes small numbers for seconds, and they need
-less room in memory and in a database."""
+"""2024-02-29 UTC. Times must be as large as real ones: a log's reader takes small numbers for seconds, and small
+numbers need less room in memory and in a database."""
 _SHARE_REDELIVERED = 0.02
-_MEAN_DISTANCE = 2_000  # receipts between a message and its redelivery
+_MEAN_DISTANCE = 2_000  # the receipts between a message and its redelivery
 _SEED = 20_240_229
 _ROWS_AT_ONCE = 10_000
 
@@ -25,13 +25,13 @@ class Trace(NamedTuple):
     received_at_us: npt.NDArray[np.int64]
     """Microseconds since 1970."""
     source: npt.NDArray[np.int32]
-    """Numbered from 0."""
+    """The sources, numbered from 0."""
     message: npt.NDArray[np.int32]
-    """Numbered from 0 in order of first receipt."""
+    """The messages, numbered from 0 in order of first receipt."""
 
 
 def trace(count: int) -> Trace:
-    """Receipts in order of time; the same for the same count."""
+    """Receipts in order of time. Equal counts give equal receipts."""
     random = np.random.default_rng(_SEED)
     rows = np.arange(count)
     redelivered = (random.random(count) < _SHARE_REDELIVERED) & (rows > 0)
@@ -55,12 +55,13 @@ def id_text(message: int, source: int) -> str:
 
 
 def receipts(count: int) -> list[tuple[str, str, int]]:
-    """The trace as `receive_many` takes it; each id is a text of its own, hashed already, as no anchor can help it."""
+    """The trace as `receive_many` takes it. Each id is a text of its own. Its hash is computed already, since no
+    anchor could avoid that either."""
     return list(stream(count))
 
 
 def stream(count: int) -> Iterator[tuple[str, str, int]]:
-    """The same, made as they are taken."""
+    """The same receipts as `receipts` gives, made as they are taken."""
     arrays = trace(count)
     sources = [source_text(source) for source in range(SOURCES)]
     for start in range(0, count, _ROWS_AT_ONCE):
