@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def package_of(commit: str, folder: Path) -> Path:
-    """Put the package of a commit into a folder; the test is skipped where there is no such history, as in a shallow clone."""
+    """Put the package of a commit into a folder. Skips the test without that history, for example in a shallow
+    clone."""
     git = ["git", "-C", str(ROOT), "archive", commit, "receiver", "migrations", "settings.yaml"]
     try:
         archive = subprocess.run(git, capture_output=True, check=True).stdout
@@ -24,5 +25,5 @@ def package_of(commit: str, folder: Path) -> Path:
 
 
 def python_of(package: Path) -> list[str]:
-    """A Python whose `receiver` is the package in a folder."""
+    """A Python command whose `receiver` is the package in a folder."""
     return ["env", f"PYTHONPATH={package}", sys.executable, "-P"]

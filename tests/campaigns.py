@@ -1,7 +1,8 @@
-"""What campaigns have shown: a line for each that passed, so that a long run goes on where it stopped, and is summed up.
+"""Results of campaigns: a line for each campaign that passed. So a long run can go on after a stop, and its results can
+be summed up.
 
-A campaign says its figures at its end, by `survived`. They are kept in `.campaigns.jsonl`, in the checkout. With `--go-on` what
-has a line of the same commit and size isn't run again. `python -m tests.campaigns` prints the sums.
+A campaign gives its figures to `survived` at its end. They are kept in `.campaigns.jsonl`, in the checkout. `--go-on`
+leaves out campaigns that have a line of the same commit and size. `python -m tests.campaigns` prints the sums.
 """
 
 import json
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 FILE = ROOT / ".campaigns.jsonl"
 PROPERTY = "campaign"
 _faults: Counter[str] = Counter()
-"""Of the test under way."""
+"""The faults of the test under way."""
 _figures: Counter[str] = Counter()
 
 
@@ -32,7 +33,7 @@ class Line:
     size: str
     secs: float
     faults: dict[str, int]
-    """How many of each kind."""
+    """The number of faults of each kind."""
     effects: int
     """Messages whose effects were counted."""
     lost: int
@@ -40,7 +41,7 @@ class Line:
 
 
 def survived(faults: Mapping[str, int], effects: int, *, lost: int = 0, twice: int = 0) -> None:
-    """Add to what the test under way has done and counted; `twice` where each message was promised once."""
+    """Add to the faults and figures of the test under way. `twice` is for tests that promise each message once."""
     _faults.update(faults)
     _figures.update(effects=effects, lost=lost, twice=twice)
 
@@ -52,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # the process that hears of all tests
+    if not hasattr(config, "workerinput"):  # this process gets the reports of all tests
         config.pluginmanager.register(_Keeper(config))
 
 
@@ -91,7 +92,8 @@ class _Keeper:
 
 
 def read(file: Path) -> list[Line]:
-    """All lines, for each run draws other moments; a last one that was cut off by a kill is passed over."""
+    """All lines of the file. Lines of equal tests all count, since each run draws other moments. A last line that a
+    kill cut off is left out."""
     lines = []
     for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         with suppress(ValueError):
@@ -118,7 +120,7 @@ def _row(name: str, lines: list[Line], *, of_which: bool = True) -> str:
 
 
 def _commit() -> str:
-    """Empty where there is no git, or no clone."""
+    """The checkout's commit; empty without git or outside of a clone."""
     command = ["git", "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()

@@ -1,11 +1,12 @@
-"""Which tests run: by default those that are quick, with `--slow` the others, with `--all` each once.
+"""Which tests run: by default the quick ones, with `--slow` the others, with `--all` every test once.
 
-Of the quick ones, those that are `COSTLY` are left to a run of their own, with `--costly`, unless files are named.
-Of a test's own marks and those of its class and file the nearest counts. What is `scaled` is in both runs: small in the
-quick one, else at its full size. What has no mark is quick, but of twins on another database or driver only one is.
+Of the quick tests, the `COSTLY` ones are left out unless files are named; `--costly` runs only those. A test's own mark
+counts before the mark of its class, and that before the mark of its file. A `scaled` test is in both runs: small in the
+quick one, at full size in the other. An unmarked test is quick. But if it has cases for several databases or drivers,
+only one of these cases is quick.
 
-What is `thinned(n)` is quick on each n-th diagonal of its cells, and slow elsewhere. Without parameters it is quick all the
-same. With fewer than n diagonals it may have no quick cell at all.
+A test that is `thinned(n)` is quick on each n-th diagonal of its cells, and slow on the other diagonals. Without
+parameters it is quick. If it has fewer than n diagonals, it may have no quick cell at all.
 """
 
 import shlex
@@ -19,15 +20,15 @@ import pytest
 from hypothesis import settings
 
 SIZES = ("quick", "small", "long")
-"""How much campaigns do: in the quick run, with `--slow`, and by the hour."""
+"""How much a campaign does: in the quick run, with `--slow`, and in a run of hours."""
 MARKS = ("quick", "scaled", "slow")
-"""Where a test itself has several, the first counts."""
+"""If a test itself has several marks, the first one counts."""
 COSTLY = {"costly", "artemis", "broker", "browser", "java", "spark"}
-"""Marks and fixtures of the tests that take most of the time, for they start a broker, a browser or Java."""
+"""Marks and fixtures of the tests that take most of the time, because they start a broker, a browser or Java."""
 FEWER = 8
-"""By which the cases of a property are divided in the quick run."""
+"""The quick run tries this fraction of a property's cases."""
 ALIKE = ({"sqlite", "postgresql"}, {"aiosqlite", "psycopg", "asyncpg"})
-"""Databases, and drivers for an event loop. A test for all of them is quick on one."""
+"""Databases, and drivers for an event loop. A test with a case for each is quick on only one of them."""
 _LEFT_OUT = pytest.StashKey[int]()
 _chosen = {"full": False}
 
@@ -44,7 +45,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def choose_size(config: pytest.Config) -> None:
-    """Afterwards the options are as they were meant."""
+    """Set the options that follow from others."""
     option = config.option
     names_files = config.args_source == pytest.Config.ArgsSource.ARGS
     option.leaves_costly = not (names_files or option.costly or option.campaign)
@@ -54,7 +55,7 @@ def choose_size(config: pytest.Config) -> None:
 
 
 def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is named by its id runs anyway."""
+    """Leave out the tests that aren't chosen. A test that is named by its id runs in any case."""
     option = config.option
     left_out = "quick" if option.slow else "slow"
     cells = _Cells(items)
@@ -72,7 +73,7 @@ def leave_out_others(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 class _Cells:
-    """Where the cases of parametrized tests stand among the others of their test."""
+    """The cells of parametrized tests: which values a test's parameters have, in order."""
 
     def __init__(self, items: list[Any]) -> None:
         self._seen: defaultdict[Any, dict[str, int]] = defaultdict(dict)
@@ -82,12 +83,13 @@ class _Cells:
                 seen.setdefault(id_, len(seen))
 
     def is_one_in(self, number: int, item: Any) -> bool:
-        """Those on a diagonal, so that each value of each parameter has its turn; where it begins goes by the test's name."""
+        """Whether the case is on a chosen diagonal: one in `number`. So each value of each parameter is chosen at
+        times. The test's name decides which diagonal comes first."""
         begin = crc32(item.originalname.encode())
         return not hasattr(item, "callspec") or (begin + self._diagonal(item)) % number == 0
 
     def has_a_twin_in_turn(self, item: Any) -> bool:
-        """Whether another case is by a database or driver `ALIKE`, whose turn it is."""
+        """Whether another case of the test, for another database or driver of `ALIKE`, is the quick one."""
         for parameter, id_ in self._ids(item):
             for kinds in ALIKE:
                 if id_ in kinds and self._seen[item.parent.nodeid, item.originalname, parameter].keys() >= kinds:
@@ -128,7 +130,7 @@ def _is_named(item: pytest.Item, arguments: list[str]) -> bool:
 
 
 def what_was_left_out(config: pytest.Config) -> str:
-    """In words, and nothing where it was nothing; what other processes leave out isn't known."""
+    """A line on which tests were left out; empty if none were. Tests that other processes leave out aren't known."""
     if config.option.all or config.stash.get(_LEFT_OUT, 1) == 0:
         return ""
     if config.option.slow:
@@ -140,7 +142,7 @@ def what_was_left_out(config: pytest.Config) -> str:
 
 
 def repeated_by(item: pytest.Item) -> str:
-    """The command that runs it again as it ran."""
+    """The command that runs a test again in the same way."""
     option, seed = item.config.option, getattr(item, "funcargs", {}).get("seed")
     words = ["sh", "bin/test", item.nodeid]
     if option.campaign == "long":
@@ -153,26 +155,26 @@ def repeated_by(item: pytest.Item) -> str:
 
 
 def examples(full: int | None = None) -> int:
-    """How many a property tries: `full`, or as many as its profile says, and fewer in the quick run."""
+    """How many examples a property tries: `full`, or as many as its profile gives; fewer in the quick run."""
     full = full or settings.default.max_examples
     return full if _chosen["full"] else max(1, full // FEWER)
 
 
 def cases(full: int | None = None, **more: Any) -> Callable[[Any], Any]:
-    """Marks a property `scaled`, to try so many `examples`; `more` goes to Hypothesis' settings."""
+    """Mark a property `scaled`, and have it try so many `examples`. `more` goes to Hypothesis' settings."""
     return lambda test: pytest.mark.scaled(settings(max_examples=examples(full), **more)(test))
 
 
 def quick(*values: Any) -> Any:
-    """A case of a test, in the quick run though its test or file is slow."""
+    """A case that is in the quick run, even if its test or file is slow."""
     return pytest.param(*values, marks=pytest.mark.quick)
 
 
 def scaled(*values: Any) -> Any:
-    """A case of a test, in both runs."""
+    """A case that is in both runs."""
     return pytest.param(*values, marks=pytest.mark.scaled)
 
 
 def slow(*values: Any) -> Any:
-    """A case of a test, in the run with `--slow` alone."""
+    """A case that is only in the run with `--slow`."""
     return pytest.param(*values, marks=pytest.mark.slow)

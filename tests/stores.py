@@ -1,4 +1,4 @@
-"""A store seen past the package: an engine on it, statements of its database's own, and the files in its folder."""
+"""A store without the package: an engine on it, statements in its database's own SQL, and the files in its folder."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ def engine_of(address: str | URL) -> Engine:
 
 
 def execute(address: str | URL, *statements: str, **values: object) -> None:
-    """In one transaction."""
+    """Execute these statements in one transaction."""
     with engine_of(address).begin() as connection:
         for statement in statements:
             connection.execute(text(statement), values)

@@ -6,7 +6,7 @@ import pytest
 from examples.demo.artemis import Broker, new_broker
 
 LIVES = {"quick": 2, "small": 6, "long": 60}
-"""Of the broker in the differential run, from a start to a stop or a kill."""
+"""How many lives the broker has in the differential run. A life ends by a stop or a kill."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a test sends to an address of a broker, by STOMP, and what of it reaches the address' queue."""
+"""What a test sends to a broker's address by STOMP, and which messages reach the address's queue."""
 
 import queue
 import socket
@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 class Step(NamedTuple):
-    """One thing done to an address: messages with these ids, one if `kind` is SEND."""
+    """One step at an address: it sends messages with these ids, just one if `kind` is SEND."""
 
     number: int
     kind: Kind
@@ -35,14 +35,15 @@ class Step(NamedTuple):
 
     @property
     def bodies(self) -> list[str]:
-        """Of its messages; steps of different numbers share none."""
+        """The step's message bodies. Steps with different numbers share none."""
         return [f"{self.number}.{index}" for index in range(len(self.ids))]
 
 
 class Session(stomp.ConnectionListener):
     """One connection for one address.
 
-    It speaks STOMP 1.1, in which a broker that refuses a transaction keeps the connection open; in 1.2 it closes it.
+    It speaks STOMP 1.1: then a broker that refuses a transaction keeps the connection open. In 1.2 it closes the
+    connection.
     """
 
     def __init__(self, broker: Broker, address: str) -> None:
@@ -51,7 +52,7 @@ class Session(stomp.ConnectionListener):
         self._connection = stomp.Connection11([(HOST, broker.stomp_port)], heartbeats=(0, 0), reconnect_attempts_max=1)
         self._connection.set_listener("", self)
         self._connection.connect(wait=True)
-        # Frames are small, and the answer to each commit is waited for: without this it would come 40 ms later.
+        # Frames are small, and each commit's answer is waited for. Without this option it would come 40 ms later.
         self._connection.transport.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def on_message(self, frame: Any) -> None:
@@ -64,9 +65,9 @@ class Session(stomp.ConnectionListener):
         self._frames.put(("error", frame))
 
     def take(self, step: Step) -> bool:
-        """Do the step; whether the broker refuses it openly, which it does with transactions at their commit.
+        """Do the step. Returns whether the broker refuses it openly, as it does with transactions at their commit.
 
-        The answer to a commit is waited for: ids of a transaction count from when it is safe on disk.
+        Waits for the answer to a commit: a transaction's ids count once it is safe on disk.
         """
         transaction = None if step.kind is Kind.SEND else f"transaction-{step.number}"
         headers = SENT
@@ -86,7 +87,7 @@ class Session(stomp.ConnectionListener):
         return answer == "error"
 
     def arrived(self) -> list[str]:
-        """The bodies of all that is in the queue, which is empty then."""
+        """The bodies of all messages in the queue. Afterwards the queue is empty."""
         last = f"last {uuid.uuid4()}"
         self._connection.send(self._address, last, headers=SENT)
         self._connection.subscribe(self._address, id="all", headers={"subscription-type": "ANYCAST"})
@@ -99,8 +100,8 @@ class Session(stomp.ConnectionListener):
             bodies.append(frame.body)
 
     def _unsubscribed(self, receipt: str) -> list[str]:
-        """End the subscription, and wait for it: the next answer must be one to what comes next. Returns what it had yet
-        to bring."""
+        """End the subscription and wait for its end, so that the next answer belongs to the next request. Returns
+        the messages that still came."""
         self._connection.unsubscribe("all", headers={"receipt": receipt})
         bodies: list[str] = []
         while True:
@@ -112,9 +113,10 @@ class Session(stomp.ConnectionListener):
             bodies.append(frame.body)
 
     def let_through(self, steps: Sequence[Step]) -> list[bool]:
-        """Do the steps; of each, whether its messages have reached the queue: all of them and just once, or none.
+        """Do the steps. Returns for each whether its messages have reached the queue: all of them and just once, or
+        none.
 
-        What else is in the queue, such as what was delivered before a kill and is delivered again, doesn't count.
+        Other messages in the queue don't count, such as those that were delivered before a kill and come again.
         """
         refused = [self.take(step) for step in steps]
         arrived = Counter(self.arrived())
