@@ -1,4 +1,4 @@
-"""The application of the campaign: it books each message in a table of its own."""
+"""The application of the campaign. It books each message in its own table."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""Bridges over a broker in memory that come, die on purpose and come again; and what has reached their target."""
+"""Bridges over a broker in memory that begin, die on purpose and begin again; and the messages that have reached
+their target."""
 
 import json
 import threading
@@ -26,35 +27,36 @@ from tests.stores import engine_of, execute
 
 TEN = [str(number) for number in range(10)]
 STEPS = ["taken", "committing", "committed", "acknowledged", "delivering", "delivered", "confirmed"]
-"""The way of a batch where there is an inbox. `committing`: in the transaction of the ids; `delivering`: half of it is
-handed on; `delivered`: all of it, and nothing confirmed."""
+"""The steps of a batch that goes through the inbox. `committing`: the ids' transaction isn't committed yet.
+`delivering`: half of the batch is handed on. `delivered`: all of it is, and nothing is confirmed."""
 
 
 IDLE_SECS = 30
-"""So long a real broker may give nothing while something is expected of it."""
+"""How long a real broker may give nothing while messages are still expected."""
 
 
 class DiedError(BaseException):
-    """The process has died here: nothing catches it."""
+    """The process dies here. No code of the package catches this error."""
 
 
 def message(id_: str | None, source: str | None = None, *, body: str | None = None, **more: Any) -> Message:
-    """A message whose body tells it from all others, by default its id."""
+    """A message whose body tells it from all others. The body is the id by default."""
     named = {"uniqueMessageId": id_, "messageSourceId": source}
     properties = {name: value for name, value in named.items() if value is not None} | more
     return Message(body=((id_ or "") if body is None else body).encode(), is_text=True, properties=properties)
 
 
 class Route:
-    """From the queue `orders` to a target of one kind, through one store; bridges on it share both.
+    """A route from the queue `orders` to a target of one kind, through one store. Bridges on the route share broker,
+    store and target.
 
-    Whatever is on its way passes `reach`, where it may die, or let another bridge have the floor.
+    Each step of a batch passes `reach`. There the bridge may die, or another bridge may act.
     """
 
     def __init__(self, store: str, folder: Path, kind: str, mode: Mode = Mode.EXACTLY_ONCE) -> None:
         self.store = store
         self.connection_id = f"broker-{uuid.uuid4().hex}"
-        """So that routes may share a store, each with a domain of its own."""
+        """A name of its own, so that routes may share a store: each has its own domain."""
         self.domain = f"{self.connection_id}:queue://orders"
         self.mode = mode
         self.broker = MemoryBroker()
@@ -118,7 +120,7 @@ class Route:
         return open_bridge(self.origin, self._target(mode), store, options)
 
     def run(self, *, dies: str | None = None, at: int = 1, **options: Any) -> Bridge:
-        """A bridge until nothing is left to do, or until it dies the so-manieth time that it comes to a step."""
+        """Run a bridge until it has nothing left to do, or until it dies as it comes to a step for the `at`-th time."""
         bridge = self.open(**options)
         if dies is None:
             bridge.run(stop_when_idle_secs=0)
@@ -133,7 +135,7 @@ class Route:
         raise AssertionError(f"it never came to: {dies}")
 
     def plan(self, step: str, action: Callable[[], None], *, at: int = 1) -> None:
-        """Do this when a bridge comes to a step for the so-manieth time from now."""
+        """Have `action` done when a bridge comes to a step for the `at`-th time from now."""
         self._plan[step] = (at, action)
 
     def reach(self, step: str) -> None:
@@ -235,12 +237,13 @@ class Route:
 
 
 def send(route: Route, *ids: str) -> None:
-    """Messages without a source."""
+    """Send messages without a source."""
     route.send(*(message(id_) for id_ in ids))
 
 
 def run_until(bridge: Bridge, is_done: Callable[[], bool]) -> None:
-    """Let it run until that is so: how long a real broker may give nothing meanwhile, nobody knows."""
+    """Run a bridge until the condition holds. No idle time could end it sooner: a real broker may pause for any
+    time."""
 
     def stop() -> None:
         while not (is_done() or bridge.figures.has_ended):
@@ -254,13 +257,13 @@ def run_until(bridge: Bridge, is_done: Callable[[], bool]) -> None:
 
 
 def open_from(route: Route, connect: Callable[[], Source], to: str | None = None, **options: Any) -> Bridge:
-    """A bridge on a route whose messages come by another way, or go to another target."""
+    """A bridge on a route that takes messages from another connection, or sends them to another target."""
     origin = Origin(connect, route.connection_id, "queue://orders")
     return open_bridge(origin, to or f"file:{route.file}", route.store, BridgeOptions(**options))
 
 
 def watch_commits(monkeypatch, route: Route) -> None:
-    """Come to `committing` once messages are in the inbox and their transaction isn't committed."""
+    """Have batches pass `committing`, once their messages are in the inbox and before the commit."""
     add = Inbox.add
 
     def adding(inbox, connection, messages):

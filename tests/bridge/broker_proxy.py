@@ -1,4 +1,4 @@
-"""Links to a broker that can be cut at any moment, also after it has done what it never got to say."""
+"""Links to a broker that can be cut at any moment: also after the broker has acted, and before its answer arrives."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PIECE_BYTES = 1 << 16
 
 
 class Link(links.Link):
-    """A link that passes everything on, but for what the server says once it is muted, and the client once it is unheard."""
+    """A link that passes bytes on. While muted, it drops the server's. While unheard, it drops the client's."""
 
     muted = unheard = False
 
@@ -30,13 +30,13 @@ class Link(links.Link):
 
 
 class BrokerProxy(links.Proxy):
-    """Listens on a port of its own for clients of the broker's port."""
+    """A proxy that listens on its own port, and connects to the broker's port."""
 
     def __init__(self, port: int) -> None:
         super().__init__(partial(asyncio.open_connection, HOST, port), Link)
 
     def cut_muted(self, muted_secs: float) -> None:
-        """Cut all links after a while in which the broker hears its clients, and they don't hear it."""
+        """Cut all links, after a time in which the broker hears its clients and they don't hear it."""
 
         async def abort_all() -> None:
             cut = list(self.links)
@@ -51,7 +51,7 @@ class BrokerProxy(links.Proxy):
 
 @contextmanager
 def broker_proxy(port: int) -> Iterator[BrokerProxy]:
-    """A proxy to that port of a broker, listening until the end."""
+    """A proxy to this port of a broker. It listens until the block ends."""
     proxy = BrokerProxy(port)
     with links.serving(proxy):
         yield proxy

@@ -1,6 +1,6 @@
-"""The campaign against a real broker: senders that crash and send again, bridges and the broker killed, links cut.
+"""The campaign against a real broker: senders crash and send again, bridges and broker are killed, links are cut.
 
-What happens is drawn by the seed, and printed as it happens; the moments within are the machine's.
+The seed draws the events, which are printed as they happen. When they happen exactly depends on the machine.
 """
 
 import random
@@ -30,31 +30,32 @@ from tests.campaigns import survived
 from tests.durable.proxy import Cut, Proxy
 
 FOR_EVER = {'addressSettings."#".maxDeliveryAttempts': -1}
-"""A message that was under way at ten kills is no poison."""
+"""A message is no poison, even if it was under way at ten kills."""
 BATCH_SIZES = [1, 3, 10, 30, 100, 1_000]
 LONGEST_LIFE_SECS = 0.3
-"""After it has begun to take messages."""
+"""The longest time that a bridge lives after it has begun to take messages."""
 ANY_MOMENT = 0.3
-"""The share of kills that don't wait for the victim to have begun."""
+"""The share of kills that don't wait until the bridge has begun."""
 LONGEST_START_SECS = 1.2
 LONGEST_MUTED_SECS = 0.1
 LONGEST_DOWN_SECS = 0.5
 LONGEST_CALM_SECS = 0.3
 MOST_WAITING = 2_500
-"""More than one bridge has sent ahead: the others get a share too."""
+"""More messages than a broker sends ahead to one bridge, so that the others get a share."""
 TICK_SECS = 0.02
 LOOK_SECS = 0.1
 STUCK_SECS = 5.0
 IDLE_SECS = "1"
 PATIENCE_SECS = 400
-"""Kafka waits 300 s for a member of a group that died while the broker was away, if others join at once."""
+"""Long enough for Kafka: if a member of a group died while the broker was away, and others join at once, it waits
+300 s."""
 MOST_DRAINS = 3
 LARGEST_TURN = 1_000
-"""Messages that go to Kafka at once."""
+"""The most messages that go to Kafka in one turn."""
 
 
 class Event(StrEnum):
-    """What may happen; the values are for whoever reads what was printed."""
+    """The events of a campaign. The values are printed."""
 
     KILL = "kills -9 of bridges"
     STOP = "bridges stopped and started"
@@ -68,29 +69,29 @@ class Event(StrEnum):
 
 
 class Queue(NamedTuple):
-    """Where senders send and bridges take, as they get there: through the proxy."""
+    """The queue that senders send to and bridges take from. Both connect through the proxy."""
 
     broker: Any
-    """One of those in `tests.brokers`, or Artemis."""
+    """A broker of `tests.brokers`, or Artemis."""
     proxy: BrokerProxy
     broker_port: int
     protocol: str
     name: str
     login: str = ""
-    """`USER:PASSWORD@`, where the broker asks for it."""
+    """`USER:PASSWORD@`, if the broker asks for a login."""
     start_options: Mapping[str, Any] = MappingProxyType({"properties": FOR_EVER})
-    """What the broker is started with."""
+    """Arguments for the broker's `start`."""
 
     def address(self, name: str, login: str | None = None) -> str:
         login = self.login if login is None else login
         return f"{self.protocol}://{login}{HOST}:{self.proxy.port}/queue/{name}"
 
     def straight(self, name: str) -> str:
-        """The address past the proxy."""
+        """The queue's address without the proxy."""
         return f"{self.protocol}://{self.login}{HOST}:{self.broker_port}/queue/{name}"
 
     def source(self) -> str:
-        """Where bridges take from."""
+        """The address that bridges take from."""
         return self.address(self.name)
 
     def is_empty(self) -> bool:
@@ -100,14 +101,14 @@ class Queue(NamedTuple):
 class Store(NamedTuple):
     url: str
     proxy: Proxy | None = None
-    """What bridges get to it by, where there is one."""
+    """The proxy through which bridges connect to the store, if there is one."""
 
     @property
     def bridges_url(self) -> str:
         return self.url if self.proxy is None else self.proxy.url
 
     def counts(self) -> Counter[str]:
-        """Of its only domain; empty before a bridge has made it."""
+        """The counts of the store's only domain. Empty until a bridge has made the domain."""
         url = store_url(self.url)
         try:
             with translated(url), read_only(url).connect() as connection:
@@ -124,7 +125,7 @@ class Store(NamedTuple):
 
 class Progress(NamedTuple):
     new: int
-    """Messages that bridges have taken into their store."""
+    """The number of messages that bridges have taken into their store."""
     at: float
 
 
@@ -135,21 +136,21 @@ class Plan:
     mode: Mode = Mode.EXACTLY_ONCE
     bridges: int = 2
     consumers: int | None = None
-    """In each bridge, where they take messages at once."""
+    """The number of consumers in each bridge; None for bridges without concurrent consumers."""
     sources: int = 3
     record: Path | None = None
-    """A folder to record the receipts in."""
+    """The folder to record receipts in."""
     drops_known_ids: bool = True
-    """Whether the target, where it is a broker, drops what is sent to it again."""
+    """Whether the target is a broker that drops a message with a known id."""
     package: Path | None = None
-    """The folder of another version, which bridges are of at first."""
+    """The folder of another version of the package, with which the bridges begin."""
 
 
 class Campaign:
-    """One of them, from the first start to the last message."""
+    """One campaign, from the first start to the last message."""
 
     stuck_secs = STUCK_SECS
-    """After so long without a message, senders wait for nobody."""
+    """If no message arrives for this long, senders are not held back any more."""
 
     def __init__(self, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
         self.plan, self.queue, self.store = plan, queue, store
@@ -158,10 +159,11 @@ class Campaign:
         ]
         self.bridges = [self._bridge(f"bridge-{number}") for number in range(1, plan.bridges + 1)]
         self.held_back = 0
-        """Messages that Artemis gave to nobody before it was restarted. Where a connection by STOMP ends while its broker
-        handles an acknowledgement, others that were sent ahead by it may stay assigned to the consumer that is gone."""
+        """The number of messages that Artemis gave to no bridge until it was restarted. If a STOMP connection ends
+        while its broker handles an acknowledgement, messages sent ahead may stay assigned to the consumer that is
+        gone."""
         self.is_empty = False
-        """Whether in the end nothing was left in the queue."""
+        """Whether the queue was empty at the end."""
         self._draw = random.Random(f"{seed} events")
         self._happened: Counter[Event] = Counter()
         self._looked_at = 0.0
@@ -178,7 +180,7 @@ class Campaign:
         return MortalBridge(name, arguments, plan.package)
 
     def run(self) -> None:
-        """All of it; afterwards everything is drained and nothing runs."""
+        """Play the whole campaign. Afterwards the queue is drained and no process runs."""
         try:
             for sender in self.senders:
                 sender.start()
@@ -193,7 +195,7 @@ class Campaign:
                 bridge.kill()
 
     def ids(self) -> set[str]:
-        """Of all messages, each of which its sender knows to be safe."""
+        """The ids of all messages. Each sender knows that the broker has its messages."""
         return {id_ for sender in self.senders for id_ in sender.ids()}
 
     @property
@@ -207,7 +209,7 @@ class Campaign:
         return sum(bridge.forgotten_turns for bridge in self.bridges)
 
     def totals(self, effects: int) -> str:
-        """One line of what there was."""
+        """A line with the campaign's figures."""
         counts = self.store.counts()
         figures = {
             "messages": len(self.ids()),
@@ -237,7 +239,7 @@ class Campaign:
             self._happened[event] += 1
 
     def _mortals(self) -> list[MortalBridge]:
-        """Those that may end, for they can begin again."""
+        """The processes that may end. Each can begin again."""
         return self.bridges
 
     def _kill(self) -> None:
@@ -299,7 +301,7 @@ class Campaign:
             self._until(lambda bridge=bridge: bridge.is_taking, f"{bridge.name} takes nothing")
             if Event.KILL in self.plan.events:
                 bridge.kill()
-            else:  # then all that it has received is in the log
+            else:  # so that all that it has received is in the log
                 bridge.stop()
         self._drain()
         if self.queue.protocol == "stomp" and (held_back := self._waiting()):
@@ -310,7 +312,8 @@ class Campaign:
             self._drain()
 
     def _drain(self) -> None:
-        """Again where a broker took so long to give what it has that the bridges were idle before."""
+        """Have the bridges take what is left. If a slow broker let them stop for idleness too early, they start
+        again."""
         for _ in range(MOST_DRAINS):
             self._say("the bridges take what is left")
             for bridge in self.bridges:
@@ -325,7 +328,7 @@ class Campaign:
         bridge.start("--max-batch-size", str(self._draw.choice(BATCH_SIZES)))
 
     def _goes_on(self) -> None:
-        """Messages come again."""
+        """Wait until messages arrive again."""
         before = self._new()
         self._until(lambda: self._new() > before or not self._waiting(), "nothing goes on")
 
@@ -336,7 +339,7 @@ class Campaign:
             time.sleep(min(left, TICK_SECS))
 
     def _meanwhile(self, do: Callable[[], object]) -> None:
-        """Look around until that is done, which takes a while."""
+        """Look around again and again until `do`, which takes a while, has returned."""
         with ThreadPoolExecutor(1) as thread:
             doing = thread.submit(do)
             while not doing.done():
@@ -352,7 +355,7 @@ class Campaign:
             time.sleep(TICK_SECS)
 
     def _look_around(self) -> None:
-        """Start again who could not begin, and hold senders back whose messages nobody takes so fast."""
+        """Start bridges that could not begin. If bridges don't keep up with the senders, hold the senders back."""
         if time.monotonic() < self._looked_at + LOOK_SECS:
             return
         self._looked_at = time.monotonic()
@@ -362,7 +365,7 @@ class Campaign:
         new = self._new()
         if new != self._progress.new:
             self._progress = Progress(new, self._looked_at)
-        # What the broker holds back is waited for by nobody.
+        # Senders must not wait for messages that the broker holds back.
         is_stuck = self._looked_at > self._progress.at + self.stuck_secs
         too_many = self._confirmed() - new > MOST_WAITING and not is_stuck
         for sender in self.senders:
@@ -374,7 +377,7 @@ class Campaign:
         return counts["receipts"] - counts["duplicates"]
 
     def _waiting(self) -> int:
-        """Messages that no bridge has taken into its store yet."""
+        """The number of messages that no bridge has taken into its store yet."""
         return self._confirmed() - self._new()
 
     def _confirmed(self) -> int:
@@ -399,7 +402,8 @@ def perform(
     *,
     kind: Callable[[Plan, Queue, Store, int], Campaign] = Campaign,
 ) -> tuple[Campaign, list[effects.Effect]]:
-    """A campaign after which every message has taken effect, and nothing is left anywhere on the way; and the effects."""
+    """Play a campaign, and check that every message has taken effect and none is left on the way. Returns it with
+    the effects."""
     campaign = kind(plan, queue, store, seed)
     campaign.run()
     arrived, counts = read_effects(), store.counts()

@@ -1,6 +1,7 @@
-"""The campaign on a cluster: its nodes are killed, cut off from the others, frozen and restarted in turn under load.
+"""The campaign on a cluster: under load its nodes are killed, cut off from the others, frozen and restarted, one at a
+time.
 
-The cluster is the broker or, in the last of them, the store.
+The cluster is the broker. In the last of these campaigns it is the store.
 """
 
 import math
@@ -16,25 +17,25 @@ from tests.brokers.cluster import is_open, until
 
 LONGEST_CALM_SECS = 0.5
 NOTICES_SECS = 3.0
-"""In which nodes notice that they had lost each other."""
+"""Long enough for nodes to notice that they had lost each other."""
 SESSION_SECS = "1"
 LONGEST_DOWN_SECS = 2.0
 LONGEST_AWAY_SECS = 12.0
-"""So that some are noticed by the others, and some aren't."""
+"""Longer and shorter than the others take to notice: so they notice only a part of the absences."""
 
 
 class ClusterQueue(NamedTuple):
-    """A queue of a cluster, or a stream, by the list of all its nodes."""
+    """A queue or a stream of a cluster, by an address that lists all nodes."""
 
     broker: Any
-    """One of the clusters in `tests.brokers`."""
+    """A cluster of `tests.brokers`."""
     protocol: str
     name: str
     login: str = ""
-    """`USER:PASSWORD@`, where the cluster asks for it."""
+    """`USER:PASSWORD@`, if the cluster asks for a login."""
     start_options: Mapping[str, Any] = MappingProxyType({})
     is_stream: bool = False
-    """Then bridges take it as one. It keeps what is taken."""
+    """Whether bridges take it as a stream, which keeps messages that were taken."""
 
     def address(self, name: str, kind: str = "queue") -> str:
         hosts = ",".join(f"{HOST}:{self.port(node)}" for node in self.broker.nodes)
@@ -49,12 +50,12 @@ class ClusterQueue(NamedTuple):
         return self.is_stream or effects.has_nothing(self.straight(self.name))
 
     def port(self, node: Any) -> int:
-        """Of a node, for clients."""
+        """A node's port for clients."""
         return getattr(node, f"{self.protocol}_port")
 
 
 class Topic(NamedTuple):
-    """A topic of Kafka, which a group takes."""
+    """A topic of Kafka, from which a group takes."""
 
     broker: Any
     """One node of Kafka, or a cluster."""
@@ -69,7 +70,7 @@ class Topic(NamedTuple):
         return self.broker.address(self.name, "g", session=SESSION_SECS)
 
     def is_empty(self) -> bool:
-        """Nothing more can be said of a topic, which keeps what is taken: the bridges have seen its end."""
+        """Always true: a topic keeps what is taken, so only the bridges know that they have seen its end."""
         return True
 
     def port(self, node: Any) -> int:
@@ -77,10 +78,10 @@ class Topic(NamedTuple):
 
 
 class ClusterCampaign(Campaign):
-    """One of them. Never is more than one node away."""
+    """A campaign on a cluster. At most one node is away at a time."""
 
     stuck_secs = 60.0
-    """A failover may take so long on a busy machine."""
+    """How long a failover may take on a busy machine."""
     queue: ClusterQueue | Topic
 
     def _leader(self) -> Any:
@@ -133,17 +134,17 @@ class ClusterCampaign(Campaign):
 
 
 class LogCampaign(ClusterCampaign):
-    """From a topic of Kafka, or a stream."""
+    """A campaign from a topic of Kafka or from a stream."""
 
     stuck_secs = math.inf
-    """It holds nothing back: senders wait for bridges that are slow."""
+    """The broker holds nothing back here, so senders always wait for slow bridges."""
 
 
 class StoreCampaign(Campaign):
-    """From one broker, through failovers of the store."""
+    """A campaign from a single broker, through failovers of the store."""
 
     stuck_secs = math.inf
-    """Without a standby nothing is committed."""
+    """Senders always wait: while there is no standby, the store commits nothing."""
 
     def __init__(self, pair: standby.Pair, plan: Plan, queue: Queue, store: Store, seed: int) -> None:
         super().__init__(plan, queue, store, seed)

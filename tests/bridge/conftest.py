@@ -35,11 +35,11 @@ class Connected(NamedTuple):
     """A broker through the connectors of one protocol."""
 
     address: Callable[[str], BrokerAddress]
-    """Of a queue of that name, which is there."""
+    """Makes the address of a queue with this name. The queue exists then."""
     make_source: Callable[[BrokerAddress], Any]
     make_sink: Callable[[BrokerAddress], Any]
     lacks: frozenset[str] = frozenset()
-    """As in `LACKS`."""
+    """What the product doesn't do, as in `LACKS`."""
 
     def source(self, name: str) -> Any:
         return self.make_source(self.address(name))
@@ -49,7 +49,7 @@ class Connected(NamedTuple):
 
 
 def address_of(broker: Broker, protocol: str, path: str, login: str = "") -> BrokerAddress:
-    """Of `queue/NAME` or `topic/NAME`; login is `USER:PASSWORD@`."""
+    """The address of `queue/NAME` or `topic/NAME`. `login` is `USER:PASSWORD@`."""
     port = getattr(broker, f"{protocol}_port")
     return BrokerAddress.parse(f"{protocol}://{login}{HOST}:{port}/{path}")
 
@@ -65,13 +65,13 @@ LACKS = {
     "stomp-rabbitmq-quorum": frozenset({"known ids", "large bodies", "long headers"}),
     "stomp-classic": frozenset({"known ids"}),
 }
-"""Of products beside Artemis, what each doesn't do by a protocol: drop known ids, take a body above 4 MiB, or take a header
-above 255 bytes and a slash in JMSReplyTo."""
+"""What products other than Artemis don't do by a protocol: drop known ids; take bodies above 4 MiB; take headers
+above 255 bytes, and a slash in JMSReplyTo."""
 PRODUCTS = [pytest.param(name, marks=[pytest.mark.broker, pytest.mark.slow]) for name in LACKS]
 
 
 def product_of(request, name):
-    """Of `PROTOCOL-PRODUCT`, whose broker is the fixture of that name."""
+    """The connectors for `PROTOCOL-PRODUCT`. The fixture with the product's name is its broker."""
     protocol, product, *kind = name.split("-")
     running = request.getfixturevalue(product)
 
@@ -85,7 +85,7 @@ def product_of(request, name):
 
 @pytest.fixture(params=["memory", *REAL, *PRODUCTS])
 def broker(request):
-    """Something that has sources and sinks of queues: each test of connectors runs on every kind."""
+    """A broker with sources and sinks of queues. Each test of connectors runs on every kind."""
     if request.param == "memory":
         return MemoryBroker()
     if request.param in LACKS:
@@ -95,7 +95,7 @@ def broker(request):
 
 
 def answer_within(monkeypatch, secs):
-    """Have connectors wait no longer than that for what they ask."""
+    """Limit how long connectors wait for an answer."""
     monkeypatch.setattr(sockets, "ANSWER_SECS", secs)
 
 
@@ -106,7 +106,7 @@ def impatient(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sqlite_store(tmp_path_factory):
-    """The address of a database that many tests share, each with a domain of its own."""
+    """The address of a database that many tests share. Each test has its own domain in it."""
     return f"sqlite:///{tmp_path_factory.mktemp('shared') / 'receiver.db'}"
 
 
@@ -123,7 +123,8 @@ def store(request):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Bridges that wait hardly at all, so that whole lives of them take no time; but functions may take theirs."""
+    """Bridges that hardly wait, so that a bridge's whole life takes no time. Only slow functions get their usual
+    time."""
     monkeypatch.setattr(bridge_module, "_WAIT_SECS", 0.002)
     monkeypatch.setattr(bridge_module, "_TEND_SECS", 0.01)
     monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(0.005, 30))
@@ -133,7 +134,7 @@ def hasty(monkeypatch):
 
 @pytest.fixture
 def route(tmp_path, sqlite_url):
-    """To a file, by a store of its own."""
+    """A route to a file, with its own store."""
     return Route(sqlite_url, tmp_path, "file")
 
 
@@ -146,7 +147,7 @@ def mortal_broker(artemis_home):
 
 @pytest.fixture
 def queue(protocol, mortal_broker):
-    """For a campaign, a new one behind a proxy."""
+    """A new queue for a campaign, behind a proxy."""
     port = {"amqp": mortal_broker.amqp_port, "stomp": mortal_broker.stomp_port}[protocol]
     with broker_proxy(port) as proxy:
         yield Queue(mortal_broker, proxy, port, protocol, f"orders-{uuid.uuid4().hex}")
@@ -159,7 +160,7 @@ def size(request):
 
 @pytest.fixture
 def mortal_store(database, request):
-    """For a campaign, a new one; PostgreSQL behind a proxy."""
+    """A new store for a campaign. PostgreSQL is behind a proxy."""
     if database == "sqlite":
         yield Store(request.getfixturevalue("sqlite_url"))
         return

@@ -1,4 +1,4 @@
-"""What became of messages in a target: one entry for each time that one took effect."""
+"""The effects of messages in a target: one entry for each time that a message took effect."""
 
 import base64
 import json
@@ -40,7 +40,7 @@ def in_file(path: Path) -> list[Effect]:
 
 
 def in_queue(address: str) -> list[Effect]:
-    """Taken out of it."""
+    """The messages of a queue, which are taken out of it."""
     effects = []
     with source_of(BrokerAddress.parse(address)) as source:
         while taken := source.take(1_000, wait_secs=EMPTY_SECS):
@@ -50,13 +50,13 @@ def in_queue(address: str) -> list[Effect]:
 
 
 def in_topic(servers: str, topic: str) -> list[Effect]:
-    """What readers see, who leave out what belongs to no transaction that was committed."""
+    """The messages of a topic that readers of committed transactions see."""
     found = ((dict(record.headers() or ()), record.value()) for record in records(servers, topic))
     return [Effect(headers["uniqueMessageId"].decode(), body) for headers, body in found]
 
 
 def records(servers: str, topic: str, isolation: str = "read_committed") -> list[Message]:
-    """All that there is to be read, each partition in order; as long as a transaction is open, it is waited for its end."""
+    """All records of a topic, each partition in order. If a transaction is open, it waits for the end of that."""
     config = {"group.id": "readers", "isolation.level": isolation, "enable.partition.eof": True}
     consumer = Consumer({"bootstrap.servers": servers, **config})
     partitions = consumer.list_topics(topic, timeout=READ_SECS).topics[topic].partitions
@@ -75,7 +75,7 @@ def records(servers: str, topic: str, isolation: str = "read_committed") -> list
 
 
 def has_nothing(address: str) -> bool:
-    """Whether the queue is empty; what is there stays."""
+    """Whether the queue is empty. Messages stay in it."""
     with source_of(BrokerAddress.parse(address)) as source:
         return not source.take(1, wait_secs=EMPTY_SECS)
 
@@ -86,7 +86,8 @@ def in_table(url: str) -> list[Effect]:
 
 
 def check(effects: Sequence[Effect], ids: Collection[str]) -> int:
-    """Each message is there, whole, and nothing else; how many effects too many there are."""
+    """Check that each message is there, whole, and nothing else. Returns how many effects there are beyond one for
+    each."""
     times = Counter(effect.id for effect in effects)
     missing, strange = ids - times.keys(), times.keys() - ids
     double = {id_: count for id_, count in times.items() if count > 1}
@@ -99,7 +100,7 @@ def check(effects: Sequence[Effect], ids: Collection[str]) -> int:
 
 
 def check_order(effects: Sequence[Effect]) -> None:
-    """The first effects of each source come in the order in which it sent."""
+    """Check that the first effects of each source come in the order in which it sent."""
     numbers = defaultdict(list)
     for id_ in dict.fromkeys(effect.id for effect in effects):
         number, _, source = id_.partition(":")

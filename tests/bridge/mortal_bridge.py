@@ -1,4 +1,4 @@
-"""A bridge as a process, `receiver bridge`, killed and started again, and what it said."""
+"""A bridge as a process, `receiver bridge`, that is killed and started again; and its output."""
 
 import re
 import sys
@@ -17,30 +17,30 @@ _LAST_LINES = 20
 
 
 def command_of(package: Path | None) -> list[str]:
-    """The command `receiver` of the package in a folder, or of this one."""
+    """The command `receiver` of the package in this folder, or of the package under test."""
     if package is None:
         return [sys.executable, "-m", "receiver"]
     return [*python_of(package), "-m", "receiver"]
 
 
 class MortalBridge:
-    """Not running until `start`. One life follows another."""
+    """A bridge with many lives, one after the other. It doesn't run until `start`."""
 
     def __init__(self, name: str, arguments: Sequence[str], package: Path | None = None) -> None:
         self.name = name
         self.package = package
-        """The folder of another version, which the lives to come are of; None: they are of this one."""
+        """The folder of another version, with which the next lives run. None: the package under test."""
         self.said: list[str] = []
-        """In this life."""
+        """The lines that it has printed in this life."""
         self.kills_while_starting = 0
         self.refused_starts = 0
-        """Lives that ended by themselves, for there was no broker or store to begin with."""
+        """The lives that ended by themselves, because broker or store couldn't be reached at the start."""
         self.refusal = ""
-        """What the latest of them said."""
+        """The last lines of the latest of these lives."""
         self.repairs = 0
-        """How often what a life had written to a file, and not confirmed, was cut off by a later one."""
+        """How often a life cut off what an earlier one had written to a file and not confirmed."""
         self.forgotten_turns = 0
-        """How often Kafka had forgotten how a turn ended, which then may have come twice."""
+        """How often Kafka had forgotten how a turn ended. Then the turn may come twice."""
         self._arguments = ["bridge", *arguments]
         self._process: ChildProcess | None = None
 
@@ -50,7 +50,7 @@ class MortalBridge:
 
     @property
     def receipts_told(self) -> int:
-        """In this life, by its latest status line."""
+        """The receipts of this life, by its latest status line."""
         counts = [match[1] for line in self.said if (match := _RECEIPTS.search(line))]
         return int(counts[-1].replace(",", "")) if counts else 0
 
@@ -61,14 +61,14 @@ class MortalBridge:
         self._process.start()
 
     def kill(self) -> None:
-        """Kill -9, if it runs."""
+        """Kill -9 it, if it runs."""
         if not self.has_refused() and self._process is not None:
             self._process.kill()
             self._process = None
             self._look_back()
 
     def ends_in(self) -> None:
-        """Wait for the end that it was asked for, or that it comes to by itself, in peace."""
+        """Wait for its end, which must be orderly. It may have been asked to end, or end by itself."""
         assert self._process is not None
         status = self._process.wait_stopped()
         self._process = None
@@ -76,16 +76,16 @@ class MortalBridge:
         self._look_back()
 
     def stop(self) -> None:
-        """By SIGTERM."""
+        """Stop it by SIGTERM."""
         assert self._process is not None
         self._process.stop()
         self.ends_in()
 
     def has_refused(self) -> bool:
-        """Whether it has ended because it could not even begin; that it may, and nothing else."""
+        """Whether it has ended because it couldn't begin. It may end for no other reason."""
         if self._process is None or (status := self._process.ended()) is None:
             return False
-        self._process.kill()  # what it said last is heard
+        self._process.kill()  # reads its last lines too
         self._process = None
         assert (status, self.is_taking) == (_OUT_OF_REACH, False), (
             f"{self.name} ended with {status}: {self.last_words()}"
@@ -99,7 +99,7 @@ class MortalBridge:
         return "\n".join(self.said[-_LAST_LINES:])
 
     def _look_back(self) -> None:
-        """On what was said in the life that has ended."""
+        """Count and check what the life that has ended has printed."""
         self.repairs += sum(HAS_CUT in line for line in self.said)
         self.forgotten_turns += sum(IS_FORGOTTEN in line for line in self.said)
         assert not any("Traceback" in line for line in self.said), f"{self.name}: {self.last_words()}"

@@ -1,4 +1,4 @@
-"""Senders that crash and send again: real duplicates, with the ids that the messages had before."""
+"""Senders that crash and send again. So there are real duplicates, with their messages' ids."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ def message_id(source: str, number: int) -> str:
 
 
 def body_of(id_: str) -> bytes:
-    """Made of the id alone, so that whoever has a message can tell whether it is whole."""
+    """A body that follows from the id alone, so that anybody who has a message can check that it is whole."""
     number = int(id_.partition(":")[0])
     return (f"order {id_} ".encode() * LONG_BYTES)[: LONG_BYTES if number % LONG_EVERY == 0 else number % 200]
 
@@ -38,23 +38,24 @@ def message(source: str, number: int) -> Message:
 
 
 class Sender(threading.Thread):
-    """One source, whose messages are numbered from 1. It begins again after the last batch that it knows to be safe."""
+    """One source, whose messages are numbered from 1. After a crash it goes on behind the last batch that it knows
+    to be safe."""
 
     def __init__(self, address: str, source: str, seed: int) -> None:
         super().__init__(name=source, daemon=True)
         self.source = source
         self.confirmed = 0
-        """The last message that the broker is known to have."""
+        """The number of the last message that the broker is known to have."""
         self.tried = 0
-        """The last one that it may have."""
+        """The number of the last message that the broker may have."""
         self.sends = 0
-        """Messages given to a sink, again and again."""
+        """How many messages were given to a sink, repeats included."""
         self.crashes = 0
         self.failures = 0
-        """Of sends and connections."""
+        """How many sends and connections failed."""
         self.error: BaseException | None = None
         self.held = threading.Event()
-        """Whether it is to wait, for the queue is long enough."""
+        """Set while it must wait, because the queue is long enough."""
         self.ending = threading.Event()
         self._connect = way_to(BrokerAddress.parse(address))
         self._draw = random.Random(f"{seed} {source}")
@@ -64,19 +65,19 @@ class Sender(threading.Thread):
 
     @property
     def is_done(self) -> bool:
-        """Whether it is to end, and the broker is known to have all that it may have."""
+        """Whether it has been asked to end, and the broker is known to have all that it may have."""
         return self.ending.is_set() and self.confirmed >= self.tried
 
     def run(self) -> None:
         try:
             while not self.is_done:
                 self._live()
-        except BaseException as error:  # the test's own thread raises it
+        except BaseException as error:  # so that the test's own thread can raise it
             self.error = error
             raise
 
     def _live(self) -> None:
-        """Send until it crashes, the broker can't be reached any more, or the end."""
+        """Send until it crashes, it must end, or the broker can't be reached."""
         try:
             with self._connect() as sink:
                 while not self.is_done and self._send_batch(sink):
@@ -87,7 +88,7 @@ class Sender(threading.Thread):
             time.sleep(AGAIN_SECS)
 
     def _send_batch(self, sink: Sink) -> bool:
-        """False where it crashed: after a part of the batch, and before it could write down that this was sent."""
+        """Send a batch. False if it crashed: after a part of the batch, and before it noted that this part was sent."""
         size = self._draw.randint(*BATCH)
         crashes = self._draw.random() < CRASH_PER_BATCH
         sent = self._draw.randint(1, size) if crashes else size
