@@ -1,4 +1,4 @@
-"""Kinds of messages: how each is sent as its protocol has it, and what of it is looked at where it arrives."""
+"""Kinds of messages: how each protocol sends a kind, and what tests look at where it arrives."""
 
 import time
 import uuid
@@ -28,32 +28,32 @@ BYTES, TEXT = b"\xff\0", "10 \u20ac"
 
 
 class Seen(NamedTuple):
-    """A message as it came by either protocol."""
+    """A message as it arrived by one of the protocols."""
 
     body: Any
     header: dict[Any, Any]
-    """AMQP's header and properties by position, or STOMP's headers by name, and so for Kafka."""
+    """AMQP's header and properties by position, or the headers of STOMP or Kafka by name."""
     properties: dict[str, Any]
     others: dict[Any, Any]
 
 
 class Kind(NamedTuple):
-    """One kind of message: how it is sent by either protocol, and what of it is looked at."""
+    """One kind of message: how each protocol sends it, and what tests look at where it arrives."""
 
     amqp: Mapping[Any, Any] = MappingProxyType({})
-    """By section, but for the body: its bytes."""
+    """AMQP's sections without the body, each as bytes."""
     stomp: dict[str, str] | None = None
-    """Headers; None for what STOMP has no way to say."""
+    """STOMP's headers; None if STOMP can't express this kind."""
     body: Any = TEXT
-    """Text, bytes, or sections of AMQP."""
+    """The body: text, bytes, or sections of AMQP."""
     by_amqp: Callable[[Seen], Any] = lambda seen: seen.body
     by_stomp: Callable[[Seen], Any] = lambda seen: seen.body
     text: Any = None
-    """What STOMP is to have of what came by AMQP, and Kafka too."""
+    """What must arrive by STOMP or Kafka, if it was sent by AMQP."""
     kafka: dict[str, bytes] | None = None
-    """Headers of Kafka; None for what it has no way to say."""
+    """Kafka's headers; None if Kafka can't express this kind."""
     from_kafka: Any = None
-    """What AMQP is to have of what came by Kafka, where that isn't the same."""
+    """What must arrive by AMQP, if it was sent by Kafka and differs from the rest."""
 
 
 def field(position):
@@ -123,7 +123,7 @@ KAFKAS_NAMES = {
     "JMSReplyTo": "reply-to",
     "JMSType": "type",
 }
-"""STOMP's names for what a bridge sends to Kafka."""
+"""STOMP's names for the headers that a bridge sends to Kafka."""
 
 
 def properties(values, as_text):
@@ -236,7 +236,7 @@ KINDS_OF = {
         "delivery mode": KINDS["delivery mode"]._replace(
             by_stomp=lambda seen: seen.header.get("persistent", "false"),
         ),
-        # It takes no slash there but in an address of its own.
+        # RabbitMQ takes a slash there only in its own addresses.
         "reply-to": KINDS["reply-to"]._replace(
             amqp={PROPERTIES: of_field(4, "answers")},
             stomp={"reply-to": "answers"},
@@ -245,14 +245,14 @@ KINDS_OF = {
         ),
         "annotations, footer": KINDS["annotations, footer"]._replace(by_amqp=lambda seen: without_routes(seen.others)),
     },
-    # There bytes in properties stay bytes.
+    # In Kafka, bytes in properties stay bytes.
     "kafka": KINDS
     | {
         name: KINDS[name]._replace(text=KINDS[name].text | {"binary": BYTES})
         for name in ["properties of AMQP's other types"]
     },
 }
-"""By product, where one is sent otherwise, or shows otherwise what it has."""
+"""The kinds by product, for products that send a kind otherwise or show it otherwise."""
 
 
 def without_routes(others):
@@ -309,7 +309,7 @@ def seen_by_amqp(data):
 
 
 def seen_by_kafka(record):
-    """With STOMP's names, and what isn't text as bytes."""
+    """A record with STOMP's names for its headers. Values that aren't UTF-8 stay bytes."""
     said_ = {}
     for name, value in record.headers():
         try:
@@ -335,7 +335,7 @@ def looked_at(kind, protocol, seen):
 
 
 def outcome(kind, pair, seen):
-    """`yes`, `plain` or `no`."""
+    """How the kind arrived: `yes`, `plain` or `no`."""
     source, target = pair
     if source == "kafka" and kind.from_kafka is not None:
         return "plain" if repr(kind.by_amqp(seen)) == repr(kind.from_kafka) else "no"

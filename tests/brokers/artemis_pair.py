@@ -1,4 +1,4 @@
-"""Two real Artemis brokers, a primary and its backup, by replication: failover, and back."""
+"""Two real Artemis brokers, a primary and its backup, by replication. They fail over and back."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from examples.demo.artemis import PASSWORD, USER, Broker
 from examples.demo.processes import HOST
 from tests.brokers.cluster import Nodes, is_open, subfolder, until
 
-# Who holds the lock is active: without it, both are while they don't hear each other.
+# The broker that holds the lock is active. Without locks, both are active while they don't hear each other.
 LOCKS = """<manager>
 <class-name>org.apache.activemq.artemis.lockmanager.file.FileBasedLockManager</class-name>
 <properties><property key="locks-folder" value="{locks}"/></properties>
@@ -36,14 +36,14 @@ CONFIG = """<connectors>
 IS_ACTIVE, IS_SYNCHRONIZED, HAS_STOPPED = "AMQ221007", "AMQ221024", "AMQ221002"
 STANDS_BY = "started, awaiting connection to a primary"
 IDLE_SECS = 15.0
-"""So long it may take a backup that has stopped to stand by again, or one that is active to give way."""
+"""How long a stopped backup may take to stand by again, and an active one to give way."""
 _LAST_WORDS = 4_000
 BEFORE = "<security-settings>"
 _LOGGER = logging.getLogger(__name__)
 
 
 class Node(Broker):
-    """One of the two. It is up once it is active, or has all that the active one has."""
+    """One broker of the pair. It is up once it is active, or has all that the active one has."""
 
     def is_up(self, said: str) -> bool:
         return IS_ACTIVE in said or IS_SYNCHRONIZED in said
@@ -54,25 +54,26 @@ class Node(Broker):
 
     @property
     def has_all(self) -> bool:
-        """Whether it stands by, with all that the active one has."""
+        """Whether it stands by and has all that the active one has."""
         said = self.said()
         return said.rfind(IS_SYNCHRONIZED) > max(map(said.rfind, (STANDS_BY, IS_ACTIVE, HAS_STOPPED)))
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it does nothing, although its process lives."""
+        """Whether it does nothing, although its process is alive."""
         said = self.said()
         return said.rfind(HAS_STOPPED) > max(said.rfind(STANDS_BY), said.rfind(IS_ACTIVE))
 
     def start(
         self, id_cache_sizes: Mapping[str, int] | None = None, *, properties: Mapping[str, object] | None = None
     ) -> None:
-        """A message that was under way at ten kills is no poison."""
+        """Start it so that no message counts as poison, even if it was under way at ten kills."""
         super().start(id_cache_sizes, properties={'addressSettings."#".maxDeliveryAttempts': -1, **(properties or {})})
 
 
 class Pair(Nodes[Node]):
-    """The first is the primary. Whenever it is there and has all that the backup has, it is the active one."""
+    """A primary and its backup; the first node is the primary. The primary is active whenever it runs and has all
+    that the backup has."""
 
     def __init__(self, home: Path, folder: Path, *, has_locks: bool = True) -> None:
         """Without locks, the backup takes over whenever it doesn't hear the primary."""
@@ -94,7 +95,7 @@ class Pair(Nodes[Node]):
             file.write_text(text.replace(BEFORE, config + BEFORE), encoding="utf-8")
 
     def leader(self, _queue: str) -> Node:
-        """The active one."""
+        """The active node."""
         return until(lambda: next((node for node in self.nodes if node.is_active), None))
 
     def settle(self) -> None:
@@ -103,8 +104,9 @@ class Pair(Nodes[Node]):
         self._wait(self.backup, until_so=lambda: self.backup.has_all, stuck=lambda: self.backup.has_stopped)
 
     def _wait(self, node: Node, *, until_so: Callable[[], bool], stuck: Callable[[], bool]) -> None:
-        """Start a node again that is stuck, as Artemis 2.44 is now and then: it stops a backup in the moment that it starts
-        again, and leaves it so; or gives up to hand back to the primary ("Failback interrupted"), for good."""
+        """Wait until the condition holds. Start the node again if it is stuck, as Artemis 2.44 is now and then: as a
+        backup starts again, Artemis stops it and leaves it so; or it gives up for good to hand back to the primary
+        ("Failback interrupted")."""
         stuck_since = math.inf
 
         def looked() -> bool:
@@ -125,7 +127,7 @@ class Pair(Nodes[Node]):
 
 @contextmanager
 def running(home: Path, *, has_locks: bool = True) -> Iterator[Pair]:
-    """A pair, in a temporary folder; whatever happens, it has ended afterwards."""
+    """A pair in a temporary folder. It ends with the block, whatever happens."""
     with tempfile.TemporaryDirectory(prefix="receiver-artemis-", ignore_cleanup_errors=True) as folder:
         pair = Pair(home, Path(folder), has_locks=has_locks)
         try:

@@ -1,4 +1,4 @@
-"""Programs of brokers in the user's cache, where they stay, and brokers of them in folders that don't."""
+"""Programs of brokers, which stay in the user's cache; and brokers in temporary folders."""
 
 import fcntl
 import tempfile
@@ -25,19 +25,20 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies
 
 
 class WithQueues:
-    """A broker with a login that has queues, at a port for each protocol, such as `amqp_port`."""
+    """A broker with queues and a login. It has a port for each protocol, such as `amqp_port`."""
 
     user: str
     password: str
 
     def address(self, protocol: str, queue: str) -> str:
-        """The address of a queue as the bridge takes it, by one of the broker's protocols, with the login."""
+        """The address of a queue for the bridge, by one of the broker's protocols, with the login."""
         port = getattr(self, f"{protocol}_port")
         return f"{protocol}://{self.user}:{self.password}@{HOST}:{port}/queue/{queue}"
 
 
 def fetched(fetch: Callable[[Path], Path]) -> Path:
-    """What `fetch` leaves in the cache, brought by one process after the other; skips the test where it can't."""
+    """The folder that `fetch` makes in the cache. Processes fetch one after the other. Skips the test if fetching
+    isn't possible."""
     cache = user_cache_path("reliable-receiver", ensure_exists=True)
     with (cache / "fetching.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
@@ -48,7 +49,8 @@ def fetched(fetch: Callable[[Path], Path]) -> Path:
 
 
 def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequence[str] = ()) -> Path:
-    """The folder of a Java program's libraries: `group:artifact:version` each, and what they need but for `without`."""
+    """The folder of a Java program's libraries: these `group:artifact:version` and all that they need, but not
+    `without`."""
     require_java(name)
     exclusions = "".join(EXCLUSION.format(*artifact.split(":")) for artifact in without)
     pom = POM.format("".join(DEPENDENCY.format(*artifact.split(":"), exclusions) for artifact in artifacts))
@@ -65,10 +67,11 @@ def fetch_jars(cache: Path, name: str, artifacts: Sequence[str], without: Sequen
 
 @contextmanager
 def new_broker(product: ModuleType, make: Callable[[Path, Path], Server] | None = None) -> Iterator[Server]:
-    """A broker of the product, not running yet; whatever happens, it has ended afterwards and left nothing.
+    """A broker of a product, which doesn't run yet. At the end of the block it ends and its folder is removed, whatever
+    happens.
 
-    The product's module has `fetch` and `Broker`, and `FOLDERS` where its brokers have to be within what is fetched.
-    `make` makes another than its `Broker`.
+    The product's module has `fetch` and `Broker`. It also has `FOLDERS` if its brokers must be inside the fetched
+    folder. `make` makes another kind of broker than `Broker`.
     """
     home = fetched(product.fetch)
     folders = home / product.FOLDERS if hasattr(product, "FOLDERS") else None

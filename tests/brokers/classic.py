@@ -1,4 +1,4 @@
-"""A real ActiveMQ Classic, of the libraries that it needs for STOMP, AMQP and a store on disk."""
+"""A real ActiveMQ Classic, made of the libraries that it needs for STOMP, AMQP and a store on disk."""
 
 from pathlib import Path
 
@@ -29,15 +29,15 @@ CONFIG = """<beans xmlns="http://www.springframework.org/schema/beans"
 
 
 def fetch(cache: Path) -> Path:
-    """The folder of its libraries, fetched by Maven if it isn't there."""
+    """The folder of its libraries. Maven fetches them if they aren't there."""
     return fetch_jars(cache, f"activemq-classic-{VERSION}", ARTIFACTS)
 
 
 class Broker(WithQueues, Server):
-    """One broker and its data, which KahaDB keeps through `kill`, in a folder of its own; not running until `start`.
+    """One broker and its data, in its own folder. It doesn't run until `start`. KahaDB keeps the data through `kill`.
 
-    Its ports stay the same for its life. Anybody may connect without a login; a wrong one is refused. Queues are made
-    when they are first used.
+    Its ports never change. Clients may connect without a login; a wrong login is refused. Queues are made when they are
+    first used.
     """
 
     user = password = "admin"

@@ -13,7 +13,7 @@ SECS = 60
 
 
 class Amqp:
-    """What any AMQP 1.0 client does; `node` is the product's own name of a queue."""
+    """What any AMQP 1.0 client does. `node` is the product's own name of a queue."""
 
     def __init__(self, broker, node):
         self.node = node

@@ -1,6 +1,6 @@
-"""Nodes of one cluster, and what a test does to them: kill, freeze, cut off from the others, and start again.
+"""The nodes of a cluster. A test can kill them, freeze them, cut them off from the others, and start them again.
 
-What nodes say to each other goes through proxies on loopback, so that no rights are needed to cut a node off.
+Proxies on loopback carry what nodes send each other, so that cutting a node off needs no rights.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ PIECE_BYTES = 1 << 16
 TICK_SECS = 0.02
 _SEEN_PORT = 20_000
 _LISTENS = "0A"
-"""The state of a socket, in `/proc/net/tcp`."""
+"""The state of a listening socket in `/proc/net/tcp`."""
 PATIENCE_SECS = 120
 _T = TypeVar("_T")
 _Node = TypeVar("_Node", bound=Server)
 
 
 class _Wire(links.Link):
-    """A connection from one node to another, which may be held up: then nothing comes through, and neither end is told."""
+    """A connection from one node to another. While it is held up, no bytes come through, and neither end notices."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         super().__init__(client, server)
@@ -52,28 +52,30 @@ class _Wire(links.Link):
                 data = await reader.read(PIECE_BYTES)
             except ConnectionError:
                 data = b""
-            await self.passes.wait()  # what is said while it is held comes later, and so does the end
+            await self.passes.wait()  # bytes and the end that come while it is held up are passed on later
             is_open = bool(data)
             writer.write(data)
             await writer.drain()
 
 
 class Network:
-    """The connections between nodes. Who is cut off neither hears the others nor is heard; clients reach it all the same.
+    """The connections between nodes. A node that is cut off can't reach the others, nor they it. Clients still reach
+    it.
 
-    A node that doesn't listen is refused, as without proxies: the brokers make a difference between that and silence.
+    A connection to a node that doesn't listen is refused, as without proxies: brokers take a refusal otherwise than
+    silence.
     """
 
     def __init__(self) -> None:
         self.away: set[Server] = set()
-        """Who is cut off."""
+        """The nodes that are cut off."""
         self._routes: list[_Route] = []
         self._serving = ExitStack()
         self._ended = threading.Event()
         self._following = threading.Thread(target=self._follow, daemon=True)
 
     def port_to(self, node: Server, port: int) -> int:
-        """By which other nodes are to reach a port of a node."""
+        """The port through which other nodes reach a node's port."""
         (seen_port,) = free_ports(_SEEN_PORT)
         proxy = links.Proxy(partial(asyncio.open_connection, HOST, port), partial(self._new_wire, node), seen_port)
         self._serving.enter_context(links.serving(proxy))
@@ -81,7 +83,7 @@ class Network:
         return seen_port
 
     def start(self) -> None:
-        """Follow who listens, from before the first node does."""
+        """Begin to watch which nodes listen. Call it before the first node listens."""
         if self._following.ident is None:
             self._following.start()
 
@@ -109,7 +111,7 @@ class Network:
         self._serving.close()
 
     def _hold(self) -> None:
-        """Have wires pass things on or not, by who is away."""
+        """Let each wire pass bytes on, or hold it up if one of its nodes is away."""
 
         async def hold(target: Server, wires: set[_Wire]) -> None:
             for wire in wires:
@@ -137,13 +139,14 @@ class _Route(NamedTuple):
 
 
 def _listening_ports() -> set[int]:
-    """Of all processes: to try each port would disturb who listens there."""
+    """The ports on which any process listens. To connect to each port would disturb the listeners."""
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/net", name).read_text().splitlines()[1:]]
     return {int(local.rpartition(":")[2], 16) for _, local, _, state, *_ in lines if state == _LISTENS}
 
 
 def _client_ports(node: Server) -> set[int]:
-    """Of the connections that its process has, our own ends: there is no other way to tell who connects."""
+    """The local ports of the connections that the node's process has made. Only they show which node a connection
+    comes from."""
     if node.pid is None:
         return set()
     try:
@@ -153,7 +156,7 @@ def _client_ports(node: Server) -> set[int]:
 
 
 class Nodes(Generic[_Node]):
-    """The nodes of a cluster, not running until `start`; whatever happens to them, `close` ends all."""
+    """The nodes of a cluster. They don't run until `start`. `close` ends all of them, in whatever state they are."""
 
     def __init__(self, nodes: Sequence[_Node]) -> None:
         self.nodes = nodes
@@ -161,18 +164,18 @@ class Nodes(Generic[_Node]):
         self._frozen: set[_Node] = set()
 
     def start(self, *nodes: _Node) -> None:
-        """Start these at once, or all, and wait until they are up."""
+        """Start these nodes at once, by default all, and wait until they are up."""
         self.network.start()
         with ThreadPoolExecutor() as threads:
             list(threads.map(lambda node: node.start(), nodes or self.nodes))
 
     def stop(self) -> None:
-        """Stop all, the last first."""
+        """Stop all nodes, the last first."""
         for node in reversed(self.nodes):
             node.stop()
 
     def freeze(self, node: _Node) -> None:
-        """Its connections stay, and it says nothing more until `thaw`."""
+        """Freeze a node: its connections stay, and it sends nothing until `thaw`."""
         os.kill(_pid(node), signal.SIGSTOP)
         self._frozen.add(node)
 
@@ -181,10 +184,10 @@ class Nodes(Generic[_Node]):
         self._frozen.discard(node)
 
     def settle(self) -> None:
-        """Wait until the cluster can do without any node again."""
+        """Wait until the cluster can do without any one of its nodes again."""
 
     def is_whole(self, node: _Node) -> bool:
-        """Whether it runs, and nothing is done to it."""
+        """Whether the node runs, and is neither frozen nor cut off."""
         return node.pid is not None and node not in self._frozen and node not in self.network.away
 
     def whole_nodes(self) -> Sequence[_Node]:
@@ -197,7 +200,7 @@ class Nodes(Generic[_Node]):
 
 
 def until(found: Callable[[], _T], otherwise: Callable[[], str] = lambda: "in vain") -> _T:
-    """What that gives, once it is anything. If it takes too long, `otherwise` has what is known of the reason."""
+    """Wait for a result that counts as true, and return it. If it takes too long, `otherwise` says why."""
     give_up = time.monotonic() + PATIENCE_SECS
     while not (result := found()):
         assert time.monotonic() < give_up, otherwise()

@@ -1,4 +1,4 @@
-"""A port mapper for Erlang's nodes that names proxies: so a test gets between the nodes of a cluster.
+"""A port mapper for Erlang's nodes that gives the ports of proxies. So a test can come between the nodes of a cluster.
 
 Source: "EPMD Protocol" in Erlang's documentation, https://www.erlang.org/doc/apps/erts/erl_dist_protocol.
 """
@@ -19,10 +19,11 @@ _HIDDEN, _TCP, _VERSION = 72, 0, 6
 
 
 class Names:
-    """Tells the node that asks where others listen. A node is there while its connection to here lasts, as with epmd."""
+    """Answers where a node listens. A node is known while its connection to this server lasts, as with epmd."""
 
     def __init__(self, port: int, ports: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Listens on `port`. `ports`: by a node's name before the @, where others are to reach it, if not where it says."""
+        """Listens on `port`. `ports` are the ports by which nodes are reached, by their names before the @. A node
+        that isn't listed is reached at the port that it registers."""
         self.port = port
         self._ports = ports
         self._here: dict[str, int] = {}
@@ -32,7 +33,7 @@ class Names:
         self._thread.start()
 
     def close(self) -> None:
-        """Closing again does nothing."""
+        """Stop listening. Closing again does nothing."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()

@@ -1,4 +1,4 @@
-"""A real Kafka of the libraries that it needs: one node, broker and controller in one (KRaft), or three."""
+"""A real Kafka, made of the libraries that it needs: one node that is broker and controller (KRaft), or three."""
 
 import os
 import subprocess
@@ -23,39 +23,40 @@ ANSWERS_SECS = 30
 
 
 def fetch(cache: Path) -> Path:
-    """The folder of its libraries, fetched by Maven if it isn't there."""
+    """The folder of its libraries. Maven fetches them if they aren't there."""
     return fetch_jars(cache, f"kafka-{VERSION}", ARTIFACTS)
 
 
 class WithTopics:
-    """What has topics, without a login. They are made by `declare` alone."""
+    """Servers with topics, without a login. Only `declare` makes topics."""
 
     servers: str
-    """Where clients connect to, `bootstrap.servers`."""
+    """The addresses for clients, `bootstrap.servers`."""
     replicas = 1
 
     @abstractmethod
     def whole_nodes(self) -> Sequence["Broker"]:
-        """Those that answer."""
+        """The nodes that answer."""
 
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.servers})
 
     def declare(self, topic: str, partitions: int = 1, *, node: int | None = None, **config: str) -> None:
-        """Make a topic; `retention_ms="1000"` and so on. It is on the node of that number alone, if one is given."""
+        """Make a topic, with settings such as `retention_ms="1000"`. If a node's number is given, only that node has
+        the topic."""
         given: dict[str, Any] = {"config": {name.replace("_", "."): value for name, value in config.items()}}
         if node is None:
             given["replication_factor"] = self.replicas
         else:
             given["replica_assignment"] = [[node]] * partitions
-        admin = self.admin()  # kept by its name, for its answers end with it
+        admin = self.admin()  # the name keeps it alive: its answers end with it
         made = admin.create_topics([NewTopic(topic, partitions, **given)], operation_timeout=ANSWERS_SECS)
         made[topic].result(ANSWERS_SECS)
-        # Each node hears of it by itself, and a client asks whichever it likes.
+        # Each node learns of the topic by itself, and a client may ask any node.
         until(lambda: all(node.leaders(topic) == partitions for node in self.whole_nodes()))
 
     def new_topic(self, partitions: int = 1, **config: str) -> str:
-        """The name of a topic of its own."""
+        """Make a new topic and return its name."""
         name = f"orders-{uuid.uuid4().hex}"
         self.declare(name, partitions, **config)
         return name
@@ -68,19 +69,20 @@ class WithTopics:
         time.sleep(0.5)
 
     def leaders(self, topic: str) -> int:
-        """How many partitions of a topic are served, as it says to all who ask: what it has taken from one a moment later."""
+        """How many partitions of a topic have a leader, by what a node answers to clients. A node may know of a
+        change a moment later."""
         shown = self.admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
         return sum(partition.leader >= 0 for partition in shown.partitions.values())
 
     def address(self, topic: str, group: str | None = None, **options: str) -> str:
-        """The address of a topic as the bridge takes it."""
+        """The address of a topic for the bridge."""
         given = {"group": group, **options} if group else options
         more = "&".join(f"{name}={value}" for name, value in given.items())
         return f"kafka://{self.servers}/{topic}" + (f"?{more}" if more else "")
 
 
 class Broker(WithTopics, Server):
-    """One node and its data in a folder of its own; not running until `start`. Its ports stay the same for its life."""
+    """One node and its data, in its own folder. It doesn't run until `start`. Its ports never change."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         super().__init__(folder / "said.log")
@@ -103,12 +105,12 @@ class Broker(WithTopics, Server):
             "transaction.state.log.num.partitions": 1,
             "group.initial.rebalance.delay.ms": 0,
             "group.min.session.timeout.ms": 500,
-            # So long the controller takes a dead one for alive: it is what a restart after a kill waits for.
+            # So long the controller takes a dead node for alive. A restart after a kill waits for that.
             "broker.session.timeout.ms": 3_000,
             "broker.heartbeat.interval.ms": 500,
             **_replicated(1, least=1),
         }
-        """Of its configuration, by which it is made at the first start."""
+        """Settings of its configuration, which is made at the first start."""
 
     def whole_nodes(self) -> Sequence["Broker"]:
         return [self]
@@ -125,15 +127,15 @@ class Broker(WithTopics, Server):
         self.launch([*self._java, "kafka.Kafka", str(config)], lambda said: "Kafka Server started" in said)
 
     def lose_half(self, topic: str) -> None:
-        """Lose the later half of the topic's partition, as in a power cut. Not while it runs."""
+        """Lose the later half of the topic's partition, as a power cut may. Call it only while the node doesn't run."""
         data = self._folder / "data"
         (log,) = (data / f"{topic}-0").glob("*.log")
         os.truncate(log, log.stat().st_size // 2)
-        (data / ".kafka_cleanshutdown").unlink()  # so that it looks what is left
+        (data / ".kafka_cleanshutdown").unlink()  # so that it checks what is left
 
 
 class Cluster(Nodes[Broker], WithTopics):
-    """Three nodes, each broker and controller, of which two are enough to go on. What is written is safe on two."""
+    """Three nodes, each broker and controller. Two are enough to go on. What is written is safe on two."""
 
     replicas = 3
 
@@ -159,7 +161,7 @@ class Cluster(Nodes[Broker], WithTopics):
             }
 
     def leader(self, topic: str, partition: int = 0) -> Broker:
-        """The node that leads a partition now, as a node says that is in touch with the others; waits until there is one."""
+        """Wait until a partition has a leader that runs and is in touch with the others, and return that node."""
 
         def asked() -> Broker | None:
             shown = self.whole_nodes()[0].admin().list_topics(topic, timeout=ANSWERS_SECS).topics[topic]
@@ -170,7 +172,7 @@ class Cluster(Nodes[Broker], WithTopics):
 
 
 class Apart(Nodes[Broker], WithTopics):
-    """Two nodes, 1 and 2, of which the first is the controller."""
+    """Two nodes, 1 and 2. Only the first is a controller."""
 
     def __init__(self, home: Path, folder: Path) -> None:
         Nodes.__init__(self, [Broker(home, subfolder(folder, f"node{number}")) for number in (1, 2)])
@@ -186,7 +188,7 @@ class Apart(Nodes[Broker], WithTopics):
 
 
 def _replicated(replicas: int, *, least: int) -> dict[str, object]:
-    """Settings: how many nodes have each partition, and how many must have what is confirmed."""
+    """Settings for how many nodes have each partition, and how many must have what is confirmed."""
     factors = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"]
     leasts = ["transaction.state.log.min.isr", "share.coordinator.state.topic.min.isr", "min.insync.replicas"]
     return dict.fromkeys((f"{name}.replication.factor" for name in factors), replicas) | dict.fromkeys(leasts, least)

@@ -1,8 +1,8 @@
-"""A broker in memory: the reference for what a connector must do, and for tests that need no network.
+"""A broker in memory. It shows what a connector must do, and serves tests that need no network.
 
-It delivers at least once, as real ones do: what was taken and not acknowledged comes again, flagged redelivered and in
-front of all else, when its connection ends. By Artemis' rule it drops a message whose duplicate id it has had before.
-It takes turns as Kafka does.
+It delivers at least once, as real brokers do. When a connection ends, messages that it took and didn't acknowledge come
+again: before all others, and flagged redelivered. By Artemis' rule the broker drops a message whose duplicate id it has
+had before. It takes turns as Kafka does.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class MemoryBroker:
         self.queues: dict[str, deque[Message]] = {}
         self.caches: dict[str, ArtemisIdCache] = {}
         self.turns: dict[str, MemoryTurns] = {}
-        """Who has begun last, by the name under which it has."""
+        """The sender of turns that has begun last, by the turns' name."""
         self.notes: dict[str, str] = {}
-        """The note of the last turn, by the name under which it was sent."""
+        """The note of the last turn, by the turns' name."""
 
     def queue(self, name: str) -> deque[Message]:
         """The messages that wait in a queue, oldest first. The caller holds `changed`."""
@@ -77,7 +77,7 @@ class MemorySource(Closing):
             raise BrokerError("the connection is closed", hint="make another")
 
     def close(self) -> None:
-        """Another thread may call it, as a broker or a network would cut the connection."""
+        """Close it. Another thread may do so, just as a broker or a network would cut the connection."""
         broker = self._broker
         with broker.changed:
             self._is_open = False
@@ -128,7 +128,7 @@ class MemoryTurns(Closing):
             return self._broker.notes.get(name)
 
     def abandon_turn(self) -> None:
-        """It forgets none."""
+        """Do nothing: this broker forgets no turn."""
 
     def send_turn(self, messages: Sequence[Message], *, note: str, number: int) -> bool:
         del number

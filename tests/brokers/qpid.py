@@ -1,4 +1,4 @@
-"""A real Qpid Broker-J, of the libraries that it needs for AMQP 1.0 and a store on disk, Derby."""
+"""A real Qpid Broker-J, made of the libraries that it needs for AMQP 1.0 and Derby, its store on disk."""
 
 import json
 from pathlib import Path
@@ -9,22 +9,22 @@ from tests.brokers.cached import WithQueues, fetch_jars
 VERSION = "10.1.0"
 ARTIFACTS = [f"org.apache.qpid:qpid-broker:{VERSION}"]
 WITHOUT = [
-    "org.apache.qpid:qpid-bdbstore",  # of Berkeley DB, which Maven Central hasn't
+    "org.apache.qpid:qpid-bdbstore",  # needs Berkeley DB, which Maven Central hasn't
     "org.apache.qpid:qpid-broker-plugins-amqp-1-0-protocol-bdb-link-store",
-    "org.apache.qpid:qpid-broker-plugins-management-http",  # a third of its size
+    "org.apache.qpid:qpid-broker-plugins-management-http",  # a third of the whole size
     "org.apache.qpid:qpid-broker-plugins-websocket",
 ]
 
 
 def fetch(cache: Path) -> Path:
-    """The folder of its libraries, fetched by Maven if it isn't there."""
+    """The folder of its libraries. Maven fetches them if they aren't there."""
     return fetch_jars(cache, f"qpid-broker-{VERSION}", ARTIFACTS, WITHOUT)
 
 
 class Broker(WithQueues, Server):
-    """One broker and its data, which Derby keeps through `kill`, in a folder of its own; not running until `start`.
+    """One broker and its data, in its own folder. It doesn't run until `start`. Derby keeps the data through `kill`.
 
-    Its ports stay the same for its life. Only by its login may one connect. Queues are made when they are first used.
+    Its ports never change. Clients need its login. Queues are made when they are first used.
     """
 
     user = password = "admin"

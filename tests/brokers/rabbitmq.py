@@ -1,4 +1,4 @@
-"""A real RabbitMQ 4, of a Debian that has it, unpacked into a folder of the cache and run there by chroot."""
+"""A real RabbitMQ 4, from a Debian that is unpacked into a folder of the cache. It runs there by chroot."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ MIRROR = "http://deb.debian.org/debian"
 PLUGINS = ("rabbitmq_stomp", "rabbitmq_stream")
 PROGRAMS = "/usr/lib/rabbitmq/bin"
 FOLDERS = "var/lib/rabbitmq"
-"""Where brokers' folders have to be, from the root that they run in."""
+"""The folder for brokers' folders, inside the root in which they run."""
 CONFIG = """listeners.tcp.1 = {host}:{amqp}
 stomp.listeners.tcp.1 = {host}:{stomp}
 stream.listeners.tcp.1 = {host}:{stream}
@@ -28,7 +28,7 @@ disk_free_limit.absolute = 50MB
 log.console = true
 log.file = false
 """
-# Who is cut off is missed after 5 s, and then serves nobody until it isn't.
+# After 5 s the others notice that a node is cut off. That node serves nobody until it is back.
 CLUSTER = """cluster_formation.peer_discovery_backend = classic_config
 cluster_partition_handling = pause_minority
 net_ticktime = 5
@@ -37,7 +37,7 @@ IS_UP = "Server startup complete"
 
 
 def fetch(cache: Path) -> Path:
-    """The folder that is the program's root, made by debootstrap if it isn't there."""
+    """The folder that is the program's root. debootstrap makes it if it isn't there."""
     if os.name != "posix" or os.geteuid():
         raise MissingProgramError("RabbitMQ runs in a root of its own, which only root can make")
     return whole(cache / f"rabbitmq-{SUITE}", _bring)
@@ -51,7 +51,7 @@ def _bring(folder: Path) -> Path:
     bootstrap = ["debootstrap", "--variant=minbase", SUITE, str(root), MIRROR]
     try:
         run_to_fetch("debootstrap", f"Debian {SUITE}", bootstrap, folder, hint=hint)
-    finally:  # where it has left that mounted
+    finally:  # debootstrap may have left it mounted
         subprocess.run(["umount", str(root / "proc")], check=False, capture_output=True)
     refuses_to_start = root / "usr" / "sbin" / "policy-rc.d"
     refuses_to_start.write_text("#!/bin/sh\nexit 101\n", encoding="utf-8")
@@ -66,9 +66,9 @@ def _bring(folder: Path) -> Path:
 
 
 class Broker(WithQueues, Server):
-    """One node and its data, in a folder of its own within the program's root; not running until `start`.
+    """One node and its data, in its own folder inside the program's root. It doesn't run until `start`.
 
-    Its ports stay the same for its life, and it keeps what is durable through `kill`.
+    Its ports never change. It keeps durable queues through `kill`.
     """
 
     name = "RabbitMQ"
@@ -99,7 +99,7 @@ class Broker(WithQueues, Server):
             "RABBITMQ_MNESIA_BASE": within,
             "RABBITMQ_LOG_BASE": within,
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
-            "RUNNING_UNDER_SYSTEMD": "1",  # no shell stays between us and the broker, which is to get our signals
+            "RUNNING_UNDER_SYSTEMD": "1",  # so that no shell stays between us and the broker and takes our signals
         }
 
     def _command(self, program: str, *arguments: str) -> list[str]:
@@ -111,7 +111,7 @@ class Broker(WithQueues, Server):
         self.launch(self._command(f"{PROGRAMS}/rabbitmq-server"), lambda said: IS_UP in said, self._env)
 
     def join(self, names: Names, config: str, cookie: str) -> None:
-        """Be a node of a cluster, before the first start."""
+        """Make it a node of a cluster. Call it before the first start."""
         self._names = names
         self._env["ERL_EPMD_PORT"] = str(names.port)
         with (self._folder / "rabbitmq.conf").open("a", encoding="utf-8") as file:
@@ -121,7 +121,7 @@ class Broker(WithQueues, Server):
         secret.chmod(0o400)
 
     def kill(self) -> None:
-        """End it at once, by kill -9, but what `declare` has made is kept, as it would be two seconds later."""
+        """Kill -9 it. Queues that `declare` has made are kept, as they would be two seconds later."""
         if self._has_declared:
             self.ctl("eval", "mnesia:sync_log().")
             self._has_declared = False
@@ -134,7 +134,7 @@ class Broker(WithQueues, Server):
             self._names.close()
 
     def ctl(self, *arguments: str) -> str:
-        """What `rabbitmqctl` says; takes a second or two."""
+        """The output of `rabbitmqctl`, which takes a second or two."""
         command = self._command(f"{PROGRAMS}/rabbitmqctl", "--quiet", *arguments)
         ran = subprocess.run(command, env=os.environ | self._env, capture_output=True, text=True, check=False)
         if ran.returncode:
@@ -147,7 +147,8 @@ class Broker(WithQueues, Server):
         return pika.BlockingConnection(pika.ConnectionParameters(HOST, self.amqp_port, vhost, login))
 
     def declare(self, queue: str, kind: str = "classic", *, vhost: str = "/", **arguments: Any) -> None:
-        """Make a durable queue of the kind `classic`, `quorum` or `stream`; `x_delivery_limit=2` and so on."""
+        """Make a durable queue of the kind `classic`, `quorum` or `stream`, with arguments such as
+        `x_delivery_limit=2`."""
         given = {name.replace("_", "-"): value for name, value in arguments.items()}
         with self.connect(vhost) as connection:
             connection.channel().queue_declare(queue, durable=True, arguments={"x-queue-type": kind} | given)
@@ -155,7 +156,7 @@ class Broker(WithQueues, Server):
 
 
 class Cluster(Nodes[Broker]):
-    """Three nodes, of which two are enough to go on."""
+    """Three nodes. Two are enough to go on."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         super().__init__([Broker(root, subfolder(folder, f"node{number}")) for number in range(1, 4)])
@@ -169,13 +170,13 @@ class Cluster(Nodes[Broker]):
             node.join(names, config, cookie)
 
     def leader(self, queue: str) -> Broker:
-        """The node that leads a quorum queue or a stream now, as the others say; waits until there is one."""
+        """Wait until the other nodes name a leader of a quorum queue or stream, and return that node."""
 
         def asked() -> Broker | None:
             there = next(node for node in self.nodes if self.is_whole(node))
             try:
                 rows = there.ctl("list_queues", "name", "leader").splitlines()
-            except BrokerError:  # it has just been lost by the others
+            except BrokerError:  # the others have just lost it
                 return None
             leaders = dict(row.split("\t") for row in rows if "\t" in row)
             name = leaders.get(queue, "").partition("@")[0]
