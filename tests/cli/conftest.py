@@ -11,7 +11,8 @@ from receiver import cli
 
 @pytest.fixture
 def command(monkeypatch, capsysbinary, tmp_path):
-    """`receiver NAME …` within this process, where most cases cost nothing, in a folder of its own."""
+    """Runs `receiver NAME …` inside this process, where most cases cost nothing. The current folder is the test's
+    own."""
     monkeypatch.chdir(tmp_path)
 
     def run(name, *arguments, stdin: bytes = b"") -> Ran:
@@ -36,7 +37,7 @@ def compare(command):
 
 @pytest.fixture
 def bridge(command):
-    """`receiver bridge` within this process; it leaves the log's levels as they were."""
+    """Runs `receiver bridge` inside this process, and restores the log's levels at the end."""
     names = ("receiver", "receiver.bridge")
     levels = {name: logging.getLogger(name).level for name in names}
     yield lambda *arguments: command("bridge", *arguments)

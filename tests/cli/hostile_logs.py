@@ -1,4 +1,4 @@
-"""Logs of texts meant to do harm, in every format, and tables read back."""
+"""Logs of harmful texts, in every format; and tables that are read back."""
 
 import csv
 import io
@@ -75,7 +75,7 @@ READERS = {"csv": read_csv, "jsonl": read_jsonl, "parquet": read_parquet}
 
 
 def hostile_rows():
-    """Each text as an id, a source, a connection and a queue of its own; then every receipt once more."""
+    """Each text as an id, a source, a connection and a queue of its own. Then every receipt comes once more."""
     rows = [
         {
             "received_at": 1_000 + index,

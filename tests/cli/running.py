@@ -1,4 +1,4 @@
-"""The command as a process of its own, and what it left."""
+"""The command as a process of its own, and its output."""
 
 import os
 import pty
@@ -34,13 +34,14 @@ def process(*arguments, stdin: bytes = b"", **environment: str) -> Ran:
 
 
 def at_a_terminal(*arguments, answer: str) -> tuple[int, str]:
-    """The status of the command where a person sits at a terminal and types an answer, and all that the terminal shows."""
+    """Run the command at a terminal where a person types an answer. Returns its status and all that the terminal
+    shows."""
     ours, theirs = pty.openpty()
     with subprocess.Popen([*RECEIVER, *arguments], stdin=theirs, stdout=theirs, stderr=theirs) as command:
         os.close(theirs)
         os.write(ours, f"{answer}\n".encode())
         shown = b""
-        with suppress(OSError):  # how Linux says that nobody is at the other end any more
+        with suppress(OSError):  # Linux raises it when nobody is at the other end any more
             while more := os.read(ours, 1 << 16):
                 shown += more
         os.close(ours)
@@ -48,7 +49,8 @@ def at_a_terminal(*arguments, answer: str) -> tuple[int, str]:
 
 
 def complaint(ran: Ran) -> str:
-    """What a refusal says: one line, or two with a hint, on standard error and nowhere else."""
+    """Check that the command refused, and return its complaint: one line, or two with a hint, on standard error
+    alone."""
     assert ran.status == 2, ran
     assert ran.out == ""
     lines = ran.err.splitlines()
@@ -58,7 +60,8 @@ def complaint(ran: Ran) -> str:
 
 
 def assert_no_store_is_made(run: Callable[..., Ran], name: str, *arguments: str, folder: Path) -> None:
-    """Where an address leads to no store, the command says so without its password, and leaves the folder empty."""
+    """Check that the command refuses addresses that lead to no store: without their passwords, and with nothing made
+    in the folder."""
     for address, problem in {
         "memory://": "isn't a store's address",
         "sqlite:///no/such/folder/receiver.db": "there is no folder",

@@ -1,4 +1,4 @@
-"""Logs whose ids every policy can judge, and what the readable policies make of them."""
+"""Logs whose ids every policy can judge, and the verdicts of the readable policies on them."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -37,7 +37,8 @@ by_id = st.one_of(
 
 @st.composite
 def logs(draw, ids: Sequence[str], *, most: int = 40) -> list[Receipt]:
-    """Many repeats; ties, pauses, clocks that step back, receipts without id, several domains."""
+    """Logs with many repeats, and with ties, pauses, clocks that step back, receipts without id, and several
+    domains."""
     steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=1, max_size=most))
     times_us = np.maximum(0, 20 + np.cumsum(steps)).tolist()
     parts = {
@@ -54,7 +55,7 @@ class Judged(NamedTuple):
 
 
 def judged(log: Sequence[Receipt], text: str, key: str = "default") -> Judged:
-    """By the readable policy, one for each domain."""
+    """The verdicts of the readable policy, with one policy for each domain."""
     policies = defaultdict(lambda: policy(text))
     verdicts = [
         policies[domain].receive(

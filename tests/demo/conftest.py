@@ -12,7 +12,7 @@ ENDS_SECS = 120
 
 
 class Demos:
-    """Starts demos whose temporary files are in one folder, which shows what they leave."""
+    """Starts demos. All their temporary files are in one folder, which shows what they leave."""
 
     def __init__(self, folder: Path, home: Path) -> None:
         self.temporary = folder / "temporary"
@@ -38,7 +38,7 @@ class Demos:
         )
 
     def left(self) -> list[str]:
-        """Files and processes that should have gone with the demo."""
+        """The files and processes that should have gone with the demo."""
         listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
         running = [line for line in listed.splitlines() if str(self._folder) in line]
         return [str(file) for file in self.temporary.iterdir()] + running

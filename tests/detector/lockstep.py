@@ -6,12 +6,12 @@ from tests.model import Model
 
 
 class Lockstep:
-    """Gives each receipt to both, and compares everything that can be seen from outside."""
+    """Gives each receipt to both, and compares everything that is visible from outside."""
 
     def __init__(self, window: int, expiry_us: int) -> None:
         self.detector = TwoTierDetector(window, expiry_us / 1_000_000)
         self.model = Model(window, expiry_us)
-        self._last_us: dict[str, int] = {}  # newest receipt of each id ever; its entry may have left
+        self._last_us: dict[str, int] = {}  # the newest receipt of each id ever, even if its entry has left
 
     def receive(self, id_: str | None, source: str | None, received_at_us: int) -> Decision:
         expected = self._headroom(id_, received_at_us)

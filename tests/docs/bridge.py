@@ -1,4 +1,5 @@
-"""What the documents take as given: a broker that sends again what isn't acknowledged, and an application's own table."""
+"""Objects that the documents take as given: a broker that sends unacknowledged messages again, and an application's
+table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ class Payment(Base):
 
 
 class Aside(Base):
-    """Messages that have no id, or can't be read."""
+    """Messages without an id, and unreadable ones."""
 
     __tablename__ = "aside"
     number: Mapped[int] = mapped_column(primary_key=True)
@@ -61,7 +62,7 @@ class Aside(Base):
 
 
 class CrashError(Exception):
-    """What ends a bridge in the middle of something."""
+    """Raised to end a bridge halfway."""
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from tests.docs.bridge import Base
 
 @pytest.fixture
 def payments(store_url):
-    """A table of the application's own; what stands in it."""
+    """The application's own table, and a function that reads it."""
     engine = create_engine(store_url, poolclass=NullPool)
     Base.metadata.create_all(engine)
 

@@ -1,4 +1,4 @@
-"""The documents' own blocks, to be run as they stand there."""
+"""The documents' code blocks, to be run exactly as printed."""
 
 import re
 import shlex
@@ -12,19 +12,19 @@ _SECS = 300
 
 
 def sections(page: str) -> dict[str, str]:
-    """What stands under each of a page's headings of the second order."""
+    """The text under each of a page's second-level headings."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return dict(part.split("\n", 1) for part in re.split(r"^## ", text, flags=re.MULTILINE)[1:])
 
 
 def blocks(page: str, language: str, heading: str | None = None) -> list[str]:
-    """A page's blocks of a language, of all of it or of one section."""
+    """The blocks of one language in a page, or in one of its sections."""
     text = (ROOT / page).read_text(encoding="utf-8") if heading is None else sections(page)[heading]
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 def replaced(text: str, real: dict[str, str]) -> str:
-    """The text with what is real instead of what is shown, each of which it has."""
+    """The text with each shown value replaced by a real one. Every shown value must occur."""
     for shown, instead in real.items():
         assert shown in text
         text = text.replace(shown, instead)
@@ -32,7 +32,8 @@ def replaced(text: str, real: dict[str, str]) -> str:
 
 
 def commands(block: str) -> list[list[str]]:
-    """The lines of a shell's block as arguments for this Python, which has the package and stands for its command."""
+    """The lines of a shell block as arguments for this Python, which has the package: `receiver` becomes `python -m
+    receiver`."""
     programs = {"receiver": ["-m", "receiver"], "python": []}
     lines = [shlex.split(line, comments=True) for line in block.splitlines()]
     return [[sys.executable, *programs[program], *arguments] for program, *arguments in lines]

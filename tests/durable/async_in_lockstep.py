@@ -1,4 +1,5 @@
-"""A domain whose receivers work in an event loop, beside the naive model; each step waits until the loop has done it."""
+"""A domain whose receivers work in an event loop, beside the naive model. Each step waits until the loop has done
+it."""
 
 from asyncio import Runner
 from types import TracebackType
@@ -47,7 +48,7 @@ class _Receiver:
 
 
 class _Connection:
-    """The caller's, or a savepoint of it."""
+    """The caller's transaction, or a savepoint of it."""
 
     def __init__(self, loop: Runner, joined: Any) -> None:
         self._loop, self.joined = loop, joined
@@ -80,7 +81,7 @@ async def _awaited(awaitable: Any) -> Any:
 
 
 class AsyncDomain(Domain):
-    """As a `Domain`, with `AsyncReceiver`s and, for what they join, an engine by an asynchronous driver."""
+    """As a `Domain`, with `AsyncReceiver`s. An engine with an asynchronous driver gives them connections to join."""
 
     def __init__(  # noqa: PLR0917
         self,

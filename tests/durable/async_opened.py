@@ -1,4 +1,5 @@
-"""Receivers and the application's own engine for an event loop, by each asynchronous driver, and how a test runs them."""
+"""Receivers and the application's engine for an event loop, by each asynchronous driver, and a way to run them in a
+test."""
 
 import asyncio
 import gc
@@ -21,7 +22,7 @@ WAYS = pytest.mark.parametrize(
     ("driver", "joins"),
     [("aiosqlite", False), ("psycopg", False), ("aiosqlite", True), ("psycopg", True), ("asyncpg", True)],
 )
-"""Batches in transactions of their own, on either database, and joined ones by each driver."""
+"""Ways to batch: in transactions of their own on either database, and in joined transactions by each driver."""
 
 
 def engine_for(url: str, driver: str) -> AsyncEngine:
@@ -32,9 +33,10 @@ def engine_for(url: str, driver: str) -> AsyncEngine:
 
 
 async def _sqlite_connection(path: str) -> aiosqlite.Connection:
-    """aiosqlite leaves a connection open whose task is cancelled while it is made (its issue 259): Python 3.13 warns of it.
+    """Connect to SQLite, and close the connection if the task is cancelled meanwhile.
 
-    So what is left open in a test is ours.
+    aiosqlite would leave that connection open (its issue 259), and Python 3.13 warns of it. So a connection that a test
+    leaves open is ours.
     """
     made = asyncio.ensure_future(aiosqlite.connect(path).__aenter__())
     try:
@@ -55,7 +57,7 @@ async def opened(url: str, *, patience_secs: float = 10.0, **options) -> AsyncRe
 
 @asynccontextmanager
 async def orders_and_engine(url: str, driver: str, **options):
-    """A receiver, and an engine of the application's own."""
+    """A receiver, and an engine of the application."""
     engine = engine_for(url, driver)
     try:
         async with await opened(url, **options) as orders:
@@ -70,7 +72,7 @@ async def send(receiver, *ids, connection=None):
 
 
 def run(coroutine):
-    """As a program does; nothing may be left behind, and nothing be said on standard error."""
+    """Run a coroutine as a program does. Nothing may be left behind, and nothing be said on standard error."""
     said = []
 
     async def watched():

@@ -1,16 +1,16 @@
-"""Stores that are broken on purpose: what is done to a sound one, and what an audit must say of it."""
+"""Stores that are broken on purpose: how each sound store is damaged, and what an audit must say of it."""
 
 from typing import Any, NamedTuple
 
 FF, EMPTY = b"\xff", b""
 ORDERS = "domain_id = 1"
-"""The domain that is broken; it has receipts 1 to 46, of which 13 are left, some of them of known ids."""
+"""The domain to break. It has received 46 receipts and keeps 13 of them, of which several are of known ids."""
 OLDEST = "(SELECT min(seq) FROM receiver_receipt WHERE domain_id = 1)"
 NEWEST = "(SELECT max(seq) FROM receiver_receipt WHERE domain_id = 1)"
 REPEATED = f"{ORDERS} AND first_received_at_us IS NOT NULL"
 
 MESSAGES = ("receiver_inbox", "receiver_parked")
-"""Each has one message of that domain, beside a row of ten that wait and a row of one that was tried."""
+"""Each has one message of that domain, beside a row with ten waiting messages and a row with one that was tried."""
 TEN = "messages = 10"
 TRIED = "messages = 1"
 
@@ -218,7 +218,7 @@ EITHER = [
     domain("rebuilt", "window_size = 1000, clock_us = NULL"),
     domain("rebuilt", "duplicates = last_seq - 1"),
 ]
-"""On either database."""
+"""Damages that either database allows."""
 
 SQLITE = [
     *(Case("types", f"UPDATE receiver_bundle SET {name} = 'text'") for name in ("messages", "packed")),
@@ -255,7 +255,7 @@ SQLITE = [
     ),
     Case("strays", "INSERT INTO receiver_receipt VALUES (1, 2, NULL, 'orders', NULL, :id, NULL, NULL)", {"id": b"a"}),
 ]
-"""What only SQLite lets anyone write: values of other types than their columns'."""
+"""Damages that only SQLite allows: values of other types than their columns'."""
 
 POSTGRESQL_KEYS = {
     "ALTER TABLE receiver_domain DROP CONSTRAINT receiver_domain_name_key": {"keys"},

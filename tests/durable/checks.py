@@ -9,7 +9,7 @@ from receiver import cli
 
 
 def assert_sound(url: str) -> None:
-    """`receiver check URL` finds nothing."""
+    """Check that `receiver check URL` finds nothing."""
     out, err = io.StringIO(), io.StringIO()
     with patch.object(sys, "argv", ["receiver", "check", url]), redirect_stdout(out), redirect_stderr(err):
         status = cli.run()

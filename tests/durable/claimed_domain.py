@@ -1,7 +1,7 @@
-"""A concurrent domain and a naive model of it side by side, whatever its transactions do and whoever folds.
+"""A concurrent domain and a naive model of it side by side, whatever its transactions do and whichever receiver folds.
 
-One thread does all of it, so what happens has an order. Nobody folds but by hand. Where a transaction has to wait for
-another, it gives up after a moment, or waits in a thread of its own (`overtake`).
+One thread does every step, so the steps have an order. Receipts are folded in only by explicit steps. If a transaction
+has to wait for another, it gives up after a moment, or waits in a thread of its own (`overtake`).
 """
 
 import json
@@ -34,7 +34,7 @@ MOMENT_SECS = 0.03
 
 
 class HandFolder:
-    """Stands for a `Folder`: it has no thread, and folds what it is told to."""
+    """Replaces a `FoldingThread`: it has no thread, and folds only when asked to."""
 
     is_folding = False
     waiting = None
@@ -54,7 +54,7 @@ class HandFolder:
 
     @property
     def has_left(self) -> bool:
-        """Whether ids were forgotten since the last look, as by retiring at the end of a batch."""
+        """Whether ids were forgotten since the last folding, for example because a batch retired sources at its end."""
         return self.known is None or bool(self.known.policy.forgotten_ids)
 
     def close(self) -> None:
@@ -62,11 +62,11 @@ class HandFolder:
 
 
 class Came(NamedTuple):
-    """A receipt as it was decided on."""
+    """A receipt and the verdict on it."""
 
     number: int
     statement: int
-    """Which it came by. Receipts of one statement are folded in together."""
+    """The number of its statement. Receipts of one statement are folded in together."""
     id_: str | None
     source: str | None
     received_at_us: int
@@ -78,16 +78,18 @@ class UnderWay:
     """An open transaction."""
 
     receiver: Callable[[], Receiver]
-    """It may be opened anew meanwhile."""
+    """Gives its receiver, which may have been opened anew meanwhile."""
     connection: Connection
     batch: Any = None
-    """Of a transaction of the receiver's own; None where it is the caller's, whom each receiving is a batch."""
+    """The batch, if the transaction is the receiver's own. None if it is the caller's: then each receiving is a
+    batch."""
     came: list[Came] = field(default_factory=list)
     touched: set[str] = field(default_factory=set)
-    """The ids that others have to wait for."""
+    """The ids for which others have to wait."""
     before_savepoint: tuple[int, set[str]] = (0, set())
-    """How many `came` before the savepoint that was last rolled back to, and what was `touched`. PostgreSQL keeps that
-    savepoint: a failure ends what came since, and the rest has hold of its ids until the caller rolls it back."""
+    """How many had `came`, and what was `touched`, before the savepoint that was last rolled back to. PostgreSQL
+    keeps that savepoint. So a failure ends what came after it, and the ids touched before it stay locked until the
+    caller rolls back."""
     has_failed: bool = False
 
     def known(self) -> set[str | None]:
@@ -95,7 +97,7 @@ class UnderWay:
 
 
 class ClaimedDomain:
-    """Several receivers of one concurrent domain, its open transactions, and what the naive rule says of it."""
+    """Several receivers of one concurrent domain, its open transactions, and the naive rule's view of it."""
 
     def __init__(self, url: str, name: str, receivers: int, window: int, expiry_us: int) -> None:
         self.url = url
@@ -103,9 +105,9 @@ class ClaimedDomain:
         self.engine = create_engine(url, poolclass=NullPool)
         self.model = Model(window, expiry_us)
         self.came_before: set[str] = set()
-        """The ids that a committed receipt has had."""
+        """The ids of all committed receipts."""
         self.waiting: list[Came] = []
-        """Committed, and not folded in yet."""
+        """Receipts that are committed and not folded in yet."""
         self.under_way: list[UnderWay] = []
         self._numbers = count()
         self._statements = count()
@@ -119,7 +121,7 @@ class ClaimedDomain:
         with patch("receiver.durable.receiver.FoldingThread", HandFolder):
             return opened(self.url, patience_secs=patience_secs, **options)
 
-    # What the tables hold, read past the package.
+    # The contents of the tables, read without the package.
 
     def _ids(self, statement: str) -> list[str | None]:
         rows = self._looking.execute(text(statement), {"domain": self.receivers[0].domain_id}).scalars()
@@ -131,7 +133,7 @@ class ClaimedDomain:
         )
 
     def check(self) -> None:
-        """What holds at any time."""
+        """Check what holds at any time."""
         rows = self._ids("SELECT packed FROM receiver_arrival WHERE domain_id = :domain ORDER BY arrival")
         assert [receipt[0] for row in rows for receipt in json.loads(row or "")] == [came.id_ for came in self.waiting]
         claimed = self.claimed()
@@ -139,7 +141,7 @@ class ClaimedDomain:
         assert claimed <= self.came_before
 
     def model_remembers(self) -> set[str]:
-        """But for what was forgotten by hand."""
+        """The ids that the model remembers, without those that were forgotten by hand."""
         return {id_ for id_ in self.model.remembered() if not id_.startswith("\0forgotten")}
 
     # Transactions.
@@ -161,8 +163,8 @@ class ClaimedDomain:
         return set().union(*(other.touched for other in self.under_way if other is not going))
 
     def receive(self, going: UnderWay, received: Sequence[Received], fate: str = "kept") -> None:
-        """`fate`, of a batch in the caller's transaction: `kept`; `undone` by an exception; or `rolled back` or `released`
-        with a savepoint around it."""
+        """Receive in a transaction. `fate` is that of a batch in the caller's transaction: `kept`; `undone` by an
+        exception; `rolled back` or `released` with a savepoint around it."""
         if going.has_failed:
             return
         ids = {id_ for id_, _, _ in received if id_}
@@ -212,7 +214,7 @@ class ClaimedDomain:
         decisions: Sequence[Decision],
         claimed: Iterable[str | None],
     ) -> None:
-        """Hold verdicts against the ids that were claimed before."""
+        """Compare the verdicts with the ids that were claimed before."""
         known = {*claimed, *going.known()}
         statement = next(self._statements)
         for (id_, source, received_at_us), decision in zip(received, decisions, strict=True):
@@ -225,7 +227,7 @@ class ClaimedDomain:
                 going.touched.add(id_)
 
     def end(self, going: UnderWay, how: str) -> None:
-        """`commit`, `roll back` or `die`."""
+        """End a transaction; `how` is `commit`, `roll back` or `die`."""
         self.under_way.remove(going)
         if how == "die":
             self._cut(going.connection)
@@ -263,9 +265,9 @@ class ClaimedDomain:
             time.sleep(0.002)
 
     def overtake(self, holder: UnderWay, received: Sequence[Received], meanwhile: Sequence[Received], how: str) -> None:
-        """Another transaction waits for the holder's ids; a third one comes and commits; then the holder ends.
+        """One transaction waits for the holder's ids; a second one receives and commits; then the holder ends.
 
-        Who waited is judged, and numbered, by what it finds afterwards.
+        The one that waited gets its verdicts and its number by what it reads after the wait.
         """
         waits_for = sorted(holder.touched & {id_ for id_, _, _ in received if id_}, key=_stored)
         taken = self.touched_by_others(holder)
@@ -277,7 +279,7 @@ class ClaimedDomain:
         going = self.begin(0, is_patient=True)
         decisions: list[Decision] = []
         waiter = threading.Thread(target=lambda: decisions.extend(self._decided(going, received)))
-        with patch.object(self.patient.session, "patience_secs", LONG_SECS):  # but not where it is refused an id later
+        with patch.object(self.patient.session, "patience_secs", LONG_SECS):  # unless an id is refused later
             waiter.start()
             pid = driver_of(going.connection).info.backend_pid
             self._until("SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = :pid", pid)
@@ -310,14 +312,15 @@ class ClaimedDomain:
         assert {id_ for id_ in remembered if not isinstance(id_, ForgottenId)} == self.model_remembers()
 
     def fold_all(self, who: int) -> None:
-        """Then nothing is claimed but what the rule remembers, and what open transactions are at."""
+        """Fold in all that waits. Afterwards only ids that the rule remembers, or that open transactions have
+        touched, are claimed."""
         receiver = self.receivers[who % len(self.receivers)]
         while self.fold(who, 2_000) or receiver._folding.has_left:
             pass
         touched = self.touched_by_others()
         assert self.claimed() - touched == self.model_remembers() - touched
 
-    # What is done to a domain by hand.
+    # Changes to a domain by hand.
 
     def resize(self, who: int, window: int, expiry_us: int) -> None:
         if (window, expiry_us) != (self.model.window, self.model.expiry_us):
@@ -338,14 +341,15 @@ class ClaimedDomain:
             self.model.retire(source)
 
     def forget(self, id_: str) -> None:
-        """An id that nobody is at, and none of whose receipts waits."""
+        """Forget an id, unless an open transaction has touched it or a receipt of it waits."""
         if id_ in self.touched_by_others() | {came.id_ for came in self.waiting}:
             return
         forget(self.url, id_, domain=self.name)
         self.model.forget(id_)
 
     def convert(self, received: Sequence[Received]) -> None:
-        """To an exclusive domain, which receives something, and back; not while a transaction is open."""
+        """Convert the domain to exclusive, receive, and convert it back. If a transaction is open, converting is
+        refused."""
         if any(going.touched or going.came for going in self.under_way):
             with pytest.raises(StoreBusyError):
                 self._opened(concurrent=False)
@@ -373,7 +377,7 @@ class ClaimedDomain:
         assert self.claimed() == self.model_remembers()
 
     def check_at_end(self) -> None:
-        """In the end, what is claimed is what is remembered."""
+        """Check that in the end exactly the remembered ids are claimed."""
         for going in list(self.under_way):
             self.end(going, "roll back")
         self.fold_all(0)
@@ -395,7 +399,7 @@ def _stored(id_: str) -> bytes:
 
 @contextmanager
 def claimed_domain(url: str, name: str, window: int = 2, expiry_us: int = 0) -> Iterator[ClaimedDomain]:
-    """One of two receivers; checked at the end."""
+    """A concurrent domain with two receivers, which is checked at the end."""
     domain = ClaimedDomain(url, name, 2, window, expiry_us)
     try:
         yield domain

@@ -12,7 +12,7 @@ __all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
 
 @dataclass(frozen=True)
 class Campaign:
-    """How much the durable tests do."""
+    """How much the durable tests do, by size."""
 
     kills: int
     receipts_per_process: int
@@ -20,7 +20,7 @@ class Campaign:
     restarts: int
     sender_restarts: int
     faults: float = math.inf
-    """At most so many system calls of each kind fail."""
+    """The most system calls of each kind that fail."""
 
 
 CAMPAIGNS = {
@@ -47,11 +47,11 @@ def unmade_store_url(request):
 
 @pytest.fixture(params=DRIVERS)
 def driver(request):
-    """Of an event loop."""
+    """The driver for an event loop."""
     return request.param
 
 
 @pytest.fixture
 def url(request, driver):
-    """The address of a new empty database that the driver is for."""
+    """The address of a new empty database for the driver."""
     return request.getfixturevalue("sqlite_url" if DRIVERS[driver] == "sqlite" else "fresh_postgres_url")

@@ -1,6 +1,8 @@
-"""A process of concurrent consumers: threads that share one receiver, each message's effect in its receipt's transaction.
+"""A process of concurrent consumers: threads that share one receiver. Each message's effect is in its receipt's
+transaction.
 
-Whoever kills it sends again, to the next one, what wasn't reported as committed. So does each thread itself after an error.
+After a kill, the next process gets the messages again that weren't reported as committed. After an error, a thread
+sends them again itself.
 """
 
 import random
@@ -33,23 +35,23 @@ AGAIN, SHARED, UNDONE, LINGERS = 0.2, 0.3, 0.1, 0.1
 NEARBY = 50
 BATCH = 5
 SHARED_SECS = 0.1
-"""For so long all consumers get the same shared message."""
+"""How long all consumers get the same shared message."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crew:
-    """What a process is to do."""
+    """A process's job."""
 
     url: str
     number: int
-    """Which process it is."""
+    """The number of the process."""
     life: int
-    """How many there were before it."""
+    """How many processes had this number before it."""
     seed: int
     begin: Mapping[int, int]
-    """For each thread the first of its messages that isn't known to be committed."""
+    """For each thread, its first message that isn't known to be committed."""
     stop: Path
-    """Ends when this file is there."""
+    """The process ends once this file exists."""
 
 
 def crew_receiver(url: str):
@@ -64,7 +66,7 @@ def work(crew: Crew, reports: Connection) -> None:
         with lock:
             reports.send(said)
 
-    # The server may be down just now.
+    # Patiently, since the server may be down at the moment.
     patiently = partial(until_done, is_passing=may_pass, backoff=Backoff(PAUSE_SECS, 0.2), patience_secs=PATIENCE_SECS)
     with patiently(lambda: crew_receiver(crew.url)) as orders:
 
@@ -84,7 +86,7 @@ def work(crew: Crew, reports: Connection) -> None:
 
 
 class Consumer:
-    """One thread's."""
+    """A consumer, which runs in one thread."""
 
     def __init__(self, crew: Crew, thread: int, orders) -> None:
         self._name = f"{crew.number}:{thread}"
@@ -113,7 +115,7 @@ class Consumer:
                     time.sleep(PAUSE_SECS)
 
     def _received(self, position: int, end: int) -> list[tuple[str, str, None]]:
-        """New messages, and now and then one of before, or one that all consumers get."""
+        """New messages; now and then also an earlier message, or one that all consumers get."""
         chosen = self._chosen
         ids = [f"{self._name}:{n}" for n in range(position, end)]
         if position and chosen.random() < AGAIN:
@@ -140,7 +142,7 @@ class Consumer:
 
 
 class Running:
-    """A process at work, as its parent sees it."""
+    """A running process, as its parent sees it."""
 
     def __init__(self, crew: Crew) -> None:
         self._reports, theirs = PROCESSES.Pipe(duplex=False)
@@ -150,7 +152,7 @@ class Running:
         theirs.close()
         self.confirmed = dict(crew.begin)
         self.said: list[object] = []
-        self._listener = threading.Thread(target=self._listen)  # for a full pipe would hold it up
+        self._listener = threading.Thread(target=self._listen)  # a full pipe would hold the process up
         self._listener.start()
 
     def _listen(self) -> None:
@@ -175,7 +177,8 @@ class Running:
 
 @contextmanager
 def running(crews: list[Crew]) -> Iterator[list[Running]]:
-    """Processes at work; who replaces one puts the next in its place. Dead at the end, whatever happens."""
+    """Running processes, in a list. If you replace a process, put the new one into the list: all of them are killed
+    at the end."""
     processes = [Running(crew) for crew in crews]
     try:
         yield processes

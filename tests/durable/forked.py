@@ -1,4 +1,4 @@
-"""A process forked off: what it finds out, and how it ends."""
+"""A forked process: its answer, and how it ends."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def forked(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Fork; the child does the work and ends. Returns what waits for it and has its answer."""
+    """Fork. The child does the work and ends. Returns a function that waits for the child and gives its answer."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:

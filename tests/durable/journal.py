@@ -1,7 +1,7 @@
-"""What an application does with its messages, in the transaction of the batch: so each effect can be counted.
+"""How an application acts on its messages, in the batch's transaction: so each effect can be counted.
 
-A turn is one batch. Its number comes from the last one committed, so turns are in the order of commits, and two batches
-that held the domain at the same time would collide.
+A turn is one batch. Its number follows the last committed one, so turns are in the order of commits. Two batches that
+held the domain at the same time would get the same number.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ turns = Table(
     Column("turn", Integer, primary_key=True, autoincrement=False),
     Column("stream", Integer, nullable=False),
     Column("first", Integer, nullable=False),
-    Column("verdicts", Text, nullable=False),  # the first letter of each
+    Column("verdicts", Text, nullable=False),  # the first letter of each verdict
 )
 effects = Table(
     "effects",
@@ -44,7 +44,7 @@ def letters(decisions: Sequence[Decision]) -> str:
 def write(
     connection: Connection, stream: int, first: int, receipts: Sequence[Received], decisions: Sequence[Decision]
 ) -> None:
-    """Act on a batch: one row for the turn, one for each message delivered."""
+    """Act on a batch: add one row for the turn, and one for each message delivered."""
     turn = connection.execute(select(func.coalesce(func.max(turns.c.turn), 0) + 1)).scalar_one()
     connection.execute(insert(turns).values(turn=turn, stream=stream, first=first, verdicts=letters(decisions)))
     delivered = [
@@ -70,9 +70,11 @@ def read(url: str) -> tuple[list[tuple[int, int, str]], dict[int, list[str]]]:
 
 
 def verify(url: str, streams: dict[int, list[Received]], policy: str, max_sources: int = 0) -> Counter[str]:
-    """Hold every verdict against one policy in memory fed in the order of commits, and the effects against the verdicts.
+    """Compare every verdict with those of one policy in memory that receives in the order of commits. Compare the
+    effects with the verdicts.
 
-    With `max_sources`, each turn retires the sources beyond as many. Returns how often each id took effect.
+    With `max_sources`, each turn retires the most silent sources beyond that number. Returns how often each id took
+    effect.
     """
     judge = policy_named(policy)
     in_order, delivered = read(url)

@@ -1,11 +1,11 @@
-"""Run under strace: one batch on a store, again and again, each time with the fault at its next system call.
+"""Run under strace: one batch on a store, again and again. Each time the fault is at the next system call.
 
-`python -m tests.durable.one_batch FOLDER SEED SYSCALL FIRST LAST`: for each k from FIRST to LAST a process forked off
-receives the batch on a fresh copy of `FOLDER/template.db`, with the fault at the k-th SYSCALL of the batch; it leaves
-`FOLDER/k.db` and prints a line of JSON on how the batch ended. k=0 is without a fault.
+`python -m tests.durable.one_batch FOLDER SEED SYSCALL FIRST LAST`: for each k from FIRST to LAST, a forked process
+receives the batch on a fresh copy of `FOLDER/template.db`, with the fault at the k-th SYSCALL of the batch. It leaves
+`FOLDER/k.db`, and prints a line of JSON on how the batch ended. k=0 is without a fault.
 
-What strace makes fail is the WHEN-th call of a thread, whatever k is. So the batch runs in a thread of its own, which
-first makes WHEN-k calls of that kind on a file beside the store: a Python started anew for each k would take minutes.
+strace always makes the WHEN-th call of a thread fail, whatever k is. So the batch runs in a thread of its own, which
+first makes WHEN-k calls of that kind on a file beside the store. Starting Python anew for each k would take minutes.
 """
 
 import json
@@ -36,7 +36,7 @@ BURN = {
 
 
 def receipts_of(seed: int) -> list[Received]:
-    """Many receipts, then a batch that comes when they are forgotten, so that it deletes them and gives space back."""
+    """Many receipts, then a batch that comes after they expire: so it deletes them and gives space back."""
     stream = stream_of(seed, 0, LONG_AGO + 3 * BATCH_SIZE)
     return stream[:LONG_AGO] + [(id_, source, at + 1_000 * SECOND_US) for id_, source, at in stream[LONG_AGO:]]
 
@@ -44,7 +44,7 @@ def receipts_of(seed: int) -> list[Received]:
 def receive(orders: Receiver, receipts: list[Received], first: int, size: int = BATCH_SIZE) -> str:
     received = receipts[first : first + size]
     with orders.batch() as batch:
-        # Soon enough that a batch here also moves pages from the log to the file.
+        # So few pages that the batch also moves pages from the log to the file.
         batch.connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         decisions = batch.receive_many(received)
         journal.write(batch.connection, 0, first, received, decisions)
@@ -59,12 +59,12 @@ def make_template(folder: Path, seed: int) -> None:
 
 
 def files_in(folder: Path) -> list[Path]:
-    """What the calls that count are made on."""
+    """The files on which calls are counted."""
     return [folder / f"receiver.db{suffix}" for suffix in SUFFIXES] + [folder / "burnt"]
 
 
 def send_twice(folder: Path, receipts: list[Received], syscall: str, k: int) -> None:
-    """Print how the batch ended, each time it is sent; only once where nothing fails."""
+    """Send the batch twice, or once if no call fails, and print how it ended each time."""
 
     def in_thread() -> None:
         burnt = os.open(folder / "burnt", os.O_RDWR | os.O_CREAT)
@@ -97,7 +97,7 @@ def main(folder: Path, seed: int, syscall: str, first: int, last: int) -> None:
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             print(json.dumps({"k": k, "answers": ["killed"]}), flush=True)
-        for suffix in SUFFIXES[:2]:  # of what is shared in memory nothing survives
+        for suffix in SUFFIXES[:2]:  # without the shared memory, which doesn't survive
             left = folder / f"receiver.db{suffix}"
             if left.exists():
                 shutil.copy(left, folder / f"{k}.db{suffix}")

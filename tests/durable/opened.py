@@ -1,4 +1,4 @@
-"""Short words for opening a receiver, sending to it, and asking a store what it remembers."""
+"""Short functions to open a receiver, to send to it, and to ask a store what it remembers."""
 
 import threading
 from collections.abc import Iterator
@@ -14,11 +14,11 @@ MEMORY = "memory://"
 NEW, DUPLICATE, UNCHECKED = Verdict.NEW, Verdict.DUPLICATE, Verdict.UNCHECKED
 
 LONG_SECS = 60.0
-"""More than any test may take: what is to be refused at once must not wait for it."""
+"""Longer than any test may take. A refusal must come at once rather than after this time."""
 
 
 class UndoError(Exception):
-    """Leaves a batch, so that it records nothing."""
+    """Raised to leave a batch, so that it records nothing."""
 
 
 def sizes(window: int, expiry_us: int, **more) -> ReceiverSettings:
@@ -28,7 +28,7 @@ def sizes(window: int, expiry_us: int, **more) -> ReceiverSettings:
 
 
 def opened(url: str, *, patience_secs: float = 10.0, **options) -> Receiver:
-    """A receiver of one and the same domain, unless the options say otherwise."""
+    """A receiver, always of the same domain unless the options name another."""
     defaults = {
         "connection_id": "broker",
         "destination": "queue://orders",
@@ -38,13 +38,13 @@ def opened(url: str, *, patience_secs: float = 10.0, **options) -> Receiver:
 
 
 def send(receiver: Receiver, *ids: str | None, connection: Connection | None = None) -> list[Verdict]:
-    """Receive ids in one batch, at the time 0."""
+    """Receive ids in one batch, at time 0."""
     with receiver.batch(connection) as batch:
         return [batch.receive(id_, received_at_us=0).verdict for id_ in ids]
 
 
 def undone(receiver: Receiver, *ids: str | None, connection: Connection | None = None) -> list[Verdict]:
-    """As `send`, but the batch is left by an exception."""
+    """As `send`, but an exception leaves the batch."""
     with suppress(UndoError), receiver.batch(connection) as batch:
         verdicts = [batch.receive(id_, received_at_us=0).verdict for id_ in ids]
         raise UndoError
@@ -52,15 +52,16 @@ def undone(receiver: Receiver, *ids: str | None, connection: Connection | None =
 
 
 def remembered(url: str, *ids: str, **options) -> list[str]:
-    """Which of these ids a receiver opened anew remembers."""
+    """Those of these ids that a newly opened receiver remembers."""
     with opened(url, **options) as receiver:
-        # One by one, for they would push each other out.
+        # One by one, since they would push each other out.
         return [id_ for id_ in ids if undone(receiver, id_) == [DUPLICATE]]
 
 
 @contextmanager
 def held_elsewhere(receiver: Receiver) -> Iterator[threading.Event]:
-    """Another thread has a batch of the receiver under way, with the id `held`, until the event or the end."""
+    """Have another thread hold a batch of the receiver open, with the id `held`, until the event is set or the block
+    ends."""
     began, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:

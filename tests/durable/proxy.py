@@ -1,4 +1,4 @@
-"""A link to PostgreSQL that can be cut at the one moment that matters: around a COMMIT."""
+"""A link to PostgreSQL that can be cut around a COMMIT, the one moment that matters."""
 
 import asyncio
 import threading
@@ -15,7 +15,7 @@ from tests.postgres import shown
 
 LATE_SECS = 0.3
 READY_FOR_QUERY = b"Z"
-"""The server's last message in reply to a query."""
+"""The kind of the last message in the server's reply to a query."""
 
 
 class Cut(Enum):
@@ -24,13 +24,14 @@ class Cut(Enum):
     BEFORE_COMMIT = auto()
     """COMMIT never reaches the server."""
     BEFORE_REPLY = auto()
-    """The server has committed; its word of it never reaches the client."""
+    """The server has committed, but its reply never reaches the client."""
     LATE_COMMIT = auto()
-    """The client sees a broken link while its COMMIT is still on the way, and reaches the server a little later."""
+    """The client sees a broken link while its COMMIT is still under way. The COMMIT reaches the server a little
+    later."""
 
 
 async def messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, bytes]]:
-    """The kind and the whole bytes of each message: a letter, a length that counts itself, and the rest."""
+    """The kind and all bytes of each message: a letter, a length that includes itself, and the rest."""
     while True:
         kind = await reader.readexactly(1)
         length = await reader.readexactly(4)
@@ -38,13 +39,13 @@ async def messages(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, b
 
 
 def begins_commit(kind: bytes, message: bytes) -> bool:
-    """Whether it is a Query, or a Parse of a statement without a name, whose text is COMMIT."""
+    """Whether the message is a Query with the text COMMIT, or a Parse of such a statement without a name."""
     text = {b"Q": message[5:], b"P": message[6:]}.get(kind, b"")
     return text.split(b"\0")[0].strip().upper() == b"COMMIT"
 
 
 class Link(links.Link):
-    """A link whose messages are looked at."""
+    """A link that reads the messages on it."""
 
     def __init__(self, proxy: "Proxy", client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         super().__init__(client, server)
@@ -52,7 +53,8 @@ class Link(links.Link):
         self.muted = False
 
     async def from_client(self, reader: asyncio.StreamReader) -> None:
-        # The first message has no letter, and the proxy's address asks for no encryption, which would come before it.
+        # The first message has no letter. A request for encryption would come before it, but the proxy's address asks
+        # for none.
         length = await reader.readexactly(4)
         self.server.write(length + await reader.readexactly(int.from_bytes(length) - 4))
         stream = messages(reader)
@@ -76,7 +78,7 @@ class Link(links.Link):
             self.server.write(message)
             await self.server.drain()
             if cut:
-                await asyncio.Event().wait()  # until the server's reply ends the other direction
+                await asyncio.Event().wait()  # wait until the server's reply ends the other direction
 
     async def from_server(self, reader: asyncio.StreamReader) -> None:
         async for kind, message in messages(reader):
@@ -88,7 +90,7 @@ class Link(links.Link):
 
 
 class Proxy(links.Proxy):
-    """Listens on `url` for clients of the server; made by `proxied`."""
+    """A proxy that listens on `url` for clients of the server. `proxied` makes it."""
 
     def __init__(self, server_url: str) -> None:
         self._server_url = make_url(server_url)
@@ -103,13 +105,14 @@ class Proxy(links.Proxy):
         return shown(self._server_url.set(host="127.0.0.1", port=self.port, query=query))
 
     def arm(self, cut: Cut, *, then_unreachable: bool = False) -> None:
-        """Cut the link at the next COMMIT; `then_unreachable` refuses new links until `reachable` is set again."""
+        """Cut the link at the next COMMIT. With `then_unreachable`, new links are refused until `reachable` is set
+        again."""
         with self._lock:
             self._armed, self._then_unreachable = cut, then_unreachable
 
     @property
     def armed(self) -> bool:
-        """Whether the cut is still to come."""
+        """Whether the cut hasn't happened yet."""
         return self._armed is not None
 
     def take(self) -> Cut | None:
@@ -130,7 +133,7 @@ async def _connect(server_url: URL) -> links.Streams:
 
 @contextmanager
 def proxied(server_url: str) -> Iterator[Proxy]:
-    """A proxy to that server, listening until the end."""
+    """A proxy to this server, which listens until the block ends."""
     proxy = Proxy(server_url)
     with links.serving(proxy):
         yield proxy

@@ -1,4 +1,5 @@
-"""A domain in a store and the naive model side by side, whoever receives, whatever is rolled back or resized."""
+"""A domain in a store and the naive model side by side, whichever receiver receives, whatever is rolled back or
+resized."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,17 +20,17 @@ from tests.model import Model, forgotten_id
 
 Received = tuple[str | None, str | None, int]
 Housekeeping = tuple[int, int]
-"""The most sources, and after how many microseconds a silent one is retired; 0 for no bound."""
+"""The most sources, and the microseconds after which a silent source is retired; 0 for no bound."""
 KEEP_ALL = 0, 0
 
 
 class Joining(NamedTuple):
-    """A batch within a transaction of the caller's."""
+    """A batch in a caller's transaction."""
 
     who: int
     received: Sequence[Received]
     fate: str = "kept"
-    """`kept`; `undone` by an exception; or `rolled back` or `released` with a savepoint around it."""
+    """`kept`; `undone` by an exception; `rolled back` or `released` with a savepoint around it."""
 
 
 def _shown(id_: str, stamp: int) -> str:
@@ -37,7 +38,8 @@ def _shown(id_: str, stamp: int) -> str:
 
 
 class Domain:
-    """Several receivers of one domain. Every batch is judged by the model, and so is what the table holds."""
+    """Several receivers of one domain. The model is compared with the verdicts of every batch, and with the table's
+    rows."""
 
     def __init__(  # noqa: PLR0917
         self, url: str, name: str, receivers: int, window: int, expiry_us: int, housekeeping: Housekeeping = KEEP_ALL
@@ -50,13 +52,13 @@ class Domain:
         self.housekeeping = housekeeping
         self.retired = 0
         self.need: tuple[int, bool, int] | None = None
-        """The largest needs of its duplicates."""
+        """The largest needs of the domain's duplicates."""
         self.last_us: dict[str, int] = {}
-        """When each id came last, though by now only an older entry, of another source, may hold it."""
+        """When each id last came. The only entry left of an id may be an older one, of another source."""
         self.receivers = [self._opened(window, expiry_us) for _ in range(receivers)]
 
     def _opened(self, *chosen: int) -> Receiver:
-        """A receiver with other sizes or those that the domain has."""
+        """A receiver with these sizes, by default those that the domain has."""
         settings = None
         if chosen or self.housekeeping != KEEP_ALL:
             most, after_us = self.housekeeping
@@ -68,7 +70,7 @@ class Domain:
         return opened(self.url, **options)
 
     def _retire_due(self) -> None:
-        """What the receiver does at the end of a batch, by the model's own queues."""
+        """Retire what the receiver retires at the end of a batch, by the model's own queues."""
         most, after_us = self.housekeeping
         queues = self.model.queues if self.model.window else {}
         by_silence = sorted(queues, key=lambda source: queues[source][-1].number)
@@ -82,7 +84,7 @@ class Domain:
             self.model.retire(source)
 
     def retire(self, sources: Sequence[str]) -> None:
-        """By hand, while the receivers are open; they notice at their next batch."""
+        """Retire sources by hand while the receivers are open. They notice at their next batch."""
         (done,) = retire_sources(self.url, domain=self.name, sources=sources)
         before, remembered = self.retired, len(self.model.remembered())
         self._retired(set(sources))
@@ -90,7 +92,7 @@ class Domain:
         assert done.forgotten_ids == remembered - len(self.model.remembered())
 
     def forget(self, id_: str) -> None:
-        """By hand, likewise; what was known of the id before is what the model knows."""
+        """Forget an id by hand while the receivers are open. First compare what the store and the model know of it."""
         is_known = id_ in self.model.remembered()
         if self.url == MEMORY:
             session = self.receivers[0].session
@@ -109,7 +111,7 @@ class Domain:
         self.last_us.pop(id_, None)
 
     def judged(self, receive: Callable[[Iterable[Receipt]], list[Decision]], received: Sequence[Received]) -> None:
-        """Give receipts to a batch and to the model."""
+        """Give receipts to a batch and to the model, and compare the decisions."""
         decisions = receive(Receipt(*row) for row in received)
         for row, decision in zip(received, decisions, strict=True):
             id_, source, received_at_us = row
@@ -123,7 +125,7 @@ class Domain:
                 self.last_us[id_] = self.model.latest_us
 
     def _note_need(self, id_: str, tier: str, window_left: int) -> None:
-        """What the next receipt, a duplicate, needs; all of a domain's are of one hour."""
+        """Note the needs of the next receipt, which is a duplicate. All of a domain's receipts are of one hour."""
         is_more = tier == "time"
         window = self.model.window + 1 if is_more else self.model.window - window_left
         expiry_us = max(1, self.model.latest_us - self.last_us[id_])
@@ -156,14 +158,15 @@ class Domain:
             self.assert_remembered(receiver)
 
     def transaction(self, batches: Sequence[Joining], *, commit: bool) -> None:
-        """Batches in one transaction of the caller's."""
+        """Receive batches in one transaction of the caller's."""
         before = self._now()
         with self.connect() as connection:
             for who, received, fate in batches:
                 savepoint = None
                 if fate in {"rolled back", "released"}:
                     if not connection.in_transaction():
-                        # Python's driver for SQLite would commit with the release of an outermost savepoint.
+                        # Python's driver for SQLite would commit as it releases an outermost savepoint. So an empty
+                        # batch begins a transaction.
                         self.batch(who, [], connection=connection)
                     savepoint = connection.begin_nested()
                 until_here = self._now()
@@ -180,7 +183,7 @@ class Domain:
                 self._back_to(before)
 
     def connect(self) -> Connection:
-        """The caller's, for batches to join."""
+        """A connection of the caller's, for batches to join."""
         return self.engine.connect()
 
     def reopen(self, who: int) -> None:
@@ -189,7 +192,7 @@ class Domain:
         self.assert_remembered(self.receivers[who])
 
     def resize(self, who: int, window: int, expiry_us: int) -> None:
-        """Open one anew with other settings; the others follow at their next batch."""
+        """Open a receiver anew with other settings. The others follow at their next batch."""
         self.receivers[who].close()
         if (window, expiry_us) != (self.model.window, self.model.expiry_us):
             self.model = self.model.resized(window, expiry_us)
@@ -208,7 +211,7 @@ class Domain:
         assert status.need == self.need
 
     def rows(self) -> tuple[Model, int]:
-        """A model made of nothing but the table, read by plain SQL, and how many rows that took."""
+        """A model made from the table's rows alone, read by plain SQL; and the number of the rows."""
         with self.engine.connect() as connection:
             row = connection.execute(select(domains).where(domains.c.domain_name == self.name.encode())).one()
             mine = select(receipts).where(receipts.c.domain_id == row.domain_id).order_by(receipts.c.seq)
@@ -233,7 +236,8 @@ class Domain:
         return model, len(kept)
 
     def assert_table_tells_all(self) -> int:
-        """The rows that survive rebuild what is remembered; returns how many more there are."""
+        """Check that the table's rows rebuild what is remembered. Returns how many rows there are beyond one for
+        each entry."""
         rebuilt, rows = self.rows()
         assert (rebuilt.window, rebuilt.expiry_us) == (self.model.window, self.model.expiry_us)
         assert rebuilt.entries() == self.model.entries()
@@ -243,14 +247,14 @@ class Domain:
         return rows - len(self.model.entries())
 
     def close(self) -> None:
-        """In the end only the rows are left that matter."""
+        """Close, and check that only the rows are left that matter."""
         for receiver in self.receivers:
             receiver.close()
         if self.engine is None:
             return
-        self._opened().close()  # deletes what was to be deleted with batches that were rolled back
+        self._opened().close()  # deletes the rows whose deletion was rolled back with its batch
         spare = self.assert_table_tells_all()
         self.engine.dispose()
-        # An id's newest row stays with the id, even where only an older entry, of another source, still holds it; and so
-        # does the newest of all, though its source be retired.
+        # An id's newest row stays, even if only an older entry, of another source, still holds the id. The newest row
+        # of all stays too, even if its source is retired.
         assert spare <= len(self.model.remembered()) + bool(self.retired)
