@@ -1,4 +1,4 @@
-"""The recorded log fed through receivers by a process that may be killed, and the verdicts that it committed."""
+"""The recorded log, fed through receivers by a process that may be killed; and the verdicts that it committed."""
 
 import csv
 import gzip
@@ -21,13 +21,13 @@ progress = Table(
     "progress",
     METADATA,
     Column("destination", Text, primary_key=True),
-    Column("following", Integer, primary_key=True),  # where in the destination's receipts to go on
-    Column("verdicts", Text),  # the first letter of each
+    Column("following", Integer, primary_key=True),  # which of the destination's receipts comes next
+    Column("verdicts", Text),  # the first letter of each verdict
 )
 
 
 def receipts_of_the_log() -> dict[str, list[tuple[int, Receipt]]]:
-    """By destination, each with its row in the log."""
+    """The receipts by destination, each with its row in the log."""
     by_destination: dict[str, list[tuple[int, Receipt]]] = {}
     with gzip.open(LOG, "rt", encoding="utf-8", newline="") as lines:
         for row, fields in enumerate(csv.DictReader(lines)):
@@ -45,7 +45,7 @@ def receipts_of_the_log() -> dict[str, list[tuple[int, Receipt]]]:
 
 
 def feed(url: str, settings: ReceiverSettings, hold_in_batch: int | None, reports: Connection) -> None:
-    """Go on where the last batch committed ended, and report each commit; perhaps stop inside a batch for ever."""
+    """Go on behind the last committed batch, and report each commit. If asked to, stop inside a batch until killed."""
     batches = 0
     for destination, receipts in receipts_of_the_log().items():
         with opened(url, destination=destination, domain="destination", settings=settings) as receiver:
@@ -79,7 +79,7 @@ def make(url: str) -> None:
 
 
 def verdicts_committed(url: str) -> list[str]:
-    """Those of all receipts, by row of the log."""
+    """The verdicts on all receipts, by row of the log."""
     by_row: dict[int, str] = {}
     engine = create_engine(url, poolclass=NullPool)
     with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of its own that a test may kill: for whoever shares one, see the fixture `postgres_url`."""
+"""A PostgreSQL that a test may kill. The fixture `postgres_url` has a server for tests that share one."""
 
 import time
 from collections.abc import Iterator
@@ -20,18 +20,18 @@ def is_dead(process: Any) -> bool:
 
 
 class MortalServer:
-    """Dies by kill -9 and comes back on the same data and the same address; made by `mortal_server`."""
+    """A server that dies by kill -9 and comes back with the same data and address. `mortal_server` makes it."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self.url = sqlalchemy_url(server)
 
     def kill(self) -> None:
-        """Kill -9 of the postmaster and all its children, at once."""
-        import psutil  # comes with the wheel
+        """Kill -9 the postmaster and all its children at once."""
+        import psutil  # psutil comes with the wheel
 
         postmaster = psutil.Process(self._server.get_pid())
-        postmaster.suspend()  # so that it starts no child between the list and the kill
+        postmaster.suspend()  # so that it starts no child after the list was made
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
             process.kill()
@@ -39,12 +39,12 @@ class MortalServer:
         while not all(map(is_dead, processes)):
             assert time.monotonic() < give_up, f"still alive: {processes}"
             time.sleep(0.01)
-        # Nobody may have buried the dead yet, and a process number that exists counts as a running server.
+        # If no parent has waited for the dead process yet, its number still exists and would count as a running server.
         for lock in (self._server.pgdata / "postmaster.pid", *self._server.pgdata.glob(".s.PGSQL.*.lock")):
             lock.unlink()
 
     def start(self) -> None:
-        """Start again and wait until the recovery from its log is through."""
+        """Start again, and wait until the server has recovered from its log."""
         self._server.ensure_postgres_running()
         assert sqlalchemy_url(self._server) == self.url
 

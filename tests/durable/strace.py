@@ -1,4 +1,4 @@
-"""System calls of a program on some files: listed, and made to fail, by strace."""
+"""A program's system calls on given files: strace lists them, and makes one fail."""
 
 import re
 import shutil
@@ -23,11 +23,11 @@ class Call:
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens instead of the `when`-th of these calls, counted in each thread for itself."""
+    """The outcome of the `when`-th of these calls. Each thread counts its own calls."""
 
     syscall: str
     outcome: str
-    """`error=EIO`, `error=ENOSPC` or `signal=SIGKILL`, which comes before the call does anything."""
+    """`error=EIO`, `error=ENOSPC` or `signal=SIGKILL`. The signal comes before the call does anything."""
     when: int
 
     def __str__(self) -> str:
@@ -43,7 +43,8 @@ def traced(
     fault: Fault | None = None,
     cwd: Path,
 ) -> tuple[str, list[Call]]:
-    """Run it to its end: its standard output, and its calls on those files. Nothing else counts, nor fails."""
+    """Run a command to its end. Returns its standard output, and its calls on these files. Other calls neither count
+    nor fail."""
     if not shutil.which("strace"):
         pytest.skip("strace isn't installed, so no system call can be made to fail")
     if subprocess.run(["strace", "-o", log, "true"], capture_output=True, check=False).returncode != 0:

@@ -1,4 +1,4 @@
-"""What brokers send in these tests: messages of a few sources, some of them again, by seed."""
+"""The messages that brokers send in these tests, by seed: they have a few sources, and repeats."""
 
 import random
 
@@ -15,8 +15,8 @@ SECOND_US = 1_000_000
 def stream_of(seed: int, number: int, count: int) -> list[Received]:
     """The receipts of one of several brokers, about 1 ms apart.
 
-    A tenth of the ids is of messages that every broker has; a fifth of the receipts repeat a recent id, now and then
-    from another source.
+    A tenth of the ids belong to messages that every broker has. A fifth of the receipts repeat a recent id, now and
+    then from another source.
     """
     chosen = random.Random(f"{seed} {number}")
     receipts: list[Received] = []

@@ -1,7 +1,8 @@
-"""A bridge as a process of its own: it receives a stream in batches and reports before and after each commit.
+"""A bridge as a process of its own: it receives a stream in batches, and reports before and after each commit.
 
-Whoever kills it knows from the reports which batches are committed for certain, which never began, and which one may be
-either. Processes come from a fork server, which has imported everything already: a kill costs no second.
+The reports show whoever kills it which batches are committed for certain, which never began, and which one may be
+either. Processes come from a fork server that has imported everything already, so a new process starts in less than a
+second.
 """
 
 import multiprocessing
@@ -25,13 +26,13 @@ from tests.durable.opened import sizes
 from tests.durable.stream import stream_of
 
 PATIENCE_SECS = 120
-"""How long anything may take before a test gives up on it: far longer than it ever does."""
+"""When a test gives up. Nothing ever takes nearly as long."""
 PAUSE_SECS = 0.02
 YIELDS = 0.1
 LONGEST_YIELD_SECS = 0.1
 
-# For all folders: there is one fork server, and who says last what it imports has the say. It looks from the repository's
-# top, so only a module with its full name is imported beforehand.
+# There is one fork server for all folders, and the last module to set its imports decides. It looks for modules from
+# the repository's top, so only a module with its full name is imported beforehand.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])
 
@@ -44,26 +45,26 @@ class Job:
     count: int
     """How many receipts the stream has."""
     first: int = 0
-    """Where in it to begin: after what is known to be committed."""
+    """The first receipt to send: the one behind those known to be committed."""
     batch_size: int
     policy: str
     max_sources: int = 0
-    """Beyond so many, a batch retires those heard of longest ago; for the policy apama."""
+    """If there are more sources, a batch retires those silent for longest. Only for the policy apama."""
     joins: bool = False
-    """Whether each batch joins a transaction of the application's own."""
+    """Whether each batch joins a transaction of the application."""
     yields: bool = False
-    """Whether it pauses now and then, so that others get between its batches: SQLite's lock is not fair."""
+    """Whether it pauses now and then, so that other processes come between its batches: SQLite's lock isn't fair."""
     holds: bool = False
-    """Whether it stops in its first batch, holding the domain's lock, until somebody kills it."""
+    """Whether it stops in its first batch, with the domain's lock, until it is killed."""
 
 
 class Report(NamedTuple):
     event: str
     """`opened`, then for each batch `begun`, perhaps `holding` or `failed`, and `committed`; `done` at the end."""
     first: int = 0
-    """The batch's number in the stream."""
+    """The number of the batch's first receipt in the stream."""
     said: str = ""
-    """Of a batch committed its verdicts, of one failed the error."""
+    """A committed batch's verdicts, or a failed batch's error."""
 
 
 def open_receiver(url: str, policy: str, max_sources: int = 0) -> Receiver:
@@ -107,8 +108,8 @@ def work(job: Job, start: Barrier | None, reports: Connection) -> None:
                 try:
                     reports.send(Report("committed", first, receive(first)))
                     break
-                # Not proven to be committed, so the broker sends it again. The application's own transaction may fail
-                # with an error of its own.
+                # The batch isn't proven to be committed, so the broker sends it again. In the application's own
+                # transaction, the error may be SQLAlchemy's.
                 except (StoreError, OperationalError) as error:
                     reports.send(Report("failed", first, repr(error)))
                     if time.monotonic() > give_up:
@@ -127,7 +128,7 @@ class Worker:
     heard: list[Report] = field(default_factory=list)
 
     def listen(self, *, until: str | None = None, at_most: int | None = None) -> list[Report]:
-        """Its next reports, up to the event or the number asked for; fewer where it ends before."""
+        """Its next reports, up to the event `until` or the number `at_most`; fewer if it ends before."""
         new: list[Report] = []
         while at_most is None or len(new) < at_most:
             try:
@@ -141,14 +142,14 @@ class Worker:
         return new
 
     def kill(self) -> None:
-        """Kill -9, then hear what it had still said."""
+        """Kill -9 it, then read its last reports."""
         self.process.kill()
         self.process.join()
         self.listen()
 
     @property
     def unconfirmed(self) -> int:
-        """Where a broker would begin to send again: after the last batch reported as committed."""
+        """The receipt from which a broker would send again: the one behind the last batch reported as committed."""
         confirmed = [report.first + len(report.said) for report in self.heard if report.event == "committed"]
         return confirmed[-1] if confirmed else self.job.first
 
@@ -159,7 +160,8 @@ class Worker:
 
 @contextmanager
 def working(job: Job, start: Barrier | None = None) -> Iterator[Worker]:
-    """A process at work on the job, with others from the same start; dead at the end, whatever happens."""
+    """A process at work on a job. With `start`, it begins at the same time as others. It is dead at the end,
+    whatever happens."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=work, args=(job, start, theirs))
     process.start()

@@ -1,7 +1,8 @@
-"""Days of a domain, each in less than a second: `python year_of_restarts.py URL FOLDER FIRST_DAY DAYS`, by whatever version of the package.
+"""Days of a domain, each in less than a second: `python year_of_restarts.py URL FOLDER FIRST_DAY DAYS`.
 
-150 senders start anew each day, each under a name of its own, and send again what they sent last before. Once a month the
-windows change. It prints the peak of the process' memory, and how many receipts were duplicates.
+Any version of the package can run it. Each day 150 senders start anew, each under a new name, and first resend what was
+sent last before. Each month the windows change. It prints the process's peak memory, and how many receipts were
+duplicates.
 """
 
 import resource
@@ -22,7 +23,7 @@ def live(url: str, folder: str, first_day: int, days: int) -> int:
         )
         record = Recording(folder, rotate_bytes=1_000_000, keep_files=3)
         with Receiver.open(url, connection_id="b", destination="orders", settings=settings, record=record) as orders:
-            for sent_on in (day - 1, day):  # what was sent last comes again, and then the new
+            for sent_on in (day - 1, day):  # yesterday's messages come again, then the new ones
                 receipts = [
                     (f"{sent_on}:{sender}:{n}", f"sender-{sender}.{sent_on}", BEGIN_US + day * DAY_US + sender)
                     for sender in range(SENDERS)

@@ -1,6 +1,6 @@
-"""A fuzzer that goes by coverage, for as long as is wanted: `python -m tests.fuzz NAME SECS` (needs atheris).
+"""A fuzzer guided by coverage, for as many seconds as wanted: `python -m tests.fuzz NAME SECS` (needs atheris).
 
-A reader that fails leaves the bytes in `crash-…`, in the current folder. They become a case of `test_foreign_bytes.py`.
+If a reader fails, its bytes are in `crash-…` in the current folder. They become a case of `test_foreign_bytes.py`.
 """
 
 import sys

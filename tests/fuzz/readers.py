@@ -1,6 +1,7 @@
-"""The readers of foreign bytes, each as a function that takes any bytes: it reads them, or refuses them by an error of ours.
+"""The readers of foreign bytes. Each is a function that takes any bytes: it reads them, or refuses them with our own
+error.
 
-`SEEDS` has what is changed at random to get bytes worth reading.
+`SEEDS` are bytes worth reading. The fuzzer changes them at random.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _parquet() -> bytes:
 
 
 def _log(name: str, data: bytes) -> None:
-    """Bytes as a file of that name, whole and with unreadable rows left out."""
+    """Bytes as a log with this name. It is read twice: the second time without its unreadable rows."""
     path = _FOLDER / name
     path.write_bytes(data)
     for on_error in ("stop", "skip"):
@@ -70,7 +71,7 @@ def _log(name: str, data: bytes) -> None:
 
 
 def _compacted(data: bytes) -> None:
-    """Bytes as the manifest of a compacted log, whose file is there."""
+    """Bytes as the manifest of a compacted log, whose other file exists."""
     folder = _FOLDER / "compacted"
     folder.mkdir(exist_ok=True)
     (folder / "part.parquet").write_bytes(_parquet())
@@ -87,7 +88,7 @@ def _manifest() -> bytes:
 
 
 def _journal() -> bytes:
-    """As an earlier version wrote it: a header, a batch, and that this was committed."""
+    """A journal as an earlier version wrote it: a header, a batch, and the note that the batch was committed."""
     batch = msgspec.msgpack.encode((b"a\nb", b"s\n", bytes(16), [(2, (None, "web", 5, True, 5, "x"))]))
     header = msgspec.msgpack.encode(journal.JournalHeader(1, None, "broker", "queue://orders", ""))
     frames = [(-1, header), (1, batch), (1, b"")]
@@ -108,10 +109,10 @@ def _stomp(data: bytes) -> None:
 
 
 def _amqp(data: bytes) -> None:
-    """What can be read can be sent on, and is the same message then."""
+    """A message that can be read can be sent on, and arrives as the same message."""
     message = amqp_message.decoded(data)
     if message.refused is None:
-        again = amqp_message.decoded(amqp_message.encoded(message))  # or it is unfit, which is an error of ours
+        again = amqp_message.decoded(amqp_message.encoded(message))  # raises our own error if the message is unfit
         assert (again.body, again.refused) == (message.body, None)
 
 
@@ -179,6 +180,6 @@ READERS: dict[str, tuple[Read, list[bytes]]] = {
 
 
 def read(name: str, data: bytes) -> None:
-    """Let a reader have the bytes; it may refuse them."""
+    """Have a reader read the bytes. It may refuse them."""
     with suppress(ReceiverError):
         READERS[name][0](data)

@@ -1,4 +1,4 @@
-"""Logs for the tests: rows as plain tuples, written in every format, read back through the public function."""
+"""Logs for the tests. Rows are plain tuples. They are written in every format, and read back by the public function."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""Every policy at small sizes, its model, and what may come its way, for tests that hold for all of them."""
+"""Every policy at small sizes with its model, and steps for it; for tests that all policies must pass."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from receiver.quantities import exact_secs
 from tests.policies.models import Answer, Firsts, Last, LatestUsed, MinimumTime, Ring, Sequence, TimeToLive, TwoTier
 
 Step = tuple[Any, ...]
-"""What is done, and with what: `("receive", id, source, step_us, sent_ms)`, `("advance", ms)`,
+"""A kind of step, and its arguments: `("receive", id, source, step_us, sent_ms)`, `("advance", ms)`,
 `("transaction", ids)`, `("together", receipts)`, `("restart", size)`."""
 
 WORDS = [*"abcdefgh"]
@@ -27,7 +27,7 @@ SENT_MS = st.one_of(st.none(), st.integers(0, 25))
 
 @dataclass(frozen=True)
 class Kind:
-    """One of the policies: how to choose its sizes, its model, and the ids that it can judge."""
+    """A kind of policy: its sizes, its text, its model, and ids that it can judge."""
 
     name: str
     sizes: st.SearchStrategy[tuple[int, ...]]
@@ -52,7 +52,7 @@ class Kind:
         if self.name == "cmq-minimum":
             kinds = [self.receipts(), self.receipts(), st.tuples(st.just("advance"), st.integers(0, 40))]
         if self.name == "artemis":
-            # Often the same id several times, for that is what transactions alone can bring about.
+            # Often with the same id several times, which only transactions can have.
             together = st.lists(st.one_of(self.receipts(), self.receipts(self.ids[:2])), max_size=4)
             kinds += [st.tuples(st.just("together"), together)]
             if not stored:
@@ -61,7 +61,8 @@ class Kind:
         return st.one_of(kinds)
 
     def many_steps(self, most: int = 60, *, stored: bool = False) -> st.SearchStrategy[list[Step]]:
-        """Lists that Hypothesis doesn't keep short by itself; `stored`: of what a durable receiver does only."""
+        """Lists of steps that Hypothesis doesn't keep short by itself. With `stored`, only steps that a durable
+        receiver takes too."""
         steps = self.steps(stored=stored)
         return st.integers(1, most).flatmap(lambda count: st.lists(steps, min_size=count, max_size=count))
 
@@ -122,9 +123,9 @@ def answer_of(decision: Decision) -> Answer:
 
 
 class Lockstep:
-    """Gives each step to a policy and its model, and compares all that can be seen from outside.
+    """Gives each step to a policy and its model, and compares everything that is visible from outside.
 
-    `others` are policies that have to say what that one says, whatever became of them in between.
+    `others` are further policies. They must give the same answers, whatever is done to them in between.
     """
 
     def __init__(self, kind: Kind, sizes: tuple[int, ...]) -> None:
@@ -135,7 +136,7 @@ class Lockstep:
         self.now_us = 0
 
     def do(self, step: Step) -> list[Decision]:
-        """Returns the decisions on the step's receipts."""
+        """Do a step. Returns the decisions on its receipts."""
         decided = getattr(self, f"_{step[0]}")(*step[1:]) or []
         self._compare_with_model()
         for other in self.others:
@@ -188,7 +189,7 @@ class Lockstep:
         assert (ours.latest_us, ours.clock_clamped, ours.serial) == (model.latest_us, model.clock_clamped, model.serial)
 
     def compare(self, other: Any) -> None:
-        """All that verdicts to come can depend on."""
+        """Compare everything on which later verdicts can depend."""
         ours = self.policy
         assert other.entries() == ours.entries()
         assert other.peak_ids >= other.remembered_ids == ours.remembered_ids

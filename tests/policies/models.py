@@ -1,7 +1,8 @@
-"""The other systems' rules once more, as plainly as can be: lists that are scanned from the front, and no bookkeeping.
+"""The other systems' rules once more, as plainly as possible: lists that are searched from the front, without
+bookkeeping.
 
-They share no code with the package. What a decision tells beside its verdict follows by definition: how many more ids
-would have been one too many shows by letting them come.
+They share no code with the package. The other fields of a decision follow by definition. For example, ids are added
+until one is forgotten, to see how many were left.
 """
 
 from copy import deepcopy
@@ -12,7 +13,7 @@ from tests.model import Model as TwoTierModel
 
 
 class Answer(NamedTuple):
-    """What a decision says."""
+    """The fields of a decision."""
 
     verdict: str
     age_us: int | None = None
@@ -31,7 +32,8 @@ class Entry:
 
 @dataclass
 class Firsts:
-    """An id is remembered from its first receipt; this one for ever. Rules say what is forgotten, and what matches."""
+    """An id is remembered from its first receipt on; here for ever. Subclasses define what is forgotten, and which
+    ids match."""
 
     entries: list[Entry] = field(default_factory=list)
     latest_us: int = 0
@@ -142,7 +144,7 @@ class Sequence(Firsts):
 
 @dataclass
 class Last(Firsts):
-    """Solace's stored id: hexadecimal texts of one length are in the order of their numbers."""
+    """Solace's stored id. Hexadecimal texts of equal length sort as their numbers do."""
 
     def match(self, id_: str) -> Entry | None:
         for entry in self.entries:
@@ -159,12 +161,12 @@ class Last(Firsts):
 
 @dataclass
 class Ring(Firsts):
-    """Artemis: slots, oldest first, and the ids in the hash table beside them."""
+    """Artemis: the slots, oldest first, and the ids in the hash table beside them."""
 
     size: int = 0
     alive: set[str] = field(default_factory=set)
     journal: list[Entry] = field(default_factory=list)
-    """With a size of 0, what the broker had before it was switched off."""
+    """With a size of 0: what the broker's journal has from the time before."""
     pending: list[Entry] | None = None
 
     def match(self, id_: str) -> Entry | None:
@@ -223,7 +225,7 @@ class Ring(Firsts):
 
 @dataclass
 class LatestUsed(Firsts):
-    """The ids received last: a list from the one received longest ago."""
+    """The ids received last, in a list that begins with the one received longest ago."""
 
     size: int = 0
 
@@ -246,13 +248,13 @@ class LatestUsed(Firsts):
 
 
 class TwoTier:
-    """Apama's rule has a model of its own."""
+    """Apama's rule, by a model of its own."""
 
     def __init__(self, window: int, expiry_us: int) -> None:
         self.rule = TwoTierModel(window, expiry_us)
         self.newest: dict[
             str, tuple[int, int]
-        ] = {}  # time and number of each id's newest receipt; its entry may have left
+        ] = {}  # time and number of each id's newest receipt, even if its entry has left
 
     def receive(self, id_: str | None, source: str | None, received_at_us: int, sent_ms: int | None = None) -> Answer:
         del sent_ms

@@ -1,4 +1,5 @@
-"""Two policies that aren't there, as files of `receiver/policies/`: all that a new one needs, and what each fact is for."""
+"""Two policies that don't exist, as files of `receiver/policies/`. They show all that a new policy needs, and what
+each fact is for."""
 
 import os
 import subprocess
@@ -54,19 +55,19 @@ class Toy({base}):
 
 
 def toy(facts: dict[str, str]) -> str:
-    """The file of a toy that remembers ids for so long."""
+    """The file of a toy that remembers ids for a time."""
     text = "f'{self.name}:keep={exact_secs(self.sizes[1])}'"
     return _TOYS.format(facts=", ".join(map("=".join, facts.items())), base="TimeToLive", text=text)
 
 
 def callers_clock_toy() -> str:
-    """The file of one whose caller moves its clock, by a queue's minimum."""
+    """The file of a toy whose caller moves its clock, by a queue's minimum."""
     facts = ", ".join(map("=".join, (FACTS | CALLER).items()))
     return _TOYS.format(facts=facts, base="CmqMinimumTimeCache", text="super().__str__()")
 
 
 def grown(folder: Path, **files: str) -> None:
-    """The package in a folder, with more files in its room of policies; all else is linked, compiled code too."""
+    """Put a package into a folder: links to this one, its compiled code included, and more files among the policies."""
     folder.joinpath("settings.yaml").symlink_to(ROOT / "settings.yaml")
     folder.joinpath("migrations").symlink_to(ROOT / "migrations")
     room = folder / "receiver" / "policies"
@@ -81,7 +82,7 @@ def grown(folder: Path, **files: str) -> None:
 
 
 def ran(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Python in that folder, with its package."""
+    """Run Python in this folder, with its package."""
     environment = {**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "300"}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -1,7 +1,8 @@
-"""Programs whose power is cut, and what must be left of them: `python -m tests.power.cut_programs NAME FOLDER SEED`.
+"""Programs whose power is cut, and checks of what is left of them: `python -m tests.power.cut_programs NAME FOLDER
+SEED`.
 
-Each does its steps, which its seed draws, and says each that is done on standard output. Whoever looks at what is left knows
-the seed, so the steps.
+The seed draws a program's steps. The program says on standard output which steps are done. A check knows the seed, and
+so the steps.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def url_of(folder: Path) -> str:
 
 
 def steps_of(seed: str, count: int = 14) -> list[Step]:
-    """What is done to a domain: mostly batches, whose ids come again; sizes changed, sources retired, ids forgotten."""
+    """The steps that are done to a domain: mostly batches, in which ids repeat; also sizes changed, sources retired,
+    ids forgotten."""
     draw, now_us, steps = random.Random(seed), 1_000_000, []
     for number in range(count):
         what = draw.choice(["resize", "retire", "forget"]) if draw.random() < 1 / 6 else "batch"
@@ -69,7 +71,7 @@ def steps_of(seed: str, count: int = 14) -> list[Step]:
 
 
 def models_of(steps: list[Step]) -> Iterator[tuple[set[str], list[str]]]:
-    """What is remembered, and which ids have taken effect, before the steps and after each of them."""
+    """Which ids are remembered, and which have taken effect: before the first step, and after each."""
     model, effects = Model(*SIZES), []
     yield model.remembered(), []
     for what, argument in steps:
@@ -90,7 +92,7 @@ def remembered_in(url: str) -> set[str]:
 
 
 def made(folder: Path, _seed: str = "") -> None:
-    """A store that has its domain already."""
+    """Make a store that has its domain already."""
     opened(url_of(folder), settings=sizes(*SIZES)).close()
     with create_engine(url_of(folder), poolclass=NullPool).begin() as connection:
         EFFECTS.create(connection)
@@ -98,7 +100,7 @@ def made(folder: Path, _seed: str = "") -> None:
 
 
 def nothing(_folder: Path, _seed: str = "") -> None:
-    """The program makes all by itself."""
+    """Prepare nothing, since the program makes everything itself."""
 
 
 def batches(folder: Path, seed: str, *, joins: bool = False, record: Recording | None = None) -> None:
@@ -142,7 +144,8 @@ def recording_in(folder: Path) -> Recording:
 
 
 def check_batches(folder: Path, seed: str, said: list[str]) -> None:
-    """All that was said is there, and of the step after it all or nothing; ids and effects alike."""
+    """Check that all steps that were said are there, and that the next step is there as a whole or not at all. Ids
+    and effects agree."""
     with create_engine(url_of(folder), poolclass=NullPool).connect() as connection:
         effects = list(connection.scalars(select(EFFECTS.c.unique_message_id)))
     possible = list(models_of(steps_of(seed)))[len(said) : len(said) + 2]
@@ -152,7 +155,7 @@ def check_batches(folder: Path, seed: str, said: list[str]) -> None:
 
 
 def check_recorded(folder: Path, seed: str, said: list[str]) -> None:
-    """The recording holds each receipt of each committed batch once, and no other."""
+    """Check that the recording has each receipt of each committed batch once, and no other."""
     check_batches(folder, seed, said)
     opened(url_of(folder), record=recording_in(folder)).close()
     steps = [receipts if what == "batch" else [] for what, receipts in steps_of(seed)]
@@ -161,7 +164,7 @@ def check_recorded(folder: Path, seed: str, said: list[str]) -> None:
 
 
 def receipts_in(folder: Path) -> list[tuple[str | None, str | None, int]]:
-    if not any(path.name[0] != "." for path in folder.iterdir()):  # a log without a receipt is an error
+    if not any(path.name[0] != "." for path in folder.iterdir()):  # a log without receipts would be an error
         return []
     return [
         (id_ or None, source or None, at_us)
@@ -188,7 +191,7 @@ def sender(folder: Path, seed: str) -> None:
 
 
 def check_sender(folder: Path, _seed: str, said: list[str]) -> None:
-    """No number is given twice, and a key stays that of its message until that is confirmed."""
+    """Check that no number is given twice, and that a message keeps its key until it is confirmed."""
     given = {number: key for what, number, *key in map(str.split, said) if what == "key"}
     about = {number for what, number, *_ in map(str.split, said) if what in {"confirming", "confirmed"}}
     last = max((int(number) for what, number, *_ in map(str.split, said) if what == "id"), default=0)
@@ -205,7 +208,7 @@ def check_sender(folder: Path, _seed: str, said: list[str]) -> None:
 
 
 def made_by_an_older_version(folder: Path, seed: str) -> None:
-    """A store with rows, whose tables are those of an earlier version."""
+    """Make a store with rows, and with the tables of an earlier version."""
     made(folder)
     batches(folder, seed)
     migrate(url_object(url_of(folder)), "0003")
@@ -217,7 +220,7 @@ def upgraded(folder: Path, _seed: str) -> None:
 
 
 def check_upgraded(folder: Path, seed: str, said: list[str]) -> None:
-    """The tables are of the one version or of the other, and nothing is lost."""
+    """Check that the store opens with either version's tables, and that nothing is lost."""
     del said
     opened(url_of(folder)).close()
     remembered, _ = list(models_of(steps_of(seed)))[-1]
@@ -229,7 +232,7 @@ MESSAGES = [f"message {number}" for number in range(30)]
 
 
 def bridged(folder: Path, _seed: str) -> None:
-    """A bridge from a broker in memory to a file; it says what it has acknowledged."""
+    """Run a bridge from a broker in memory to a file. It says which messages it has acknowledged."""
     route = Route(url_of(folder), folder, "file")
     route.connection_id = "broker"
     route.send(*map(message, MESSAGES))
@@ -251,7 +254,7 @@ def saying_source(route: Route) -> MemorySource:
 
 
 def check_bridged(folder: Path, _seed: str, said: list[str]) -> None:
-    """Once a bridge has taken what wasn't acknowledged, each message stands in the file once."""
+    """Check that each message is in the file once, after a bridge has taken those that weren't acknowledged."""
     route = Route(url_of(folder), folder, "file")
     route.connection_id = "broker"
     route.send(*(message(body) for body in MESSAGES if body not in said))
@@ -260,13 +263,13 @@ def check_bridged(folder: Path, _seed: str, said: list[str]) -> None:
 
 
 class Program(NamedTuple):
-    """A program, and what of its work must be left."""
+    """A program, and a check of what is left of its work."""
 
     prepare: Callable[[Path, str], None]
-    """Makes what is there before it starts."""
+    """Makes what must exist before the program starts."""
     run: Callable[[Path, str], None]
     check: Callable[[Path, str, list[str]], None]
-    """Fails if what is left contradicts what was said."""
+    """Fails if what is left contradicts what the program said."""
 
 
 PROGRAMS = {

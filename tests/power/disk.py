@@ -1,17 +1,18 @@
-"""What a power cut may leave of a folder, from what a program did there until then.
+"""What a power cut may leave of a folder, after a program's actions there.
 
-A cut keeps what was synced. Of what came after:
+A cut keeps what was synced. Of later changes:
 
-- Each sector of 512 bytes has what it was at its file's last sync, or what any later write made of it.
+- Each sector of 512 bytes is as at its file's last sync, or as any later write made it.
 - A file's size is that at its last sync, or any later one.
-- Names and sizes change by *entries* in the file system's journal: files made, renamed, removed, resized. Two models say
-  which of them are kept.
+- Names and sizes change by *entries* in the file system's journal: files made, renamed, removed, resized. Two models
+  say which entries are kept.
 
-`EXT4`, with `data=ordered`, its default: entries are kept in order, up to one that is drawn. A sync of any file or folder
-keeps all entries before it. What a size covers was written before the size was: no sector behind the old end is empty.
+`EXT4`, with its default `data=ordered`: entries are kept in order, up to one that is drawn. A sync of any file or
+folder keeps all entries before it. Data is written before the size that covers it, so no sector behind the old end is
+empty.
 
-`HARSH`, as POSIX promises no more: a name is certain only once its folder is synced, a file's sync keeps the file alone;
-each other entry is kept or not by itself; and a size may cover sectors that were never written.
+`HARSH`, as POSIX promises no more: a name is certain only once its folder is synced. A file's sync keeps only the file.
+Each other entry is kept or lost by itself. A size may cover sectors that were never written.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ class Model(Enum):
 
 @dataclass
 class _File:
-    """A file by its number, whatever its names are. Versions are numbered by the events that made them."""
+    """A file, by a number that stays when its name changes. Its versions are numbered by the events that made them."""
 
     number: int
     contents: list[tuple[int, bytes]]
-    """What it held, from each event on: as it was last synced, and since."""
+    """Its contents, each with the event that made them: those of the last sync first, then the later ones."""
 
     @property
     def now(self) -> bytes:
@@ -47,14 +48,14 @@ class _File:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A change of names: which file each name has afterwards, None for none."""
+    """A change of names: the file that each name has afterwards; None for no file."""
 
     event: int
     names: tuple[tuple[Path, int | None], ...]
 
 
 class Disk:
-    """The disk under a folder that held these files, and what a program does there."""
+    """The disk under a folder that had these files before, while a program acts there."""
 
     def __init__(self, before: dict[Path, bytes]) -> None:
         self._numbers = count()
@@ -67,9 +68,9 @@ class Disk:
         self._names = dict(self._first_names)
         self._entries: list[_Entry] = []
         self._committed = -1
-        """By `EXT4`: the last event whose entries are all kept."""
+        """For `EXT4`: the last event whose entries are all kept."""
         self._kept_entries: set[int] = set()
-        """Those of `HARSH`, by their events."""
+        """For `HARSH`: the events of the entries that are kept."""
         self.said: list[str] = []
 
     def _new_file(self, data: bytes = b"") -> _File:
@@ -118,8 +119,8 @@ class Disk:
     def _syncs(self, path: Path, *, data_only: bool) -> None:
         if path in self._names:
             file = self._file(path)
-            # A file that hasn't changed asks nothing of ext4's journal; nor does one whose data alone is synced, and is
-            # where data was before.
+            # An unchanged file needs no entry in ext4's journal. Nor does a sync of the data alone, if the data covers
+            # no more than before.
             commits = len(file.contents[0][1]) != len(file.now) if data_only else len(file.contents) > 1
             file.contents = [(self._event, file.now)]
         else:
@@ -129,7 +130,7 @@ class Disk:
             self._committed = self._event
 
     def cut(self, model: Model, draw: random.Random) -> dict[Path, bytes]:
-        """What is left if the power goes now."""
+        """The files that are left if the power goes now."""
         upto = draw.choice([self._committed, self._event, draw.randint(self._committed, self._event)])
         if model is Model.EXT4:
             entries = [entry for entry in self._entries if entry.event <= upto]
@@ -147,7 +148,8 @@ class Disk:
         }
 
     def _left_of(self, file: _File, model: Model, upto: int, likely: float, draw: random.Random) -> bytes:
-        """What is left of a file. Its size and each sector are as they are now with this likelihood, else of another time."""
+        """The contents that are left of a file. Its size and each sector are the present ones with this likelihood,
+        else earlier ones."""
         (synced_at, synced), *pending = file.contents
         if not pending:
             return synced

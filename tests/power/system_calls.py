@@ -1,4 +1,4 @@
-"""What a program does to the files of a folder, and what it says meanwhile: recorded in order, by strace."""
+"""A program's changes to a folder's files and its output, in order, as strace recorded them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACED = (
     "fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat,mkdir,mkdirat,rmdir,link,linkat"
 )
 UNREAD = {"writev", "pwritev", "truncate", "fallocate", "link", "linkat", "rmdir"}
-"""Calls that no program here makes in its folder; whoever makes one has to teach it to this module."""
+"""Calls that no program makes in its folder so far. For a program that does, this module must learn to read them."""
 _LINE = re.compile(r"(?P<thread>\d+) +(?P<name>\w+)\((?P<rest>.*)")
 _RESUMED = re.compile(r"(?P<thread>\d+) +<\.\.\. (?P<name>\w+) resumed>(?P<rest>.*)")
 _UNFINISHED = " <unfinished ...>"
@@ -73,11 +73,11 @@ Event = Said | Opened | Wrote | Resized | Synced | Renamed | Removed
 
 
 def recorded(command: Sequence[str | Path], folder: Path, log: Path, cwd: Path) -> list[Event]:
-    """Run a program to its end; what it did in the folder, and said, in the order in which calls ended."""
+    """Run a program to its end. Returns what it did in the folder and said, in the order in which the calls ended."""
     if not shutil.which("strace"):
         pytest.skip("strace isn't installed, so no system calls can be recorded")
     options = ["-f", "-y", "-xx", "-s", "33554432", "-o", log, "-e", f"trace={TRACED}"]
-    reader = _Reader(folder)  # before the program changes what is there
+    reader = _Reader(folder)  # reads the files before the program changes them
     ran = subprocess.run(
         ["strace", *options, "--", *command], cwd=cwd, capture_output=True, text=True, timeout=ENDS_SECS, check=False
     )
@@ -89,7 +89,7 @@ def recorded(command: Sequence[str | Path], folder: Path, log: Path, cwd: Path) 
 
 
 def _whole(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Name and rest of each call, at its end: calls of several threads overlap."""
+    """The name and the rest of each call, once it has ended. Calls of several threads overlap in the log."""
     begun: dict[str, str] = {}
     for line in map(str.rstrip, lines):
         if match := _RESUMED.match(line):
@@ -106,12 +106,12 @@ def _bytes(escaped: str | None) -> bytes:
 
 
 class _Reader:
-    """Follows descriptors: where each will write next. The program has one process."""
+    """Follows descriptors, so that it knows where each writes next. The program has only one process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[int, list[int]] = {}
-        """The offset of each open file, which descriptors made by dup share."""
+        """The offset of each open file. Descriptors that dup has made share it."""
         self._appending: set[int] = set()
         self._sizes: dict[Path, int] = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
         self._said = b""
@@ -194,7 +194,7 @@ class _Reader:
             yield Wrote(path, offset, data)
 
     def _paths(self, arguments: list[re.Match[str]]) -> list[Path]:
-        """The paths that a call names, each relative to the folder before it, if there is one."""
+        """The paths of a call. A path is relative to the folder that stands before it, if there is one."""
         paths, beside = [], Path()
         for argument in arguments:
             if argument["text"] is not None:

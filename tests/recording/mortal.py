@@ -1,6 +1,6 @@
-"""A process that records what it receives until it is killed, at a step of its own choice or from outside.
+"""A process that records its receipts until it is killed: by itself at a step, or from outside.
 
-With each batch it books the batch's number in the same transaction, so that the store tells which were committed.
+With each batch it books the batch's number in the same transaction. So the store shows which batches were committed.
 """
 
 import itertools
@@ -52,7 +52,7 @@ STEPS = {
     "half deleted": ((RecordedBatches,), "_delete", 1),
     "deleted": ((RecordedBatches,), "delete", 1),
 }
-"""Whose function, and how much of it is done."""
+"""By step: the classes or modules with the function, its name, and how much of it is done before the process dies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +61,18 @@ class Life:
     path: str
     seed: int
     number: int = 0
-    """No two lives of a store have the same."""
+    """The number of this life. Each life of a store has another."""
     joins: bool = False
-    """Whether batches are in transactions of the application's own."""
+    """Whether batches join transactions of the application."""
     batches: int = 30
     step: str | None = None
-    """Where it kills itself; None if it is killed from outside, or ends well."""
+    """The step at which it kills itself; None if it is killed from outside or ends well."""
     when: int = 1
-    """The how-many-th time it comes there."""
+    """At which time of coming to the step it does so, counted from 1."""
 
 
 def receipts_of(seed: int, batch: int) -> list[Receipt]:
-    """What the batch of a number receives: ids that come again, some without id, clocks set back, bodies."""
+    """The receipts of the batch with this number: with repeated ids, missing ids, clocks set back, and bodies."""
     chosen = random.Random(f"{seed} {batch}")  # noqa: S311
 
     def one(index: int) -> Receipt:
@@ -92,7 +92,7 @@ def receipts_of(seed: int, batch: int) -> list[Receipt]:
 
 
 def live(life: Life) -> None:
-    recorded._ROWS_AT_ONCE = 2  # so that a file's batches are deleted in several transactions
+    recorded._ROWS_AT_ONCE = 2  # so that deleting a file's batches takes several transactions
     if life.step is not None:
         _die_at(life.step, life.when)
     chosen = random.Random(f"{life.seed} {life.number}")  # noqa: S311
@@ -155,6 +155,6 @@ def _die() -> None:
 
 
 def booked(url: str) -> list[int]:
-    """The batches that were committed, in their order."""
+    """The committed batches, in order."""
     with engine_of(url).connect() as connection:
         return list(connection.execute(select(BOOKED.c.batch).order_by(BOOKED.c.turn)).scalars())

@@ -1,4 +1,4 @@
-"""Receipts to record, and what a log holds of them."""
+"""Receipts to record, and readers of the recorded logs."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ def receipt(number: int, **fields: object) -> Receipt:
 
 
 def read(*paths: object) -> list[Receipt]:
-    """What a log holds, missing values as a receipt has them by default."""
+    """The receipts in a log. A missing value is the one that a receipt has by default."""
     receipts = []
     for batch in read_logs([str(path) for path in paths], ReadOptions()):
         names = ("unique_message_id", "message_source_id", "received_at_us", "jms_redelivered", "jms_timestamp_ms")
@@ -35,7 +35,7 @@ def ids(receipts: Iterable[Receipt]) -> list[str | None]:
 
 
 def simulate(path: object) -> dict:
-    """The command's own reading of a log, in a process of its own."""
+    """The output of `receiver simulate` on a log, as a process of its own."""
     command = [sys.executable, "-m", "receiver", "simulate", str(path), "--window", "10", "--expiry", "1", "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
@@ -48,5 +48,5 @@ def segments(folder: Path) -> list[str]:
 
 
 def unfinished(folder: Path) -> list[Path]:
-    """What isn't finished there; the lock stays for ever."""
+    """The unfinished files of a folder. The lock isn't one of them: it always stays."""
     return sorted(path for path in folder.iterdir() if path.name.startswith(".") and path.suffix != ".lock")

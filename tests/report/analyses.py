@@ -1,7 +1,7 @@
-"""Analyses to report on: a plausible one, a hostile one, an empty one, and one as large as they come.
+"""Analyses to report on: a plausible one, a hostile one, an empty one, and a very large one.
 
-Their figures agree with one another: each duplicate has a need in W and a need in E, a setting misses those whose needs
-are both above it, and all else is counted from that.
+The figures of each agree with one another. Each duplicate has a need in W and a need in E. A setting misses the
+duplicates whose needs are both above it. All other figures are counted from that.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def sized(kind: Kind, setting: SettingFigures, unseen: Unseen | None = None) -> 
 
 
 def curve_of(needs: list[int]) -> tuple[tuple[int, int], ...]:
-    """A setting and how many need more than that, at each need."""
+    """At each need: the need, and how many duplicates need more."""
     return tuple((need, sum(other > need for other in needs)) for need in sorted({0, *needs}))
 
 
@@ -90,7 +90,7 @@ def drawn_needs(rng: random.Random) -> Needs:
 def realistic(
     *, windows: tuple[int, ...] = WINDOWS, expiries_us: tuple[int, ...] = EXPIRIES_US, seed: int = 1
 ) -> Analysis:
-    """Five minutes of two queues, with crashes of senders that repeat their last hundred messages."""
+    """Five minutes of two queues. Their senders crash, and then repeat their last hundred messages."""
     rng = random.Random(seed)  # noqa: S311
     needs = drawn_needs(rng)
     shares = {"queue://orders": (180_000, needs[:700]), "queue://payments": (35_293, needs[700:])}
@@ -195,20 +195,20 @@ def setting_at(window: int, expiry_us: int) -> SettingFigures:
 
 
 def advised(kind: Kind, present: tuple[int, int] = (500, 30 * SECOND_US), **said: str) -> Analysis:
-    """The realistic one with the setting of that kind recommended; `said` are texts of its recommendation."""
+    """The realistic analysis, with this kind of setting recommended. `said` are texts of its recommendation."""
     analysis = realistic()
     recommendation = replace(analysis.recommendation, sized=analysis.of(kind), present=present, **said)
     return replace(analysis, recommendation=recommendation)
 
 
 def of_kind(analysis: Analysis, kind: Kind, setting: SettingFigures) -> Analysis:
-    """The analysis with another setting of that kind."""
+    """The analysis with another setting of this kind."""
     kinds = tuple(sized(kind, setting, one.unseen) if one.kind is kind else one for one in analysis.kinds)
     return replace(analysis, kinds=kinds)
 
 
 def hostile() -> Analysis:
-    """The realistic one with every text of the log replaced by one that does harm where it isn't escaped."""
+    """The realistic analysis with hostile texts instead of the log's. They do harm if they aren't escaped."""
     analysis = realistic()
     domain = analysis.domains[0]
     source = analysis.sources[0]
@@ -222,7 +222,7 @@ def hostile() -> Analysis:
 
 
 def empty() -> Analysis:
-    """A log with no receipt that could be a duplicate."""
+    """An analysis of a log without a receipt that could be a duplicate."""
     analysis = realistic()
     nothing = LogFigures(0, 0, 0, 0, 0, 0, None, None, 0, 0, 0.0)
     default = SettingFigures(2_000, 120_000_000, 0, 0, 0)
@@ -255,7 +255,7 @@ def empty() -> Analysis:
 
 @cache
 def large() -> Analysis:
-    """10,000 settings, 3,000 domains, recommended off the grid."""
+    """An analysis of 10,000 settings and 3,000 domains, whose recommendation is off the grid."""
     windows = tuple(round(10 * 1.09**i) + i for i in range(100))
     expiries_us = tuple(round(100_000 * 1.1**i) for i in range(100))
     analysis = realistic(windows=windows, expiries_us=expiries_us)

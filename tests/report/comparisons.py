@@ -1,4 +1,5 @@
-"""Comparisons to report on: a plausible one, a hostile one, one where all agree, one of a log without duplicates."""
+"""Comparisons to report on: a plausible one, a hostile one, one where all policies agree, one of a log without
+duplicates."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def comparison() -> Comparison:
 
 
 def hostile() -> Comparison:
-    """Every text replaced by one that does harm where it isn't escaped; a policy's may hold spaces and line breaks."""
+    """A comparison with hostile texts, which do harm if they aren't escaped. A policy's text may have spaces and
+    line breaks."""
     plain = comparison()
     texts = [f"artemis:id_cache_size=\n{text}" for text in HOSTILE_TEXTS[: len(NAMES)]]
     return replace(
@@ -103,7 +105,7 @@ def hostile() -> Comparison:
 
 
 def agreeing() -> Comparison:
-    """Policies that are never wrong."""
+    """A comparison of policies that are never wrong."""
     plain = comparison()
     return replace(
         plain,
@@ -119,14 +121,14 @@ def agreeing() -> Comparison:
 
 
 def alone() -> Comparison:
-    """One policy that is wrong both ways, with nobody to disagree."""
+    """A comparison with a single policy, which is wrong in both ways."""
     plain = comparison()
     both = replace(plain.policies[6], caught=900, missed=41, missed_causes={Cause.EVICTED: 41}, false_causes=FALSE[6])
     return replace(agreeing(), policies=(both,))
 
 
 def without_duplicates() -> Comparison:
-    """A log that repeats no id."""
+    """A comparison on a log that repeats no id."""
     plain = agreeing()
     return replace(
         plain,

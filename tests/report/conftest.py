@@ -34,7 +34,7 @@ def browser():
 
 @pytest.fixture
 def opened(browser, tmp_path):
-    """Opens a report and, at the end, fails on every complaint and every request but the file's own."""
+    """Opens a report. At the end it fails on every complaint, and on every request other than for the file itself."""
     complaints: list[str] = []
     pages = []
 

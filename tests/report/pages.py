@@ -1,4 +1,4 @@
-"""What a parser makes of a page."""
+"""A page, as a parser reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """Its elements, its scripts, its text."""
+    """A page's elements, scripts and text."""
 
     def __init__(self, text):
         super().__init__()

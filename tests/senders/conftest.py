@@ -1,4 +1,4 @@
-"""Senders on stores whose tables are there."""
+"""Senders on stores that have their tables already."""
 
 from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
 

@@ -1,4 +1,4 @@
-"""Short words for makers, and for senders as processes of their own that can be killed."""
+"""Short functions for makers, and for senders as processes that can be killed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,25 +26,25 @@ def gateway(url: str, *, source: str = SOURCE, patience_secs: float = 10.0) -> S
 
 
 def application(url: str):
-    """An engine of the application's own."""
+    """An engine of the application."""
     return create_engine(url, poolclass=NullPool)
 
 
 def pending_keys(url: str) -> dict[str, str]:
-    """Reference and key of what isn't confirmed, as another maker sees it."""
+    """Reference and key of each unconfirmed message, as another maker sees them."""
     with billing(url) as keys:
         return {pending.reference: pending.key for pending in keys.pending()}
 
 
 def numbers(ids: list[str]) -> list[int]:
-    """The numbers of ids of our source."""
+    """The numbers of these ids, which must be of our source."""
     split = [id_.partition(":") for id_ in ids]
     assert {source for _, _, source in split} <= {SOURCE}
     return [int(number) for number, _, _ in split]
 
 
 class Sender:
-    """A process at work, and what it has reported."""
+    """A running process, and its reports."""
 
     def __init__(self, process: Any, pipe: Connection) -> None:
         self.heard: list[Any] = []
@@ -52,7 +52,7 @@ class Sender:
         self._pipe = pipe
 
     def listen(self, at_most: int | None = None) -> list[Any]:
-        """Hear that many reports, or all until the process is over."""
+        """Read `at_most` reports, or all until the process ends."""
         new: list[Any] = []
         while at_most is None or len(new) < at_most:
             assert self._pipe.poll(PATIENCE_SECS), f"the sender is stuck after {self.heard[-3:]}"
@@ -64,7 +64,7 @@ class Sender:
         return new
 
     def kill(self) -> None:
-        """Kill -9, then hear what it had still said."""
+        """Kill -9 it, then read its last reports."""
         self._process.kill()
         self._process.join()
         self.listen()
@@ -72,7 +72,7 @@ class Sender:
 
 @contextmanager
 def sending(work: Callable[..., None], *arguments: object) -> Iterator[Sender]:
-    """A process that does the work, which takes these arguments and a pipe for reports; dead at the end."""
+    """A process that does `work`, with these arguments and a pipe for reports. It is dead at the end."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=work, args=(*arguments, theirs))
     process.start()

@@ -1,6 +1,6 @@
-"""What `receiver simulate` advises, as directly as it can be written: every need is searched for by replays.
+"""The advice of `receiver simulate`, written as directly as possible: replays search for every need.
 
-It shares no code with the package but the names of domains. A replay is the naive model's.
+It shares no code with the package but the names of domains. The naive model does the replays.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from small_logs import Receipt, domains_of
 
 SECOND_US = 1_000_000
 DEFAULTS = (2000, 120 * SECOND_US)
-"""Apama's: what `lean` is where a log asks for nothing."""
+"""Apama's defaults, which are `lean` if a log asks for nothing."""
 
 Setting = tuple[int, int]
 """W, and E in microseconds."""
@@ -23,12 +23,12 @@ class Duplicate(NamedTuple):
     row: int
     domain: str
     time_us: int
-    """As clamped."""
+    """Its time, as clamped."""
 
 
 class Replay(NamedTuple):
     caught: frozenset[int]
-    """The rows called duplicate."""
+    """The rows that are called duplicate."""
     peak_ids: int
 
 
@@ -37,11 +37,12 @@ class Sized(NamedTuple):
     missed: int
     peak_ids: int
     unseen: tuple[int, int] | None
-    """The duplicates of both halves, and how many of them are missed by what the other half chose."""
+    """How many duplicates both halves have, and how many of them the other half's setting misses."""
 
 
 def least(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """The least number from `low` to `high` for which it holds; from there on it holds for all, and surely for `high`."""
+    """The least number from `low` to `high` for which it holds. If it holds for a number, it must hold for all
+    above; and it must hold for `high`."""
     while low < high:
         middle = (low + high) // 2
         if holds(middle):
@@ -52,7 +53,7 @@ def least(holds: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def up2(value: Fraction) -> int:
-    """Rounded up to a whole number, and to two significant digits."""
+    """The value rounded up to a whole number, and to two significant digits."""
     number = -(-value.numerator // value.denominator)
     while len(str(number).rstrip("0")) > 2:
         unit = 10 ** (len(str(number)) - 2)
@@ -61,7 +62,7 @@ def up2(value: Fraction) -> int:
 
 
 class Advice:
-    """One log, and what is asked of it."""
+    """The advice on one log, under given options."""
 
     def __init__(self, log: Sequence[Receipt], key: str, *, margin: float, max_missed: int, present: Setting) -> None:
         self.log = log
@@ -117,7 +118,8 @@ class Advice:
         return least(lambda expiry_us: self._enough((window, expiry_us), duplicates), 0, max(1, self.span_us))
 
     def _lean_windows(self, duplicates: Sequence[Duplicate]) -> set[int]:
-        """None; what the last duplicate needs that is to be caught, or the first if none is; and the quantiles."""
+        """The windows to try: 0; the need of the last duplicate that must be caught, or of the first if none must
+        be; and quantiles."""
         needs = sorted(
             least(lambda window, row=each.row: row in self.replay((window, 0)).caught, 1, len(self.log))
             for each in duplicates
@@ -163,7 +165,7 @@ class Advice:
         missed = self.missed(choose(self.first), self.second) + self.missed(choose(self.second), self.first)
         return len(self.duplicates), missed
 
-    # What that rests on.
+    # The evidence for it.
 
     def bursts(self) -> int:
         gap_us = max(SECOND_US, self.delivery_us)
@@ -190,7 +192,7 @@ class Advice:
         return "lean"
 
     def moves(self, budget_ids: int) -> list[str]:
-        """What becomes of W, and of E."""
+        """Whether W is kept, raised or lowered, and whether E is."""
         advised = self.kinds()[self.recommended(budget_ids)].setting
         return [
             "keep" if new == today else "raise" if new > today else "lower"

@@ -34,7 +34,7 @@ class Receipt(NamedTuple):
 
 
 class Batches(Iterator[LogBatch]):
-    """What `read_logs` gives, from batches at hand."""
+    """Batches that stand for what `read_logs` gives."""
 
     known_receipts = 0
 
@@ -77,7 +77,7 @@ def analysed(log: Sequence[Receipt], key: str = "default", windows=None, expirie
 
 
 def findings_of(log: Sequence[Receipt], key: str = "default", *, lean: bool = False, **how) -> dict[str, str]:
-    """The findings, by their kind; with `lean`, a budget leaves nothing dearer to recommend."""
+    """The texts of the findings, by id. With `lean`, the budget is so low that only `lean` can be recommended."""
     settings = SimulateSettings(budget_bytes=1) if lean else SimulateSettings()
     analysis = analyse(WholeLog(ingested(log, key, **how)), Question(key, settings=settings))
     return {finding.id: finding.text for finding in analysis.findings}
@@ -91,7 +91,7 @@ def domains_of(log: Sequence[Receipt], key: str = "default") -> list[str]:
 class Judged(NamedTuple):
     verdicts: list[str]
     models: dict[str, Model]
-    """By domain; those of unchecked receipts too."""
+    """The models by domain. Domains of unchecked receipts have one too."""
 
     @property
     def caught(self) -> int:
@@ -103,7 +103,7 @@ class Judged(NamedTuple):
 
 
 def judged(log: Sequence[Receipt], window: int, expiry_us: int, key: str = "default") -> Judged:
-    """By the naive model."""
+    """The naive model's verdicts on a log."""
     models: dict[str, Model] = {}
     verdicts = [
         models.setdefault(domain, Model(window, expiry_us)).receive(
@@ -115,7 +115,7 @@ def judged(log: Sequence[Receipt], window: int, expiry_us: int, key: str = "defa
 
 
 def repeats(log: Sequence[Receipt], key: str = "default") -> list[int]:
-    """The rows whose id came before in their domain."""
+    """The rows whose id has come before in their domain."""
     seen = set()
     rows = []
     for row, (domain, receipt) in enumerate(zip(domains_of(log, key), log, strict=True)):
@@ -127,7 +127,8 @@ def repeats(log: Sequence[Receipt], key: str = "default") -> list[int]:
 
 @st.composite
 def logs(draw, *, least: int = 1, most: int = 40) -> list[Receipt]:
-    """Few ids, so that many repeat; ties, pauses, clocks that step back, receipts without id, several domains."""
+    """Logs with few ids, so that many repeat; with ties, pauses, clocks that step back, receipts without id, and
+    several domains."""
     steps = draw(st.lists(st.sampled_from([0, 0, 1, 3, 10, 40, -7]), min_size=least, max_size=most))
     times_us = np.maximum(0, 20 + np.cumsum(steps)).tolist()
     parts = {
@@ -143,6 +144,6 @@ def logs(draw, *, least: int = 1, most: int = 40) -> list[Receipt]:
 
 
 def with_a_repeat(log: list[Receipt]) -> list[Receipt]:
-    """The log, with a repeat at its end where it has none."""
+    """The log, with a repeat added at its end if it has none."""
     again = log[-1]._replace(unique_message_id="again")
     return log if repeats(log) else [*log, again, again]

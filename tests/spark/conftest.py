@@ -1,4 +1,4 @@
-"""One Spark session for all tests here, as starting one takes seconds."""
+"""One Spark session for all tests in this folder, since starting one takes seconds."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ def need_java() -> None:
 
 @pytest.fixture
 def java() -> None:
-    """There is a Java that Spark runs in, or the test is skipped."""
+    """Skip the test if there is no Java that Spark can run in."""
     need_java()
 
 

@@ -1,4 +1,4 @@
-"""Programs on Spark in a process of their own."""
+"""Programs that use Spark, each as a process of its own."""
 
 import os
 import subprocess
@@ -20,7 +20,8 @@ if __name__ == "__main__":
 
 
 def run_program(program: str, *, master: str = "local[2]", brief: bool = True, **environment: str):
-    """Run a program that defines `work(spark)`; `brief` is of the session. Errors of the package go to standard error."""
+    """Run a program that defines `work(spark)`, with a session made with `brief`. Errors of the package go to
+    standard error."""
     text = FRAME.format(program=program, master=master, brief=brief)
     return subprocess.run(
         [sys.executable, "-c", text],

@@ -1,4 +1,4 @@
-"""Random logs in files of every format, and the steps from files to chunks, with everything cut small."""
+"""Random logs in files of every format; and the steps from files to chunks, with everything cut small."""
 
 import tempfile
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class File(NamedTuple):
 
 
 class Cutting(NamedTuple):
-    """Sizes that no figure may depend on."""
+    """Sizes on which no figure may depend."""
 
     rows_per_unit: int = 1
     piece_rows: int = 2
@@ -85,7 +85,7 @@ def written(files: Sequence[File]):
 
 @contextmanager
 def small_pieces(rows: int):
-    """The readers give so many rows of Parquet at a time, and about as many of text."""
+    """Have the readers give so many rows of Parquet at a time, and about as many rows of text."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("receiver.logs.parquet._PIECE_ROWS", rows)
         patch.setattr("receiver.logs.parquet.BATCH_ROWS", rows)
@@ -136,7 +136,7 @@ _rows = st.builds(
 
 @st.composite
 def files(draw, *, most_files: int = 4, most_rows: int = 25) -> list[File]:
-    """Times tie within and across files, and step back; some files have a header only, but not all of them."""
+    """Logs whose times tie within and across files, and step back. A part of the files has only a header."""
     cut = []
     for _ in range(draw(st.integers(1, most_files))):
         rows = draw(st.lists(_rows, max_size=most_rows))
@@ -162,7 +162,7 @@ cuttings = st.builds(
 
 
 def in_order(files_: Sequence[File]) -> list[tuple[int, int]]:
-    """(file, row) in the order of the whole log, worked out anew."""
+    """The (file, row) of each receipt, in the order of the whole log, worked out anew."""
     keyed = []
     for index, file in enumerate(files_):
         latest = 0

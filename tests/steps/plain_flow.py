@@ -1,4 +1,5 @@
-"""Rows in a list: the plainest `RowFlow`, with what a real one does to them on purpose: other tasks, other orders, and Arrow."""
+"""Rows in a list: the plainest `RowFlow`. It does on purpose what a real flow does: it changes tasks and orders, and
+uses Arrow."""
 
 import random
 from collections.abc import Iterable
@@ -7,7 +8,7 @@ from receiver.steps.arrow_rows import Row, batches_of, rows_of
 
 
 class PlainFlow:
-    """`steps` tells what was kept or collected, in order; flows made of each other share it."""
+    """A flow whose `steps` show what was kept or collected, in order. Flows made from one another share `steps`."""
 
     def __init__(self, rows: Iterable[Row], *, seed: int = 0, most_tasks: int = 3, steps=None) -> None:
         self.rows = list(rows)

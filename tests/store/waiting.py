@@ -1,4 +1,4 @@
-"""Short words for an inbox, and for messages to wait in it."""
+"""Short functions for an inbox, and for messages that wait in it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,12 +13,12 @@ from receiver.store.messages import Message, StoredMessage
 from tests.durable.opened import opened
 
 TARGET = "file:orders.jsonl"
-# No statement can import from a module whose name begins with a digit.
+# An import statement can't name a module that begins with a digit.
 unpack_all = import_module("migrations.versions.0009_packed_messages").unpack_all
 
 
 def message(sequence: int, source: str | None = None, body: bytes = b"body", **fields: object) -> StoredMessage:
-    """`fields` are of the message, or of its receipt."""
+    """A message that waits. `fields` belong to the message or to its receipt."""
     of_receipt = {name: fields.pop(name) for name in StoredMessage._fields if name in fields}
     row = StoredMessage(
         sequence=sequence,
@@ -45,13 +45,13 @@ def opened_inbox(url: str, target: str = TARGET, **options) -> Iterator[tuple[Re
 
 
 def add(inbox: Inbox, connection: Connection, rows: Sequence[StoredMessage]) -> None:
-    """Have these messages wait, if there are any."""
+    """Add these messages to the inbox, if there are any."""
     if rows:
         inbox.add(connection, rows)
 
 
 def receive(receiver: Receiver, inbox: Inbox, *bodies: bytes, source: str | None = None) -> list[StoredMessage]:
-    """Messages that wait, committed with the receipts of their ids."""
+    """Receive messages, commit them to the inbox with the receipts of their ids, and return them."""
     with receiver.batch() as batch:
         first = batch.transaction.first_sequence
         rows = [message(first + index, source, body) for index, body in enumerate(bodies)]

@@ -1,4 +1,4 @@
-"""Consumers of the shop's, right ones and wrong ones: each of these has one fault that people make, and nothing else."""
+"""The shop's consumers: right ones, and wrong ones. Each wrong one has one fault that people make, and no other."""
 
 from contextlib import suppress
 
@@ -54,7 +54,7 @@ def with_orders_that_are_unique(broker, shop):
 
 
 def that_looks_before_it_tries_again(broker, shop):
-    """Nobody knows what a lost connection has committed, but the inbox does."""
+    """After a lost connection nobody knows what was committed, but the inbox does."""
     engine = shop.opened()
     while messages := broker.receive(1):
         with suppress(OperationalError), engine.begin() as connection:
@@ -92,7 +92,7 @@ def that_cleans_up_behind_itself(broker, shop):
 
 
 def that_forgets_after_a_month(broker, shop):
-    """By the story's clock, for no redelivery takes that long."""
+    """It forgets by the story's clock, after longer than any redelivery takes."""
     engine = shop.opened()
     while messages := broker.receive(5):
         with engine.begin() as connection:
@@ -180,7 +180,7 @@ def takes_a_commit_that_failed_for_one_that_was_not_answered(broker, shop):
 
 
 def acts_after_the_commit(broker, shop):
-    """The effect is a line of a file. If the commit fails, it acts to be sure."""
+    """The effect is a line of a file. If the commit fails, the consumer acts again to be sure."""
     engine, orders = shop.opened(), shop.file("orders")
     while messages := broker.receive(1):
         id_, new = messages[0].unique_message_id, True
@@ -192,7 +192,7 @@ def acts_after_the_commit(broker, shop):
 
 
 def acts_before_the_commit(broker, shop):
-    """If the commit fails, it tries that again, and only that."""
+    """If the commit fails, the consumer tries only the commit again."""
     engine, orders = shop.opened(), shop.file("orders")
     while messages := broker.receive(1):
         acted = False
@@ -255,7 +255,7 @@ def acts_first_and_remembers_in_another_transaction(broker, shop):
 
 
 def commits_twice(broker, shop):
-    """It takes a lost connection for a transaction that wasn't committed."""
+    """It takes a lost connection as proof that the transaction wasn't committed."""
     engine = shop.opened()
     while messages := broker.receive(1):
         for _ in range(9):
@@ -308,7 +308,7 @@ def cleans_up_after_an_hour(broker, shop):
 
 
 def forgets_once_it_has_acknowledged(broker, shop):
-    """After that an id comes again, it thinks, only from another process of the sender."""
+    """It believes that afterwards an id comes again only from another process of the sender."""
     engine = shop.opened()
     while messages := broker.receive(1):
         id_, process = messages[0].unique_message_id, messages[0].message_source_id
@@ -334,7 +334,7 @@ def gives_up_after_three_tries(broker, shop):
         broker.acknowledge(messages)
 
 
-# Wrong: it goes by something else than the id alone.
+# Wrong: it goes by more than the id, or by less.
 
 
 def looks_at_the_flag_only(broker, shop):
@@ -348,7 +348,7 @@ def looks_at_the_flag_only(broker, shop):
 
 
 def looks_only_if_flagged(broker, shop):
-    """The first process of a sender, it thinks, sends nothing again."""
+    """It believes that a sender's first process never sends anything again."""
     engine = shop.opened()
     while messages := broker.receive(5):
         with engine.begin() as connection:
@@ -360,7 +360,7 @@ def looks_only_if_flagged(broker, shop):
 
 
 def takes_the_flag_for_a_proof(broker, shop):
-    """What comes again, it thinks, was seen before."""
+    """It believes that it has seen every redelivered message before."""
     shop.opened()
     orders = shop.file("orders")
     while messages := broker.receive(1):
@@ -392,7 +392,7 @@ def remembers_by_process(broker, shop):
 
 
 def expects_order(broker, shop):
-    """What a process of a sender sends comes in order, it thinks."""
+    """It believes that messages of one process of a sender come in order."""
     engine = shop.opened()
     while messages := broker.receive(5):
         with engine.begin() as connection:
@@ -452,5 +452,5 @@ IN_A_FILE = {
 
 
 def effects_of(consume):
-    """How a shop tells what a consumer of the gallery has done."""
+    """How a shop knows the effects of a consumer of the gallery."""
     return (lambda shop: shop.file("orders")) if consume in IN_A_FILE else Shop.ordered

@@ -1,4 +1,4 @@
-"""A shop, as an example of what consumers are for: where it keeps the orders that it has taken, for each story."""
+"""A shop, as an example of a program with consumers: for each story, it keeps the orders that it has taken."""
 
 import sqlite3
 from contextlib import closing
@@ -23,7 +23,7 @@ ORDERED = text("SELECT id FROM orders")
 
 @lru_cache(maxsize=1)
 def reader(url):
-    """An engine on a server, for all stories: to make one takes longer than to read."""
+    """An engine on a server, for all stories: making one takes longer than reading."""
     return create_engine(url, poolclass=NullPool)
 
 
@@ -44,13 +44,13 @@ def is_known(connection, message):
 
 
 def is_new(connection, message, key=None):
-    """Remembers it, too."""
+    """Whether the message is new. It is remembered then."""
     row = {"id": key or message.unique_message_id, "number": number_of(message), "sent_ms": message.jms_timestamp_ms}
     return connection.execute(REMEMBER, row).rowcount == 1
 
 
 class Shop:
-    """The tables, in a file or a schema of its own, and a folder for what isn't in a database."""
+    """A shop's tables, in their own file or schema, and a folder for what isn't in a database."""
 
     def __init__(self, url, folder, story):
         self.url, self.story = make_url(url), story
@@ -63,7 +63,7 @@ class Shop:
             self.url = self.url.update_query_dict({"options": f"-csearch_path={story} -clock_timeout=2000"})
 
     def engine(self, **options):
-        """An engine that waits for no lock: who finds one fails."""
+        """An engine that hardly waits for locks: not at all in SQLite, for two seconds in PostgreSQL."""
         waits_not = {"use_native_hstore": False} if self.is_server else {"connect_args": {"timeout": 0}}
         engine = create_engine(self.url, **waits_not | options)
         self._hurry(engine)
@@ -88,7 +88,7 @@ class Shop:
                 connection.cursor().execute("PRAGMA synchronous = OFF")
 
     def opened(self, **options):
-        """An engine, its tables made."""
+        """An engine, after the tables are made."""
         engine = self.engine(**options)
         with engine.begin() as connection:
             for statement in self.statements():
@@ -107,21 +107,21 @@ class Shop:
         return map(text, [*schema, *TABLES])
 
     def ordered(self):
-        """The effects that stand, through a connection of its own, which waits for no lock either."""
+        """The effects that stand, read through another connection, which hardly waits for locks either."""
         if self.is_server:
             with reader(self.url.update_query_dict({"options": "-clock_timeout=2000"})).connect() as connection:
                 return list(connection.scalars(text(f"SELECT id FROM {self.story}.orders")))  # noqa: S608
         with closing(sqlite3.connect(self.url.database, timeout=0)) as connection:
             return [id_ for (id_,) in connection.execute("SELECT id FROM orders")]
 
-    # Outside of any database.
+    # Without a database.
 
     def file(self, name):
         return Notes(self.folder / name)
 
 
 class Notes:
-    """A file of lines, each safe as soon as it is written."""
+    """A file of lines. Each line is safe as soon as it is written."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -138,7 +138,7 @@ class Notes:
 
 
 class Checked:
-    """Checks consumers of one shop after the other: `consume(broker, shop)`."""
+    """Checks consumers, each with a shop for every story: `consume(broker, shop)`."""
 
     def __init__(self, url, folder):
         self.url, self.folder = url, folder
