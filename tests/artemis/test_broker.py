@@ -1,4 +1,4 @@
-"""The broker that the tests start: it can be reached, ends as it is asked to, and takes ids as exact text."""
+"""The broker that the tests start: clients can reach it, it ends when asked to, and it takes ids as exact text."""
 
 import socket
 

@@ -1,4 +1,5 @@
-"""Of random sends and transactions a real broker lets through just what `ArtemisIdCache` does, whatever restarts come."""
+"""A real broker lets through exactly the random sends and transactions that `ArtemisIdCache` accepts, whatever
+restarts come."""
 
 import random
 import time
@@ -16,11 +17,11 @@ pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 SIZES = [0, 1, 2, 3, 7, 20, 50]
 STEPS = 60
-"""Drawn for each address in each life of the broker."""
+"""How many steps are drawn for each address in each life of the broker."""
 ALREADY_GONE = 2
 KINDS = {Kind.SEND: 60, Kind.COMMIT: 30, Kind.ABORT: 5, Kind.OPEN: 5}
 MOST_IDS = 6
-"""In one transaction; more than the smaller rings hold."""
+"""The most ids in a transaction. The smaller rings hold fewer."""
 STOP, KILL, KILL_UNDER_WAY = ENDINGS = "stops", "kills at rest", "kills under way"
 ADDRESSES_UNDER_WAY = 3
 SENDS_UNDER_WAY = 300
@@ -28,7 +29,7 @@ HANDLED_WITHIN_SECS = 0.1
 
 
 class Address:
-    """What is done to one address, and what the policy says to it."""
+    """An address, the steps at it, and the policy's judgement of them."""
 
     def __init__(self, name, size, draw, numbers):
         self.name = name
@@ -40,11 +41,11 @@ class Address:
         self._numbers = numbers
 
     def step(self, kind=None):
-        """The next one: its ids come again at once, while they are held, when they no longer are, and never."""
+        """The next step. Ids come again at once, while they are held, after they are forgotten, or never."""
         draw = self._draw
         kind = kind or draw.choices(list(KINDS), list(KINDS.values()))[0]
         ids = [f"id:{number}" for number in range(2 * self.size + 3)]
-        # Of ids drawn blindly hardly a long transaction would be accepted.
+        # If ids were drawn blindly, hardly a long transaction would be accepted.
         if kind is not Kind.SEND and draw.random() < 0.8:
             ids = [id_ for id_ in ids if id_ not in self.policy]
         return Step(
@@ -52,7 +53,7 @@ class Address:
         )
 
     def lets_through(self, step):
-        """Whether the policy accepts the step, which it has seen then."""
+        """Whether the policy accepts the step. Afterwards the policy has seen it."""
         if step.kind is Kind.SEND:
             goes_through = self.policy.receive(step.ids[0], received_at_us=step.number).deliver
         elif step.kind is Kind.COMMIT:
@@ -63,16 +64,17 @@ class Address:
         return goes_through
 
     def ring(self):
-        """Sends of all ids that can be held, newest first: those that are change nothing by it, so each is looked at."""
+        """Sends of all ids that can be held, newest first. A send of an id that is held changes nothing, so every id
+        is tried."""
         ids = list(reversed(self._accepted))[: self.size + ALREADY_GONE]
         return [Step(next(self._numbers), Kind.SEND, [id_]) for id_ in ids]
 
     def resume(self, session):
-        """Go on after a restart, by what has arrived of that what was under way; how many sends those are."""
+        """Go on after a restart, by the sends under way that have arrived. Returns their number."""
         sent = {body for step in self.under_way for body in step.bodies}
         arrived = [body for body in session.arrived() if body in sent]
         expected = []
-        # The broker may have lost the last of them, but no other, and those that it dropped leave no trace.
+        # The broker may have lost the last ones, but no other. Those that it dropped leave no trace.
         for step in self.under_way:
             if expected == arrived:
                 break
@@ -80,8 +82,8 @@ class Address:
         assert arrived == expected, f"{self.name}: {self.policy}"
         self.policy = self.policy.restarted(self.size)
         if self.under_way:
-            # A broker deletes the id that it overwrites before it commits the one that overwrites it, so one that is
-            # killed in between lacks its oldest. There a new id fills the empty slot; in the policy it overwrites the oldest.
+            # A broker deletes the id that it overwrites before it commits the new one. If it is killed in between, it
+            # lacks its oldest id. Then a new id fills the empty slot; in the policy it overwrites the oldest.
             number = next(self._numbers)
             new = Step(number, Kind.SEND, [f"new:{number}"])
             assert session.let_through([new]) == [self.lets_through(new)] == [True]
@@ -90,7 +92,7 @@ class Address:
 
 
 def agree(address, session, counts):
-    """Send to the address; the broker lets through what the policy does."""
+    """The broker lets through exactly the steps that the policy accepts."""
     judged = [(step, address.lets_through(step)) for step in address.ring()]
     for _ in range(STEPS):
         step = address.step()
@@ -106,7 +108,7 @@ def agree(address, session, counts):
 
 
 def end(broker, ending, addresses, draw):
-    """End the broker's life, perhaps while it takes what is sent."""
+    """End the broker's life, perhaps while it receives."""
     if ending == KILL_UNDER_WAY:
         for address in draw.sample(addresses, ADDRESSES_UNDER_WAY):
             address.under_way = [address.step(Kind.SEND) for _ in range(SENDS_UNDER_WAY)]

@@ -1,4 +1,5 @@
-"""What a restart does to ids, case by case: worked by hand, and held against the policy and a real broker alike."""
+"""What a restart does to ids, case by case. Each case is worked by hand, and compared with the policy and with a
+real broker."""
 
 from itertools import count
 
@@ -8,8 +9,8 @@ from receiver.message import Verdict
 from receiver.policies.artemis import ArtemisIdCache
 from tests.artemis.sending import Kind, Session, Step
 
-# Of each life of the broker the size of the ring, and what is sent then: "a b" in one transaction, "a" on its own; and
-# whether it is let through.
+# For each life of the broker: the size of the ring, then the sends and whether each is let through. "a b" is one
+# transaction, "a" a send on its own.
 SCENARIOS = {
     "the ring is kept": [
         (3, [("a", True), ("b", True), ("c", True), ("d", True)]),
@@ -77,7 +78,7 @@ def test_the_policy_says_so(name):
 @pytest.mark.artemis
 @pytest.mark.slow
 def test_the_broker_says_so(artemis):
-    """All scenarios side by side, as starting takes seconds."""
+    """All scenarios run side by side, since starting takes seconds."""
     numbers = count()
     for life, end in enumerate([artemis.stop, artemis.kill, artemis.stop]):
         living = {ADDRESSES[name]: lives[life] for name, lives in SCENARIOS.items() if life < len(lives)}

@@ -1,4 +1,4 @@
-"""Every benchmark runs, small, and does the work it says. How fast is no matter for a test."""
+"""Every benchmark runs, small, and does the work that it says. A test doesn't care how fast."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ NAMES = {
     "peers": {"inbox-batch", "inbox-batch-by-hand", "inbox-1", "queue-sqlite", "queue-postgresql"}
     | {f"camel-{way}-{consumers}" for way in ("message", "batch", "consumers") for consumers in (1, 4, 16)},
 }
-"""Of those with a broker, the least that is measured."""
+"""For the benchmarks with a broker, the least that is measured."""
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_what_cannot_be_meant_is_refused(arguments, capsys):
 
 
 def test_ours_and_the_anchor_find_the_same_duplicates():
-    """Else they wouldn't do the same work."""
+    """Otherwise they wouldn't do the same work."""
     rows = receipts(20_000)
     duplicates = len(rows) - len({row[0] for row in rows})
     assert duplicates > 300
@@ -126,7 +126,8 @@ def test_the_workload_is_what_it_says():
 
 
 def test_a_log_reads_as_the_receipts_it_was_written_from(tmp_path):
-    """Also for a reader who is given no unit: it was once in seconds for a reader, so that nearly all that spilled expired."""
+    """A reader without a unit reads it rightly too. It once took the times for seconds, so nearly all that spilled
+    expired."""
     file, count = tmp_path / "log.parquet", 20_000
     made = trace(count)
     write_log(made, file)
@@ -160,7 +161,7 @@ def test_a_command_that_reads_other_times_is_found_out(tmp_path, capsys, monkeyp
 
 
 def test_times_in_memory_are_as_large_as_real_ones():
-    """A small number needs less room, on both sides."""
+    """A small number would need less room, on both sides."""
     assert min(received_at_us for _, _, received_at_us in receipts(100)) >= BEGIN_US
     assert _detector(500, 20).latest_us >= BEGIN_US
 

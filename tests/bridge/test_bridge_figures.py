@@ -1,4 +1,4 @@
-"""How large batches are, and what a bridge tells of itself: its status line and metrics."""
+"""How large batches are, and a bridge's own figures: its status line and metrics."""
 
 import logging
 import threading
@@ -69,7 +69,7 @@ def test_a_batch_grows_no_longer_than_it_may(route, millis, sizes):
     assert batches(route, max_batch_interval_millis=millis) == sizes
 
 
-# What it tells
+# Figures
 
 
 ENTRY = """\

@@ -1,4 +1,4 @@
-"""The bridge at work while brokers, stores and targets come and go: what it tries again, when it ends, what it counts."""
+"""The bridge while brokers, stores and targets come and go: what it tries again, when it ends, what it counts."""
 
 import signal
 import sqlite3
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 class Failing:
-    """A callable that raises what it is given, one after the other, and then does as the one behind it."""
+    """A callable that raises each given error once, and then calls the one behind it."""
 
     def __init__(self, behind, *errors):
         self._behind = behind
@@ -49,7 +49,7 @@ DOWN, NO = BrokerError("it is down"), BrokerRefusedError("it says no")
 
 
 def source_that(route, *, take=(), acknowledge=()):
-    """Sources whose calls, all of them together, fail so."""
+    """Connect to sources whose calls fail with these errors, one after the other over all sources."""
     failing_take, failing_acknowledge = Failing(None, *take), Failing(None, *acknowledge)
 
     def connect():
@@ -93,7 +93,8 @@ FOUR_FOR_LONG = ReceiverSettings(dup_detection_per_source_expiry_window_size=4, 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_batch_has_no_more_messages_than_the_window_has_ids(route, mode, caplog):
-    """Else the end of a batch would push its beginning out, and that would be new when it came again."""
+    """Otherwise the end of a batch would push its beginning out of the window, and a message of the beginning would
+    be new when it came again."""
     send(route, *TEN)
     connect = source_that(route, acknowledge=[DOWN, None, DOWN])
     bridge = open_from(route, connect, mode=mode, windows=FOUR, settings=BridgeSettings(max_batch_size=10))
@@ -276,7 +277,7 @@ def test_two_bridges_at_one_store_finish_together(tmp_path, store):
 
 
 def test_what_another_has_delivered_waits_no_longer(route, monkeypatch):
-    """Without counting what is in the inbox, for which there's no time under load."""
+    """It notices without counting the inbox, which it has no time for under load."""
     send(route, *TEN)
     bridge = route.open()
     route.plan("acknowledged", route.run)
@@ -354,7 +355,7 @@ def test_a_target_that_cannot_be_reached_at_the_start_is_an_error(route):
 
 
 def test_a_signal_may_stop_it_wherever_it_is(route):
-    """A handler runs in the thread that it interrupts, whatever lock that has just taken."""
+    """A signal handler runs in the thread that it interrupts, whatever lock that thread has just taken."""
     bridge = open_from(route, Failing(source_that(route, take=[DOWN]), None, *[DOWN] * 10_000))
     before = signal.signal(signal.SIGALRM, lambda *_: bridge.stop())
     try:
@@ -365,7 +366,7 @@ def test_a_signal_may_stop_it_wherever_it_is(route):
 
 
 def test_idle_is_counted_from_the_last_message_or_connection(route, monkeypatch):
-    """A broker that was away has had no chance to show that something waits. The clock is the test's."""
+    """A broker that was away couldn't show that messages wait. The test sets the clock."""
     now_secs = 0.0
 
     def wait(secs):

@@ -1,4 +1,4 @@
-"""Whatever breaks, a connector says so in bounded time, and leaves no thread or socket behind."""
+"""Whatever breaks, a connector reports it in bounded time, and leaves no thread or socket behind."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def protocol(request):
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    """No thread is; and of a socket that is, Python warns, which is an error here."""
+    """No thread is left. Python warns of a socket that is left, and a warning is an error here."""
     before = set(threading.enumerate())
     yield
     until = time.monotonic() + SOON_SECS
@@ -49,7 +49,7 @@ def nothing_is_left():
 
 @contextmanager
 def stranger(first: bytes, *, ends: bool = False) -> Iterator[int]:
-    """The port of one that says this to whoever comes, hears something, and ends the connection or keeps it."""
+    """A port whose server sends `first` to each client, reads once, and then ends the connection or keeps it."""
     with socket.create_server((HOST, 0)) as listener, ExitStack() as kept:
 
         def serve():
@@ -119,7 +119,7 @@ for count in range(4):
 
 
 def test_where_the_process_may_open_no_more_files(protocol):
-    """A connection by AMQP needs four, and one by STOMP two, for a moment."""
+    """For a moment, a connection by AMQP needs four files, and one by STOMP two."""
     with stranger(b"") as port:
         command = [sys.executable, "-c", FEW_FILES, str(address(protocol, port))]
         ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
@@ -132,7 +132,7 @@ def test_where_the_process_may_open_no_more_files(protocol):
 
 @contextmanager
 def interrupted_soon(secs: float) -> Iterator[None]:
-    """Have Ctrl-C end the block."""
+    """End the block by Ctrl-C."""
     timer = threading.Timer(secs, os.kill, [os.getpid(), signal.SIGINT])
     timer.start()
     with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def interrupted_soon(secs: float) -> Iterator[None]:
 
 @pytest.mark.parametrize("role", [0, 1], ids=["source", "sink"])
 def test_an_interrupt_while_connecting_leaves_nothing(protocol, role, monkeypatch):
-    """A consumer of which nobody knows would keep messages from others."""
+    """A consumer that nobody knows of would keep messages from the others."""
     monkeypatch.setattr(sockets, "CLOSE_SECS", 0.2)
     first = CONNECTED if role == 0 and protocol == "stomp" else b""
     with stranger(first) as port:
@@ -161,7 +161,7 @@ def test_a_web_server_at_the_port(protocol):
         def log_message(self, *_): ...
 
     class Patient(ThreadingHTTPServer):
-        daemon_threads = False  # it waits for them as it is closed
+        daemon_threads = False  # so that it waits for them as it is closed
 
     with Patient((HOST, 0), Quiet) as web:
         thread = threading.Thread(target=web.serve_forever)
@@ -183,7 +183,8 @@ def test_a_broker_that_takes_nothing_is_not_waited_for_for_ever():
 
 
 def test_an_interrupt_amid_a_frame_has_no_other_take_its_place():
-    """Its text and the next frame would be one message, whole for the broker, which would drop the one sent again."""
+    """Otherwise the broker would take its text and the next frame for one whole message, and drop the message when
+    it is sent again."""
     heard, is_over = bytearray(), threading.Event()
     with socket.create_server((HOST, 0)) as listener:
 
@@ -207,7 +208,7 @@ def test_an_interrupt_amid_a_frame_has_no_other_take_its_place():
 
 
 def in_time(do):
-    """What that raises, which mustn't take long."""
+    """The error that `do` raises, which mustn't take long."""
     began = time.monotonic()
     with pytest.raises(BrokerError) as caught:
         do()
@@ -217,7 +218,7 @@ def in_time(do):
 
 @contextmanager
 def slow_talker(connected: bytes, said: bytes = b"", *, every_secs: float = 0.0) -> Iterator[tuple[int, bytearray]]:
-    """The port of one that says first `connected`, then `said` over and over, and what it has heard."""
+    """A port whose server sends `connected` once and then `said` over and over; and the bytes that it has received."""
     heard = bytearray()
     with socket.create_server((HOST, 0)) as listener:
 
@@ -244,7 +245,7 @@ def slow_talker(connected: bytes, said: bytes = b"", *, every_secs: float = 0.0)
 
 
 class TestHeartbeats:
-    """Each side says how often it speaks at least, and how often it wants to hear the other."""
+    """Each side says how often it sends at least, and how often it wants to hear from the other."""
 
     @pytest.fixture(autouse=True)
     def hurried(self, monkeypatch):
@@ -279,7 +280,7 @@ class TestHeartbeats:
                 assert heard.endswith(b"\0")
 
     def test_one_that_takes_long_to_take_a_message_is_not_lost(self, monkeypatch):
-        """Its own heartbeats wait for a large message on a slow way to be sent."""
+        """A server's own heartbeats are late while a large message goes through a slow connection."""
         answer_within(monkeypatch, 3 * BEAT_MS / 1_000)
         with socket.create_server((HOST, 0)) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
@@ -325,7 +326,7 @@ def test_a_broker_of_another_version_is_refused(said):
 
 
 def test_a_password_that_stomp_cannot_express_is_refused():
-    """Its second line would be a header of its own."""
+    """The password's second line would become a header."""
     awkward = BrokerAddress.parse("stomp://bridge:a%0Aclient-id:b@127.0.0.1:1/orders")
     with pytest.raises(SettingsError, match="end of a line") as caught:
         stomp.StompSink(awkward)
@@ -360,7 +361,8 @@ class TestRealBroker:
             assert self._unacknowledged(make_source, there) == ["c", "d", "e", "f"]
 
     def _unacknowledged(self, make_source, there):
-        """What comes again, without what the sink managed to send: a broker that hasn't noticed yet gives that first."""
+        """The bodies that come again, without those that the sink managed to send. A broker that hasn't noticed the
+        cut yet gives the sink's first."""
         again, until = [], time.monotonic() + 60
         with make_source(there) as source:
             while len(again) < 4 and time.monotonic() < until:
@@ -386,7 +388,7 @@ class TestRealBroker:
         for each in (source, sink) if protocol == "stomp" else ():
             each._session._patience_secs = 1
         os.kill(broker._process.pid, signal.SIGSTOP)
-        time.sleep(NEVER_SECS)  # until each of its threads has heard it
+        time.sleep(NEVER_SECS)  # until each of its threads has stopped
         try:
             in_time(lambda: source.acknowledge(taken))
             in_time(lambda: sink.send(texts("d")))
@@ -400,15 +402,15 @@ class TestRealBroker:
             monkeypatch.undo()
         with make_source(there) as source:
             came = []
-            while more := source.take(4, wait_secs=2):  # the broker may give each by itself, and the newest first
+            while more := source.take(4, wait_secs=2):  # the broker may give them one by one, the newest first
                 came += bodies(more)
-        assert "".join(sorted(came)) in {"abc", "abcd", "", "d"}  # what was asked may be done since, or not
+        assert "".join(sorted(came)) in {"abc", "abcd", "", "d"}  # the request may have been carried out by now, or not
 
 
 @contextmanager
 def broker_by_proton(serve: Callable[[proton.Link, Callable[..., None]], None]) -> Iterator[BrokerAddress]:
-    """One that opens whatever a client opens, and calls `serve` once: with the first link that wants messages, and with what
-    writes all that is due, and more."""
+    """A broker that opens whatever a client opens. It calls `serve` once, with the first link that asks for messages
+    and with a function that sends what is due and any further bytes."""
     transport, connection = proton.Transport(mode=proton.Transport.SERVER), proton.Connection()
     transport.bind(connection)
 
@@ -450,7 +452,7 @@ def broker_by_proton(serve: Callable[[proton.Link, Callable[..., None]], None]) 
 
 
 def test_a_delivery_that_its_sender_takes_back_takes_no_other_with_it():
-    """As a router does whose own source is lost."""
+    """A router takes a delivery back when it has lost its own source."""
 
     def serve(link, write):
         aborted = link.delivery("1")
@@ -471,7 +473,7 @@ def test_a_link_that_is_detached_for_a_reason_is_lost_though_it_is_not_closed():
     detach = proton.Data()
     detach.put_object(proton.Described(proton.ulong(0x16), [proton.uint(0), False, why]))
 
-    def serve(_link, write):  # Proton itself detaches without a reason
+    def serve(_link, write):  # Proton detaches without a reason
         frame = b"\2\0\0\0" + detach.encode()
         write((len(frame) + 4).to_bytes(4, "big") + frame)
 
@@ -484,7 +486,7 @@ def test_a_link_that_is_detached_for_a_reason_is_lost_though_it_is_not_closed():
 
 
 def test_a_signal_that_raises_leaves_no_link_locked():
-    """Its thread would wait for the lock for ever, and whoever closes the link for its thread."""
+    """Otherwise its thread would wait for the lock for ever, and whoever closes the link would wait for that thread."""
 
     def interrupt(*_):
         raise KeyboardInterrupt
@@ -498,7 +500,7 @@ def test_a_signal_that_raises_leaves_no_link_locked():
                     while True:
                         sink.check()
                 if is_kept := sink._changed._is_owned():
-                    sink._changed.release()  # or nothing would end
+                    sink._changed.release()  # otherwise nothing would end
                 assert not is_kept
     finally:
         signal.signal(signal.SIGALRM, before)

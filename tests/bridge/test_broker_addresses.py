@@ -1,4 +1,4 @@
-"""Addresses of brokers: read, shown without their password, and refused with a hint."""
+"""Addresses of brokers: they are read, shown without their password, and refused with a hint."""
 
 from pathlib import Path
 

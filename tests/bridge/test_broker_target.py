@@ -1,4 +1,4 @@
-"""A broker as a target: what it refuses, and what goes out to it."""
+"""A broker as a target: which messages it refuses, and which go out to it."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 
 class Choosy:
-    """A sink that refuses what has a body of "poison", as a protocol may that can't express it."""
+    """A sink that refuses messages with the body "poison", just as a protocol may refuse what it can't express."""
 
     def __init__(self, sink: MemorySink) -> None:
         self._sink = sink
@@ -92,7 +92,7 @@ def test_what_arrived_before_a_refused_message_is_not_sent_again(tmp_path, sqlit
     fails = iter([BrokerError("the link is gone")])
 
     class Choosy:
-        """A sink that refuses "poison", and fails once behind it."""
+        """A sink that refuses "poison", and fails once at the message behind it."""
 
         def send(self, messages):
             self.accepted = 0
@@ -185,7 +185,7 @@ def test_equal_ids_of_two_domains_all_arrive_and_none_twice(tmp_path, store, mod
 
 
 def test_equal_ids_of_two_stores_all_arrive(tmp_path):
-    """Their domains may have the same name and number."""
+    """Domains of two stores may have the same name and number."""
     one, other = (Route(f"sqlite:///{tmp_path}/{name}.db", tmp_path, "queue") for name in ("one", "other"))
     other.broker, other.connection_id = one.broker, one.connection_id
     for route in (one, other):
@@ -217,7 +217,7 @@ def test_an_id_by_the_brokers_own_property_isnt_sent_on_where_duplicates_are_to_
 
 @pytest.mark.parametrize("theirs", ["order 17", b"order 17\xff"])
 def test_a_senders_duplicate_id_is_judged_and_outlives_two_bridges(tmp_path, sqlite_url, theirs):
-    """The second bridge knows it by the property that the first one has set."""
+    """The second bridge knows the id by the property that the first bridge has set."""
 
     def sent_on(messages, judged_by):
         route = Route(sqlite_url, tmp_path, "queue")

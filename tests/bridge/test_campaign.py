@@ -1,4 +1,5 @@
-"""End to end through a real broker, whoever dies: every message takes effect once, or at least once, as its mode says."""
+"""End to end through a real broker, whichever process dies: every message takes effect once, or at least once in
+that mode."""
 
 import json
 import subprocess
@@ -40,7 +41,7 @@ def store(mortal_store):
 
 
 def recorded_receipts(folder):
-    """How many `receiver simulate` finds there."""
+    """How many receipts `receiver simulate` reads in a folder."""
     command = [sys.executable, "-m", "receiver", "simulate", str(folder), "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)["log"]["receipts"]
@@ -98,7 +99,7 @@ def test_one_bridge_keeps_the_order_of_each_source(queue, store, size, seed, tmp
 
 @pytest.mark.parametrize(("protocol", "database"), [("stomp", "sqlite")])
 def test_one_bridge_keeps_the_order_of_receipt(queue, store, size, seed, tmp_path):
-    """By STOMP, Artemis itself may hold back a message for a consumer that is gone, and send it when it's restarted."""
+    """By STOMP, Artemis may hold back a message for a consumer that is gone, and send it only after a restart."""
     target, record = tmp_path / "orders.jsonl", tmp_path / "receipts"
     record.mkdir()
     plan = Plan(target=f"file:{target}", events=STOPS[size], bridges=1, record=record)

@@ -1,4 +1,5 @@
-"""Campaigns on clusters: nodes lost under load, with kills of bridges in between, end with every effect once."""
+"""Campaigns on clusters: nodes are lost under load and bridges killed in between, and yet every message has one
+effect."""
 
 import uuid
 from functools import partial
@@ -27,13 +28,13 @@ OF_ARTEMIS = {
     "small": {Event.FAIL_OVER: 2, Event.CUT_OFF: 1, Event.KILL: 3},
     "long": {Event.FAIL_OVER: 20, Event.CUT_OFF: 3, Event.KILL: 20},
 }
-"""Each failover is followed by the way back to the primary."""
+"""After each failover, the primary takes over again."""
 OF_KAFKA = {
     "quick": {Event.FAIL_OVER: 1, Event.ROLL: 1, Event.KILL: 1},
     "small": {Event.FAIL_OVER: 2, Event.ROLL: 1, Event.CUT_OFF: 1, Event.KILL: 3, Event.STOP: 2},
     "long": {Event.FAIL_OVER: 20, Event.ROLL: 2, Event.CUT_OFF: 3, Event.FREEZE: 3, Event.KILL: 20, Event.STOP: 10},
 }
-"""Whenever a bridge of the group goes or comes, partitions are dealt out anew."""
+"""Whenever a bridge joins or leaves the group, Kafka deals the partitions out anew."""
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def rabbitmq_queue(rabbitmq_cluster, protocol):
     name = f"orders-{uuid.uuid4().hex}"
     node = rabbitmq_cluster.nodes[0]
     for each in (name, f"{name}-out"):
-        node.declare(each, "quorum", x_delivery_limit=-1)  # what was under way at ten kills is no poison
+        node.declare(each, "quorum", x_delivery_limit=-1)  # ten kills make no message poison
     return ClusterQueue(rabbitmq_cluster, protocol, name, f"{node.user}:{node.password}@")
 
 
@@ -60,7 +61,7 @@ def test_exactly_once_from_a_cluster_of_rabbitmq(rabbitmq_queue, store, size, se
 
 @pytest.fixture
 def stream(rabbitmq_cluster):
-    """On all three nodes."""
+    """A stream on all three nodes."""
     name, node = f"orders-{uuid.uuid4().hex}", rabbitmq_cluster.nodes[0]
     node.declare(name, "stream")
     return ClusterQueue(rabbitmq_cluster, "amqp", name, f"{node.user}:{node.password}@", is_stream=True)
@@ -68,7 +69,7 @@ def stream(rabbitmq_cluster):
 
 @pytest.mark.parametrize("database", ["postgresql"])
 def test_exactly_once_from_a_stream_of_a_cluster(stream, store, size, seed, tmp_path):
-    """Two bridges take the same messages, and move one position."""
+    """Two bridges take the same messages, and both move one position."""
     target = tmp_path / "orders.jsonl"
     plan = Plan(target=f"file:{target}", events=OF_RABBITMQ[size])
     perform(plan, stream, store, seed, partial(effects.in_file, target), kind=LogCampaign)
@@ -90,7 +91,7 @@ def test_exactly_once_from_a_pair_of_artemis(artemis_queue, store, size, seed, t
 @pytest.mark.artemis
 @pytest.mark.parametrize(("protocol", "database"), [("amqp", "sqlite")])
 def test_exactly_once_to_a_pair_of_artemis(artemis_queue, store, size, seed):
-    """The backup drops by the ids that the primary has had."""
+    """The backup drops repeats by the ids that the primary has had."""
     target = artemis_queue.address(f"{artemis_queue.name}-out")
     plan = Plan(target=target, events=OF_ARTEMIS[size])
     perform(plan, artemis_queue, store, seed, partial(effects.in_queue, target), kind=ClusterCampaign)
@@ -106,7 +107,7 @@ def test_exactly_once_from_a_cluster_of_kafka(kafka_cluster, store, size, seed, 
 
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_exactly_once_to_a_cluster_of_kafka(kafka_cluster, store, size, seed):
-    """Leaders of the topic that is taken from also have other partitions, and the state of transactions."""
+    """The killed leaders of the source's topic also lead other partitions, and keep the state of transactions."""
     out = kafka_cluster.new_topic(3)
     plan = Plan(target=kafka_cluster.address(out), events=OF_KAFKA[size])
     topic = Topic(kafka_cluster, kafka_cluster.new_topic(3))
@@ -125,7 +126,7 @@ OF_POSTGRES = {
 @pytest.mark.parametrize("protocol", ["amqp"])
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_exactly_once_in_a_table_of_a_primary_and_its_synchronous_standby(queue, mode, size, seed):
-    """Bridges have the addresses of both servers, and nothing else that says which is the primary."""
+    """Bridges know both servers' addresses, but not which server is the primary."""
     with standby.primary_and_standby(is_synchronous=True) as pair:
         pair.primary.ask("CREATE DATABASE campaign")
         store = Store(shown(make_url(pair.hosts_url).set(database="campaign")))

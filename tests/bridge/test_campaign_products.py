@@ -1,5 +1,5 @@
-"""The campaign against each broker product that is supported: as a source each message has one effect, as a target none is
-lost."""
+"""The campaign on each broker product that is supported. From a product each message has one effect; to a product
+none is lost."""
 
 import uuid
 from functools import partial
@@ -28,10 +28,10 @@ AS_TARGET = {
 
 class Product(NamedTuple):
     broker: str
-    """The fixture."""
+    """The name of the broker's fixture."""
     protocol: str
     declared: str | None = None
-    """The kind of its queues, where they have to be made."""
+    """The kind of its queues, if queues must be made."""
 
 
 PRODUCTS = {
@@ -45,12 +45,12 @@ PRODUCTS = {
 DATABASES = ("sqlite", "postgresql")
 _CELLS = [(product, database) for product in PRODUCTS for database in DATABASES]
 CELLS = [cell for number, cell in enumerate(_CELLS) if number % 4 in {0, 3}]
-"""Each product and protocol, on one database."""
+"""Each product and protocol, with one database."""
 OTHER_CELLS = [cell for cell in _CELLS if cell not in CELLS]
-"""And on the other."""
+"""Each product and protocol, with the other database."""
 FIRST_SOURCES = {"rabbitmq-quorum-amqp", "qpid-amqp"}
 FIRST_TARGETS = {"classic-stomp"}
-"""Those of the quick run too: each product is one of them."""
+"""The products that the quick run tries too: each product is in one of these two sets."""
 
 
 def in_both_runs(names, cells):
@@ -64,14 +64,14 @@ def store(mortal_store):
 
 @pytest.fixture
 def queue(product, request):
-    """A new one behind a proxy."""
+    """A new queue behind a proxy."""
     kind = PRODUCTS[product]
     broker = request.getfixturevalue(kind.broker)
     port = {"amqp": broker.amqp_port, "stomp": getattr(broker, "stomp_port", 0)}[kind.protocol]
     name = f"orders-{uuid.uuid4().hex}"
     for each in (name, f"{name}-out"):
         if kind.declared == "quorum":
-            broker.declare(each, "quorum", x_delivery_limit=-1)  # what was under way at ten kills is no poison
+            broker.declare(each, "quorum", x_delivery_limit=-1)  # ten kills make no message poison
         elif kind.declared:
             broker.declare(each, kind.declared)
     with broker_proxy(port) as proxy:
@@ -98,7 +98,7 @@ def from_each_product(queue, store, size, seed, folder):
 
 @pytest.mark.parametrize(("product", "database"), in_both_runs(FIRST_TARGETS, OTHER_CELLS))
 def test_nothing_is_lost_on_the_way_to_each_product(queue, store, size, seed):
-    """None of them drops what is sent again: it may come twice."""
+    """No product drops a message that is sent again, so it may come twice."""
     out = f"{queue.name}-out"
     plan = Plan(target=queue.address(out), events=AS_TARGET[size], drops_known_ids=False)
     perform(plan, queue, store, seed, partial(effects.in_queue, queue.straight(out)))

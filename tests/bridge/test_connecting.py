@@ -1,4 +1,5 @@
-"""Connectors by address: what can't be meant is refused before anything is connected, and nothing is printed."""
+"""Connectors by address: an address that makes no sense is refused before anything is connected, and nothing is
+printed."""
 
 import re
 import socket
@@ -58,7 +59,8 @@ TLS_ALERT = b"\x15\3\3\0\2\2\x46"
 
 @pytest.fixture
 def port_saying():
-    """Makes a port which says that to whoever speaks to it, and ends the connection; to nothing it says nothing."""
+    """Makes ports whose servers answer the first bytes with `said`, and end the connection. With None they answer
+    nothing."""
     with ExitStack() as stack:
 
         def make(said: bytes | None) -> int:
@@ -139,7 +141,7 @@ def test_the_libraries_print_nothing():
 
 
 def test_a_library_that_is_missing_is_named():
-    """Proton, for STOMP needs none."""
+    """AMQP needs the library Proton; STOMP needs none."""
     without = "import sys; sys.modules['proton'] = sys.modules['stomp'] = None"
     ran = run(without + SCRIPT, f"stomp://{NOWHERE}/a", f"amqp://{NOWHERE}/a")
     reached, missing = ran.stdout.split("\n", 1)

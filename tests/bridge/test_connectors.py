@@ -1,4 +1,4 @@
-"""What every connector promises, whichever broker and protocol is behind it: the broker in memory is one of them."""
+"""What every connector promises, with any broker and protocol. The broker in memory keeps the same promises."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from receiver.bridge.connectors import DUPLICATE_ID, Message, PipelinedSource
 from receiver.errors import BrokerError
 
 SOON_SECS = 20
-"""Long enough for any message that is there; what is there comes at once."""
+"""Long enough for any message. A message that is there comes at once."""
 NEVER_SECS = 0.3
 
 HEADERS = ["JMSCorrelationID", "JMSReplyTo", "JMSType"]
@@ -50,7 +50,7 @@ def bodies(deliveries):
 
 
 def take(source, count):
-    """So many messages, however the broker parts them."""
+    """Take `count` messages, in however many parts the broker gives them."""
     taken, until = [], time.monotonic() + SOON_SECS
     while len(taken) < count and time.monotonic() < until:
         taken += source.take(count - len(taken), wait_secs=1)
@@ -157,7 +157,7 @@ def test_bodies_and_properties_stay_as_they_are(broker, name):
 
 
 def test_headers_stay_as_they_are(broker, name):
-    """A broker makes nothing of them, and each is absent where it isn't set."""
+    """A broker doesn't change them, and a header that isn't set is absent."""
     is_short = "long headers" in lacks(broker)
     sent = [{header: f"a {header}"} for header in HEADERS]
     sent += [dict.fromkeys(HEADERS, text) for text in AWKWARD if text and not (is_short and len(text) > 255)]

@@ -1,4 +1,4 @@
-"""A bridge of several consumers: many messages at once, each effect once, whatever fails or dies."""
+"""A bridge with several consumers: many messages at once, and each effect once, whatever fails or dies."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ NUMBERS = [str(number) for number in range(40)]
 
 @pytest.fixture
 def orders(tmp_path, fresh_postgres_url):
-    """A route to the table `booked`, of the store's database."""
+    """A route to the table `booked` in the store's database."""
     execute(fresh_postgres_url, booking.TABLE)
     return Route(fresh_postgres_url, tmp_path, "call", Mode.APP_CONTROLLED)
 
@@ -56,7 +56,7 @@ def run(route, function=booking.book, **options):
 
 @contextmanager
 def running(bridge, **how):
-    """It has begun, and has ended afterwards."""
+    """Run a bridge in a thread. The block begins once it has started; afterwards it has ended."""
     thread = threading.Thread(target=partial(bridge.run, **how))
     thread.start()
     until(lambda: bridge.has_started)
@@ -80,7 +80,7 @@ def parked(route):
 
 
 class Failing:
-    """Books each message, and then fails for some, for ever or so many times."""
+    """Books each message. Then it fails for these ids, so many times each."""
 
     def __init__(self, *ids, times=100):
         self.left = dict.fromkeys(ids, times)
@@ -162,13 +162,13 @@ def test_other_consumers_go_on_while_one_waits_for_its_next_try(orders):
 
 @pytest.fixture
 def quick_at_all(monkeypatch):
-    """One consumer's batches have 1, 2, 4, 8 messages."""
+    """Every function counts as quick, so each consumer's batches have 1, 2, 4, 8 messages."""
     monkeypatch.setattr(bridge, "_AIM_SECS", 1_000)
 
 
 @pytest.mark.usefixtures("quick_at_all")
 def test_messages_of_a_batch_do_not_wait_for_the_next_try_of_one_that_fails(orders):
-    """Nor is one of them tried more often for it."""
+    """They aren't tried more often because of it either."""
     failing, at_last = Failing("9"), []
 
     def book(received, connection):
@@ -201,7 +201,7 @@ def test_a_pace_goes_by_what_batches_take():
         taken.append(pace.at_once)
         pace.took(pace.at_once, secs)
     assert taken == [1, 2, 4, 4, 2]
-    pace.took(1, 0.01)  # no more came: nothing is known of larger ones
+    pace.took(1, 0.01)  # no more messages came, so nothing is known of larger batches
     assert pace.at_once == 4
     for _ in range(4):
         pace.took(1, 10)
@@ -315,7 +315,7 @@ def test_connections_to_the_broker_that_break_are_made_again(orders):
 
     def book(received, connection):
         booking.book(received, connection)
-        if received.unique_message_id in "123":  # all of them, and more than one is acknowledged in vain
+        if received.unique_message_id in "123":  # so that all are taken, and acknowledging fails for more than one
             for source in sources:
                 source.close()
 
@@ -348,7 +348,7 @@ def test_stopping_waits_for_what_is_under_way(orders):
 
 
 def test_idle_is_whoever_is_not_at_work(orders):
-    """Consumers that wait while others work are there for what comes next."""
+    """Consumers that wait while others work are ready for the next messages."""
     at_once = threading.Barrier(3)
 
     def book(received, connection):
@@ -418,7 +418,7 @@ def test_other_targets_and_stores_are_refused(orders, tmp_path, sqlite_url):
 
 @pytest.mark.parametrize("broker", [*REAL, *PRODUCTS], indirect=True)
 def test_a_source_that_is_to_spare_others_gets_few_at_once(broker, request):
-    at_first = 5 if "amqp-rabbitmq" in request.node.name else 2  # RabbitMQ sends five before it is asked
+    at_first = 5 if "amqp-rabbitmq" in request.node.name else 2  # RabbitMQ sends five messages before it is asked
     address = broker.address(f"spared-{uuid.uuid4().hex}")
     with broker.sink(address.name) as sink:
         sink.send([message(number) for number in NUMBERS])
@@ -437,7 +437,7 @@ def test_a_source_that_is_to_spare_others_gets_few_at_once(broker, request):
 @pytest.mark.artemis
 @pytest.mark.parametrize("protocol", ["amqp", "stomp"])
 def test_a_real_broker_shares_its_messages_out(running_artemis, fresh_postgres_url, protocol):
-    """Also what waited before the first came."""
+    """Also messages that waited before the first consumer came are shared."""
     execute(fresh_postgres_url, booking.TABLE)
     address: BrokerAddress = address_of(running_artemis, protocol, f"queue/shared-{uuid.uuid4().hex}")
     by_thread = Counter()
