@@ -1,7 +1,8 @@
-"""What a real bridge between two queues of a real broker hands on of each kind of message: the table in docs/brokers.md.
+"""What a real bridge between two queues of a real broker hands on of each kind of message: the table in
+docs/brokers.md.
 
-One of each kind is sent as the protocol has it, not by the bridge's own connectors' idea of a message, and looked at
-likewise. In between the bridge dies: the next one has only what the inbox has kept.
+One message of each kind is sent, and looked at where it arrives, in the protocol's own form, not through the bridge's
+connectors. In between the bridge dies, so the next one has only what the inbox has kept.
 """
 
 import re
@@ -54,22 +55,23 @@ ROUTES = [
     ("classic", ("amqp", "amqp")),
     ("qpid", ("amqp", "amqp")),
 ]
-"""Products, each by the fixture of its broker, with the pairs of protocols that are tried there. Kafka is beside it."""
+"""The products, each by its broker's fixture and with the pairs of protocols to try. Kafka stands beside the
+product."""
 DIFFERS = {
-    # By STOMP they don't say that a message isn't persistent; it is handed on as if it were.
+    # By STOMP they don't say that a message isn't persistent, so it is handed on as persistent.
     ("classic", ("stomp", "stomp")): {"delivery mode": "no"},
     ("rabbitmq", ("stomp", "stomp")): {"delivery mode": "no"},
     ("rabbitmq", ("stomp", "amqp")): {"delivery mode": "no"},
-    # It makes a message without any property of it before a bridge sees it.
+    # Before a bridge sees it, the broker makes a message without properties of it.
     ("classic", ("amqp", "amqp")): {"several AMQP data sections": "lost"},
 }
-"""Where a product does otherwise than the table says."""
+"""Where a product differs from the table."""
 DOC = Path(__file__).resolve().parents[2] / "docs" / "brokers.md"
 SOON_SECS = 60
 
 
 def queue_of(product, protocol, name=None):
-    """The address of a queue or of a topic of Kafka, a new one unless it is named."""
+    """The address of a queue, or of a topic of Kafka. Without a name it is new."""
     name = name or f"fidelity-{uuid.uuid4().hex}"
     if hasattr(product, "declare"):
         product.declare(name)
@@ -92,7 +94,7 @@ def records_of(address, count):
 
 @pytest.fixture
 def raw(monkeypatch):
-    """Connectors that send and take what is given to them, as it is."""
+    """Clients that send the given bytes or frames as they are, and take them so."""
 
     class Raw:
         def send(self, queue, things):
@@ -114,7 +116,8 @@ def raw(monkeypatch):
                         sink._session.ask(*(frame._replace(headers=frame.headers | own) for frame in things))
 
         def take(self, queue, count):
-            """Messages that have what came as their body, and STOMP's headers as their properties; records of Kafka."""
+            """Messages whose body is all that came, and whose properties are STOMP's headers; for Kafka, its
+            records."""
             address = BrokerAddress.parse(queue)
             if address.protocol == "kafka":
                 return records_of(address, count)
@@ -133,7 +136,7 @@ def raw(monkeypatch):
 
 @pytest.fixture
 def bridge_that_dies(monkeypatch):
-    """A bridge that dies when it first has something to hand on, and another that does the work on so many messages."""
+    """Run a bridge that dies when it first has a message to hand on, and another that hands on `count` messages."""
 
     def run(from_, to, store, count, *, not_before_ms=0):
         def dying(*_arguments):
@@ -158,7 +161,7 @@ def bridge_that_dies(monkeypatch):
 
 
 def documented(pair):
-    """By kind, what the table says."""
+    """The table's answer for each kind."""
     section = DOC.read_text().partition("\n## What each pair of protocols carries\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| ([^|]+?) \|" + r" (yes|plain|no|parked|-) \|" * len(PAIRS) + "$", section, re.MULTILINE)
     return {name: row[1 + PAIRS.index(pair)] for row in rows for name in row[0].split("; ")}
@@ -201,7 +204,7 @@ def test_the_table_says_what_is_handed_on(request, store, raw, bridge_that_dies,
     "where", sorted({(name, source) for name, (source, _) in ROUTES if source != "kafka"}), ids="-".join
 )
 def test_what_comes_again_has_the_digest_that_it_had(request, raw, where):
-    """Else a redelivery would be called another message. ActiveMQ Classic encodes maps and lists anew."""
+    """Otherwise a redelivery would count as another message. ActiveMQ Classic encodes maps and lists anew."""
     name, protocol = where
     queue = queue_of(request.getfixturevalue(name), protocol)
     kinds = KINDS_OF.get(name, KINDS)
@@ -240,7 +243,7 @@ def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(running_artemis, sto
     bad = amqp_bytes("2", Kind(body=b"\0\x53\x77\xa1\x02\xc3\x28"))
     raw.send(from_, [amqp_bytes("1", Kind()), bad, amqp_bytes("3", Kind())])
     bridge_that_dies(from_, to, store, 3)
-    # Parked by both bridges if the first one dies before its acknowledgement: what can't be read has no id to know it by.
+    # Both bridges park it if the first dies before its acknowledgement: an unreadable message has no id to know it by.
     parked = parked_of(store, from_)
     assert len(parked) in (1, 2)
     assert all("can't be read as AMQP" in row.error for row in parked)
@@ -248,9 +251,9 @@ def test_what_cannot_be_read_is_parked_and_the_rest_goes_on(running_artemis, sto
 
 
 def test_an_expired_message_is_sent_with_its_end_and_told_of(running_artemis, store, raw, bridge_that_dies, caplog):
-    """The broker does with it what it does with all that expire; this one drops it."""
+    """The target's broker treats it as any expired message. This broker drops it."""
     from_, to = (queue_of(running_artemis, "amqp") for _ in range(2))
-    ends_ms = time.time_ns() // 1_000_000 + 5_000  # it is taken by then
+    ends_ms = time.time_ns() // 1_000_000 + 5_000  # the bridge has taken it by then
     raw.send(
         from_, [amqp_bytes("1", Kind({PROPERTIES: of_field(8, proton.timestamp(ends_ms))})), amqp_bytes("2", Kind())]
     )
@@ -261,7 +264,7 @@ def test_an_expired_message_is_sent_with_its_end_and_told_of(running_artemis, st
 
 
 def test_stomp_takes_no_message_whose_body_the_broker_does_not_send(running_artemis, raw):
-    """To acknowledge it would lose it: it stays for AMQP."""
+    """To acknowledge it would lose it, so it stays for AMQP."""
     name = f"fidelity-{uuid.uuid4().hex}"
     by_amqp, by_stomp = (queue_of(running_artemis, protocol, name) for protocol in ("amqp", "stomp"))
     kinds = {name: KINDS[name] for name in ("JMS map", "JMS object", "other AMQP values")}

@@ -1,4 +1,4 @@
-"""Two processes that share one file: each waits until the other is out."""
+"""Two processes that share one file: each waits until the other has left it."""
 
 import fcntl
 import threading
@@ -45,7 +45,7 @@ def test_whoever_stays_in_a_file_is_not_waited_for_for_ever(route, monkeypatch):
 @pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_lease_that_the_server_has_given_to_another_cuts_nothing(tmp_path, postgresql_store, mode, caplog):
-    """By what it read before, what the other has confirmed would be beyond the end."""
+    """By its own old figures, the part that the other has confirmed would be beyond the file's confirmed end."""
     route = Route(postgresql_store, tmp_path, "file", mode)
     route.send(message("1"))
     route.run()
@@ -72,7 +72,7 @@ def test_a_lease_that_the_server_has_given_to_another_cuts_nothing(tmp_path, pos
     is_due = []
     slow._target.ready, slow._target._lock = getting_ready, locking
     route.plan("taken", lambda: is_due.append(True))
-    late = threading.Timer(30, slow.stop)  # a file that was cut is waited for without an end
+    late = threading.Timer(30, slow.stop)  # a bridge waits without end for a file that was cut
     late.start()
     slow.run(stop_when_idle_secs=0)
     late.cancel()

@@ -1,4 +1,4 @@
-"""A file that others touch, move away and fill, and the lines that are written there."""
+"""A file that others touch, move away and fill; and the lines that are written to it."""
 
 import errno
 import json
@@ -91,7 +91,7 @@ def test_a_file_that_is_moved_away_is_begun_anew(route, leave_it_empty, caplog):
 
 
 def test_a_new_file_is_known_to_the_store_before_it_is_written_to(tmp_path, store):
-    """Else what a death leaves there would be another file."""
+    """Otherwise a file that a dead bridge leaves would count as another file."""
     route = Route(store, tmp_path, "file", Mode.APP_CONTROLLED)
 
     def rotate():
@@ -137,7 +137,7 @@ def test_two_bridges_of_one_domain_share_a_file(tmp_path, store):
 
 
 def test_two_domains_of_a_store_never_cut_each_others_lines(tmp_path, store):
-    """Each would take what the other wrote for what it wrote itself and never confirmed."""
+    """Each domain would take the other's lines for its own unconfirmed ones."""
     one, other = (Route(store, tmp_path, "file") for _ in range(2))
     send(one, "1")
     one.run()
@@ -149,7 +149,7 @@ def test_two_domains_of_a_store_never_cut_each_others_lines(tmp_path, store):
 
 
 def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
-    """Not to one that only looked, as by an address that was mistyped."""
+    """It doesn't belong to a domain that has only looked at it, for example through a mistyped address."""
     mistyped, one = (Route(store, tmp_path, "file") for _ in range(2))
     for route in (mistyped, one):
         route.run()
@@ -163,7 +163,7 @@ def test_a_file_belongs_to_the_domain_that_writes_to_it_first(tmp_path, store):
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
-    """A first lease may have died there, or somebody else have put it there since."""
+    """A first lease may have died there, or another program may have written there since."""
     route = Route(store, tmp_path, "file", mode)
     route.run()
     route.file.write_bytes(b"theirs\n")
@@ -181,13 +181,13 @@ def test_what_is_cut_is_kept_aside(tmp_path, store, mode, caplog):
 
 
 def test_what_is_cut_time_and_again_is_kept_aside_once(route):
-    """As where the disk of the store is full, and nothing that was written can be confirmed for hours."""
+    """For example, the store's disk is full, so nothing that was written can be confirmed for hours."""
     send(route, "1", "2")
     for _ in range(3):
         route.run(dies="delivered")
     lines, aside = route.file.read_bytes(), route.file.with_name(f"{route.file.name}.unconfirmed-1")
     assert [each.read_bytes() for each in route.file.parent.glob("*.unconfirmed-*")] == [lines]
-    aside.write_bytes(lines[:10])  # here the copy ended on a full disk
+    aside.write_bytes(lines[:10])  # as if the disk had been full halfway through the copy
     route.run()
     assert [each.read_bytes() for each in route.file.parent.glob("*.unconfirmed-*")] == [lines]
     assert route.effects() == ["1", "2"]
@@ -271,7 +271,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     assert "No space left on device" in caplog.text
     assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
     assert bridge.figures.connection_errors == 0
-    # And the messages wait for that very target, as whoever names another one is shown.
+    # The messages wait for this very target, as a bridge to another target is shown.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
     assert f"2 messages wait for file:{route.file}: run a bridge to it" in caplog.text
@@ -295,7 +295,7 @@ def test_nobody_who_reads_standard_output_any_more_ends_it(route):
     send(route, "1", "2")
     with os.fdopen(writing, "wb", buffering=0) as stream:
         bridge = open_bridge(route.origin, StandardOutput(stream), route.store)
-        late = threading.Timer(30, bridge.stop)  # else it might try for ever
+        late = threading.Timer(30, bridge.stop)  # otherwise it might try for ever
         late.start()
         with pytest.raises(ClosedError, match="nobody reads"):
             bridge.run()
@@ -305,7 +305,7 @@ def test_nobody_who_reads_standard_output_any_more_ends_it(route):
 
 
 class Device:
-    """A file in memory that is full the first few times."""
+    """A file in memory that is full the first `times` times."""
 
     def __init__(self, times: int) -> None:
         self.left = times
@@ -330,7 +330,7 @@ def test_standard_output_that_is_full_is_tried_again(route, caplog):
     assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.connection_errors) == (2, 0, 0)
 
 
-# Its lines
+# The lines of a file
 
 
 PROPERTIES = {
@@ -385,7 +385,7 @@ def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
         add(inbox, lease.connection, [sent])
         (kept,) = lease.messages([7])
-    assert repr(new_received(kept)) == repr(sent)  # of every value also the type
+    assert repr(new_received(kept)) == repr(sent)  # repr also shows each value's type
 
 
 def test_a_message_has_the_fields_of_what_came():

@@ -1,4 +1,4 @@
-"""What a bridge says of itself to a supervisor: ready while all is connected, live while its thread goes on."""
+"""What a bridge answers to a supervisor: ready while everything is connected, live while its thread goes on."""
 
 import socket
 import struct
@@ -34,7 +34,7 @@ def soon(condition):
 
 @contextmanager
 def running(bridge, **options):
-    """In a thread of its own, stopped at the end."""
+    """Run a bridge in a thread, and stop it at the end of the block."""
     thread = threading.Thread(target=bridge.run, kwargs=options, daemon=True)
     thread.start()
     try:
@@ -46,7 +46,7 @@ def running(bridge, **options):
 
 
 class Breaking:
-    """A call that fails as long as there is an error."""
+    """A call that fails while `error` is set."""
 
     def __init__(self, behind):
         self._behind = behind
@@ -86,7 +86,7 @@ def test_a_stop_ends_the_wait_for_the_first_connection(route):
 
 
 def test_a_store_that_is_away_makes_it_unready(route, monkeypatch):
-    """Also while nothing comes."""
+    """It becomes unready even if no message comes."""
     bridge = route.open()
     has_waiting = Breaking(bridge._flow._dispatcher.inbox.has_waiting)
     monkeypatch.setattr(bridge._flow._dispatcher.inbox, "has_waiting", has_waiting)
@@ -99,7 +99,7 @@ def test_a_store_that_is_away_makes_it_unready(route, monkeypatch):
 
 
 class Sink:
-    """Of a target that may break while nothing is sent to it."""
+    """The sink of a target that may break while nothing is sent to it."""
 
     is_broken = False
 
@@ -169,7 +169,7 @@ def test_the_pages():
 
 
 def test_who_asks_nothing_is_no_error(monkeypatch, capfd):
-    """A load balancer's probe connects, and resets the connection."""
+    """A load balancer's probe connects, and ends or resets the connection."""
     monkeypatch.setattr("receiver.cli.serving._QuietHandler.timeout", 0.1)
     (port,) = free_ports(8080)
     serve(SimpleNamespace(health=Health(0)), None, Listening(HOST, port))

@@ -1,4 +1,4 @@
-"""Ids that a function says: what it may return, and what becomes of a message for which it fails."""
+"""Ids from a function: what it may return, and what becomes of a message for which it fails."""
 
 import json
 import sys
@@ -65,7 +65,7 @@ def returning(value):
 
 
 async def _asynchronous():
-    """Nobody runs it."""
+    """A coroutine function, whose coroutine nobody would run."""
 
 
 FAILING = {
@@ -88,7 +88,7 @@ FAILING = {
 
 
 def test_bytes_are_judged(tmp_path, sqlite_url):
-    """As JMS has them in `_AMQ_DUPL_ID`. Other bytes are another id, and none are no id."""
+    """JMS has bytes in `_AMQ_DUPL_ID`. Different bytes are different ids, and empty bytes are no id."""
     route = Route(sqlite_url, tmp_path, "call")
     ids = [b"\0\xff", b"\0\xfe", b"", b"\0\xff", b""]
     route.send(*(Message(body=b"%d" % n, properties={"key": id_}) for n, id_ in enumerate(ids)))
@@ -127,7 +127,7 @@ class Shop(IntEnum):
 
 
 def test_text_and_numbers_of_other_kinds_are_plain_ids(tmp_path, sqlite_url):
-    """Else two ids might be one, and a message lost as a duplicate."""
+    """Otherwise two ids might count as one, and a message would be lost as a duplicate."""
     route = Route(sqlite_url, tmp_path, "call")
     route.send(*(Message(body=body, is_text=True) for body in (b"1", b"2", b"3", b"2")))
     route.run(ids=IdRule(function=lambda m: (Alike(m.body.decode()), Alike("a"))))

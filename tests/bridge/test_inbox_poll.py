@@ -1,4 +1,5 @@
-"""A bridge looks every second for what others have left: on one connection, and without counting all of it."""
+"""A bridge looks every second for messages that others have left: on one connection, and without counting all of
+them."""
 
 import time
 
@@ -15,14 +16,14 @@ from tests.stores import engine_of
 
 
 def backends(url):
-    """The processes of the server that serve others, by their numbers."""
+    """The numbers of the server processes that serve others."""
     with engine_of(url).connect() as connection:
         others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         return set(connection.scalars(text(f"SELECT pid FROM pg_stat_activity WHERE {others}")))  # noqa: S608
 
 
 def until(is_so):
-    """A process of the server ends a moment after its client."""
+    """Wait, because a server process ends a moment after its client."""
     give_up = time.monotonic() + SOON_SECS
     while not is_so():
         assert time.monotonic() < give_up
@@ -45,7 +46,7 @@ def test_it_makes_no_connection_each_time(fresh_postgres_url, tmp_path):
         sessions = text(
             "SELECT pg_stat_force_next_flush(), sessions FROM pg_stat_database WHERE datname = current_database()"
         )
-        connection.execute(sessions)  # by then it has counted itself
+        connection.execute(sessions)  # by then the process has counted itself
         connection.rollback()
         began = connection.execute(sessions).one().sessions
         for _ in range(20):
@@ -68,7 +69,7 @@ def test_a_connection_that_broke_is_replaced(fresh_postgres_url):
 
 
 def test_it_leaves_no_transaction_open(store_url):
-    """Which would keep PostgreSQL from vacuuming, and SQLite from beginning its log anew."""
+    """An open transaction would keep PostgreSQL from vacuuming, and SQLite from beginning its log anew."""
     with opened_inbox(store_url) as (_, inbox):
         assert not inbox.has_waiting()
         with inbox._reader._used() as connection:
@@ -111,7 +112,7 @@ def test_what_waits_is_counted_once_it_is_seen_and_then_seldom(sqlite_url, tmp_p
 
 
 def test_idle_bridges_give_the_rest_of_the_space_back(sqlite_url, tmp_path, monkeypatch):
-    """A little each time that they look."""
+    """Each time they look, they give a little back."""
     left = [True, True, False]
     monkeypatch.setattr(Inbox, "give_back_space", lambda _inbox: left.pop(0))
     route = Route(sqlite_url, tmp_path, "call")

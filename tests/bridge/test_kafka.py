@@ -1,4 +1,4 @@
-"""Kafka by a real broker: what the connector promises, positions of the store before those of the group, and loud losses."""
+"""A real Kafka: what the connector promises; the store's positions count rather than the group's; losses are loud."""
 
 import json
 import time
@@ -48,7 +48,7 @@ def send(kafka, topic, messages):
 
 
 def take_all(source):
-    """All that is there, acknowledged."""
+    """Take and acknowledge all messages that are there."""
     taken, until = [], time.monotonic() + SOON_SECS
     while source.is_settling:
         assert time.monotonic() < until
@@ -64,7 +64,7 @@ def bodies(messages):
 
 
 class Bridged:
-    """Bridges from a topic to a file, one after the other, by one store."""
+    """Bridges from a topic to a file, one after the other, through one store."""
 
     def __init__(self, kafka, topic, store, folder):
         self.kafka, self.topic, self.store = kafka, topic, store
@@ -94,7 +94,7 @@ def offsets_of_group(kafka, topic, group="g"):
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
     at = consumer.committed([TopicPartition(topic, number) for number in range(2)], timeout=10)
     consumer.close()
-    return [max(each.offset, 0) for each in at]  # below 0 where nothing came: all may have gone to the other partition
+    return [max(each.offset, 0) for each in at]  # below 0 if nothing came: all may have gone to the other partition
 
 
 def set_offsets_of_group(kafka, topic, *offsets, group="g"):
@@ -219,7 +219,7 @@ def test_a_message_above_the_brokers_limit_is_to_blame_itself(kafka):
 
 
 def test_a_slow_way_is_waited_for_as_long_as_answers_come(kafka, topic, monkeypatch):
-    """Else all of it would be sent again for ever, and a part of it be there each time."""
+    """Otherwise all messages would be sent again for ever, and a part of them would arrive each time."""
     monkeypatch.setattr(kafka_sink, "ANSWER_SECS", 0.5)
     one_by_one = {"batch.num.messages": 1, "max.in.flight": 1}
     config_of = kafka_client.client_config
@@ -283,7 +283,7 @@ def test_options_that_make_no_sense_are_refused(kafka, topic, options, problem):
 
 @pytest.mark.parametrize("address", ["topic%00?group=g", "topic?group=g%00", "topic?group=g&mechanism=PLAIN"])
 def test_a_name_that_would_end_at_a_zero_byte_is_refused(kafka, address):
-    """The client's library would take another topic, or another group."""
+    """The client's library would use another topic or another group."""
     login = "me%00" if "mechanism" in address else "me"
     with pytest.raises(SettingsError, match="has a zero byte"):
         source_of(f"kafka://{login}@{kafka.servers}/{address}")
@@ -292,7 +292,7 @@ def test_a_name_that_would_end_at_a_zero_byte_is_refused(kafka, address):
 @pytest.mark.quick
 @pytest.mark.parametrize("login", ["me", "me:", ":secret"])
 def test_a_login_of_one_half_is_refused(login):
-    """The client's library would raise an error of its own."""
+    """The client's library would raise its own error."""
     with pytest.raises(SettingsError, match="wants a user and a password"):
         kafka_client.client_config(BrokerAddress.parse(f"kafka://{login}@host/orders"))
 
@@ -318,11 +318,11 @@ def test_addresses_come_back_as_they_were():
     indirect=["bridged"],
 )
 def test_the_store_says_where_to_go_on_and_not_the_group(bridged, kafka, topic, mode):
-    """Neither a group that was set back makes anything come twice, nor one that is ahead loses anything."""
+    """If the group is set back, nothing comes twice. If the group is ahead, nothing is lost."""
     send(kafka, topic, numbered(20))
     bridged.run(mode=mode)
     ends = offsets_of_group(kafka, topic)
-    assert sum(ends) == 20  # figures of lag are right
+    assert sum(ends) == 20  # so figures of lag are right
     set_offsets_of_group(kafka, topic, 0, 0)
     send(kafka, topic, numbered(10, 20))
     bridged.run(mode=mode)
@@ -361,7 +361,7 @@ def test_two_groups_have_a_copy_each(bridged, kafka, topic):
 
 @pytest.mark.quick
 def test_two_groups_of_one_domain_are_refused(bridged, kafka, topic):
-    """The second would drop all as duplicates."""
+    """The second group would drop all messages as duplicates."""
     send(kafka, topic, numbered(5))
     first, second = (
         open_bridge(
@@ -385,7 +385,7 @@ def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topi
 
 def delete_records(kafka, topic, *offsets):
     at = [TopicPartition(topic, number, offset) for number, offset in enumerate(offsets)]
-    admin = kafka.admin()  # kept by its name, for its answers end with it
+    admin = kafka.admin()  # the name keeps it alive: its answers end with it
     for done in admin.delete_records(at).values():
         done.result(10)
 
@@ -424,7 +424,7 @@ def test_what_retention_takes_while_a_bridge_sleeps_is_loud_too(kafka):
 
 
 def test_a_beginning_is_kept_before_the_first_message(bridged, kafka, topic):
-    """Else what retention takes before the first batch would be lost unseen."""
+    """Otherwise messages that retention deletes before the first batch would be lost unseen."""
     bridged.run()
     send(kafka, topic, numbered(20))
     delete_records(kafka, topic, *offsets_behind(kafka, topic))
@@ -450,7 +450,7 @@ def test_a_topic_made_anew_is_loud(bridged, kafka, topic):
 
 
 class KeptPositions(dict):
-    """Positions in memory."""
+    """Positions in memory instead of a store."""
 
     others = staticmethod(set)
 
@@ -462,7 +462,8 @@ class KeptPositions(dict):
 
 
 def test_a_topic_made_anew_while_a_bridge_is_frozen_is_loud(kafka):
-    """It has more than was taken of the old one, so nothing else would show it, and the first ten would be left out."""
+    """The new topic has more messages than were taken of the old one. So nothing else would show the change, and the
+    first ten would be left out."""
     topic = kafka.new_topic(1)
     send(kafka, topic, numbered(10))
     with source_of(kafka.address(topic, "g")) as source:
@@ -486,7 +487,7 @@ def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):
 
 
 def test_a_partition_that_has_lost_its_end_and_grown_again_is_loud(sqlite_store, tmp_path):
-    """Else what was written anew to offsets that had been taken would never come."""
+    """Otherwise new messages at offsets that had been taken would never come."""
     with new_broker(kafka_module) as broker:
         broker.start()
         topic = broker.new_topic()

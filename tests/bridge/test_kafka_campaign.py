@@ -1,4 +1,5 @@
-"""Two bridges of one group, killed, frozen beyond their session, and their broker restarted: every effect once."""
+"""Two bridges of one group are killed and frozen beyond their session, and their broker restarts: every message has
+one effect."""
 
 import os
 import random
@@ -36,14 +37,15 @@ LONG = [(Mode.EXACTLY_ONCE, "sqlite", "table"), (Mode.EXACTLY_ONCE, "postgresql"
 
 
 class Sender(threading.Thread):
-    """Sends until all are safe, some of them again, and again what it doesn't know to be safe."""
+    """Sends until all messages are safe. It sends a part of them again, and every message that it doesn't know to be
+    safe."""
 
     def __init__(self, address, ids, draw):
         super().__init__(daemon=True)
         self.address, self.draw = address, draw
         self.ids = ids
         self.most = 0
-        """How many it may send by now, so that each event has something to disturb."""
+        """How many messages it may have sent so far, so that each event has messages to disturb."""
         self.sent_again = 0
 
     def run(self):
@@ -75,13 +77,13 @@ def message(id_):
 
 
 class Group:
-    """Two bridges and what happens to them."""
+    """Two bridges, and what happens to them."""
 
     def __init__(self, bridges, sender, count):
         self.bridges, self.sender, self.count = bridges, sender, count
 
     def until(self, count):
-        """So many effects are there."""
+        """Wait until there are `count` effects."""
         until = time.monotonic() + PATIENCE_SECS
         while self.count() < count:
             assert time.monotonic() < until, "\n".join(bridge.last_words() for bridge in self.bridges)
@@ -94,7 +96,8 @@ class Group:
                 bridge.start()
 
     def freeze(self, bridge, secs):
-        """It loses its partitions to the other, and wakes up with what it had taken of them."""
+        """Freeze a bridge. It loses its partitions to the other, and wakes up with the messages that it had taken of
+        them."""
         process = bridge._process._process
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(secs)
@@ -169,7 +172,7 @@ def test_every_effect_once_by_a_group(request, plan, size, seed, tmp_path):
 
 
 def counted(store, kind, file):
-    with suppress(Exception):  # before there is a store
+    with suppress(Exception):  # until there is a store
         if kind == "table":
             return rows_of(store, "booked")
         return file.read_bytes().count(b"\n")

@@ -1,4 +1,5 @@
-"""Turns to a real Kafka: readers at `read_committed` see each message once, in order per key, whatever happens in between."""
+"""Turns to a real Kafka: readers at `read_committed` see each message once, in order per key, whatever happens in
+between."""
 
 import logging
 import time
@@ -52,7 +53,7 @@ def turns(kafka, topic):
 
 
 def numbered(count, first=0):
-    """From three sources in turn."""
+    """Numbered messages from three sources by turns."""
     return [
         Message(
             body=b"%d" % number,
@@ -74,7 +75,7 @@ def bodies(kafka, topic, isolation="read_committed"):
 
 
 def check_each_once(kafka, topic, numbers):
-    """And in order per key."""
+    """Check that the topic has each of these messages once, and those of each key in order."""
     found = effects.records(kafka.servers, topic)
     assert sorted(int(record.value()) for record in found) == sorted(numbers)
     by_key = {}
@@ -84,7 +85,7 @@ def check_each_once(kafka, topic, numbers):
 
 
 def note_of_group(kafka, topic, group):
-    """The offset and the note, as the broker has them."""
+    """The group's offset and note, as the broker has them."""
     consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": group})
     (at,) = consumer.committed([TopicPartition(topic, 0)], timeout=10)
     consumer.close()
@@ -189,7 +190,8 @@ def test_what_kafka_cannot_express_is_refused_before_anything_is_sent(kafka, top
 
 
 def test_the_longest_note_and_the_least_number(kafka, topic):
-    """A number below 0, such as concurrent receivers give, isn't an offset: the broker would leave the note out."""
+    """The broker would leave out a note with a number below 0, because that is no offset. Concurrent receivers give
+    such numbers."""
     note = "x" * 4_000
     with turns(kafka, topic) as sender:
         sender.begin("a")
@@ -198,9 +200,9 @@ def test_the_longest_note_and_the_least_number(kafka, topic):
 
 
 def test_a_turn_that_takes_longer_than_the_broker_gives_it_is_not_there(kafka, topic, monkeypatch):
-    """The broker looks every ten seconds which transactions have lasted too long."""
+    """Every ten seconds, the broker looks for transactions that have lasted too long."""
     with turns(kafka, topic) as sender:
-        sender.begin("a")  # which takes longer the first time
+        sender.begin("a")  # the first begin takes longer
         with monkeypatch.context() as patch:
             patch.setitem(sender._config, "transaction.timeout.ms", 1_000)
             patch.setattr(kafka_sink, "ANSWER_SECS", 1)
@@ -231,7 +233,7 @@ def test_a_broker_that_was_killed_is_begun_with_anew(kafka, topic):
 
 @pytest.fixture
 def apart():
-    """The second of two nodes has the notes and a topic `out`. The first decides how transactions end."""
+    """Two nodes. The first decides how transactions end. The second has the notes and a topic `out`."""
     with new_broker(kafka_nodes, kafka_nodes.Apart) as nodes:
         nodes.start()
         nodes.declare("__transaction_state", node=1, cleanup_policy="compact")
@@ -242,8 +244,8 @@ def apart():
 
 @pytest.mark.quick
 def test_a_turn_that_the_broker_forgot_to_end_is_abandoned_and_sent_again(apart, monkeypatch):
-    """Kafka doesn't mark the end of a transaction in partitions without a leader: it takes them for deleted. So it does with
-    all partitions, if it has one node and is killed as a transaction ends."""
+    """Kafka doesn't mark a transaction's end in partitions without a leader: it takes them for deleted. If its only
+    node is killed as a transaction ends, no partition has a leader."""
     monkeypatch.setattr(kafka_sink, "ANSWER_SECS", 5)
     second = apart.nodes[1]
     with turns(apart, "out") as dead, turns(apart, "out") as next_:
@@ -276,7 +278,7 @@ def test_a_turn_is_there_once_the_broker_has_marked_its_end(apart, monkeypatch):
         send_note = sender._send_note
 
         def sent_to_the_last(producer, *more):
-            """Then the node dies before the transaction ends."""
+            """Afterwards the node dies before the transaction ends."""
             send_note(producer, *more)
             assert producer.flush(SOON_SECS) == 0
             apart.nodes[1].kill()
@@ -291,7 +293,7 @@ def test_a_turn_is_there_once_the_broker_has_marked_its_end(apart, monkeypatch):
 
 
 class Bridged:
-    """Bridges from a topic to another, one after the other, by one store."""
+    """Bridges from one topic to another, one after the other, through one store."""
 
     def __init__(self, kafka, topic, out, store):
         self.kafka, self.topic, self.out, self.store = kafka, topic, out, store
@@ -309,7 +311,7 @@ class Bridged:
         return bridge
 
     def run_until_sent(self, **options):
-        """A bridge that dies between the two commits."""
+        """Run a bridge that dies between the two commits."""
         bridge = self.open(**options)
         target = bridge._target
         deliver = target.deliver
@@ -323,7 +325,7 @@ class Bridged:
             bridge.run(stop_when_idle_secs=0)
 
     def group(self):
-        """Of the target."""
+        """The target's group."""
         with engine_of(self.store).connect() as connection:
             (key,) = connection.execute(text(KEY)).all()
         return f"receiver-{self.out}-{key[0]:x}-{key[1]}"
@@ -399,7 +401,7 @@ def test_without_turns_there_is_no_group(bridged, caplog, mode, options):
     send(kafka, bridged.topic, numbered(20))
     bridged.run(mode=mode, to=kafka.address(out, **options))
     check_each_once(kafka, out, range(20))
-    admin = kafka.admin()  # kept by its name, for its answers end with it
+    admin = kafka.admin()  # the name keeps it alive: its answers end with it
     assert not any(out in group.group_id for group in admin.list_consumer_groups().result(10).valid)
     assert ("this is at least once" in caplog.text) == (mode is not Mode.AT_LEAST_ONCE)
 
@@ -424,7 +426,7 @@ KILLS = {
 @pytest.mark.scaled
 @pytest.mark.parametrize("database", ["sqlite"])
 def test_each_message_once_whoever_is_killed(kafka, mortal_store, size, seed):
-    """Readers see each source in order, too."""
+    """Readers also see each source in order."""
     topic, out = kafka.new_topic(), kafka.new_topic(PARTITIONS)
     plan = Plan(target=kafka.address(out), events=KILLS[size])
     read = partial(effects.in_topic, kafka.servers, out)

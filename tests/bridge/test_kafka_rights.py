@@ -1,4 +1,5 @@
-"""Kafka through TLS, with names, passwords and rights: what is allowed works, and what isn't is refused in words."""
+"""Kafka through TLS, with users, passwords and rights: what is allowed works, and what isn't is refused in plain
+words."""
 
 import tempfile
 import time
@@ -28,12 +29,12 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SOON_SECS = 20
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 USERS = {"me": "right", "half": "right", "nobody": "right", "sender": "right"}
-"""All of them with a password; `me` may do all, `half` may do all with the topic and has no group, and `sender` is given its
-rights one by one."""
+"""All users with their password. `me` may do everything. `half` may do everything with the topic, but has no group.
+`sender` gets its rights one by one."""
 
 
 class SecureKafka(Broker):
-    """Beside its plain port, one through TLS that wants to know who it is."""
+    """A Kafka with a second port, through TLS, which asks clients who they are."""
 
     def __init__(self, jars, folder, certificate):
         super().__init__(jars, folder)
@@ -77,14 +78,14 @@ def kafka(authority):
 
 
 def write_for_kafka(certificate, path):
-    """Key and certificates; Kafka reads keys in PKCS 8 alone."""
+    """Write key and certificates to a file. Kafka reads keys only in PKCS 8."""
     key = load_pem_private_key(certificate.private_key_pem.bytes(), None)
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path.write_bytes(text + b"".join(each.bytes() for each in certificate.cert_chain_pems))
 
 
 def allow(broker, user, operation, kind=ResourceType.TOPIC, name=None):
-    """By default, on the topic."""
+    """Allow a user an operation, by default on the topic."""
     admin = broker.admin()
     of = AclPermissionType.ALLOW
     pattern = ResourcePatternType.PREFIXED if name else ResourcePatternType.LITERAL
@@ -120,7 +121,7 @@ def test_whoever_is_not_let_in_is_told_so_at_the_start(kafka, login, problem):
 
 
 def until_allowed(connect):
-    """The broker goes by its rules a moment after it has taken them."""
+    """Connect once the broker applies its new rules, which takes a moment."""
     until = time.monotonic() + SOON_SECS
     while True:
         try:
@@ -139,7 +140,7 @@ def test_a_group_that_is_not_allowed_is_refused(kafka):
 
 
 def test_which_right_is_missing_for_transactions_is_said_at_the_start(kafka):
-    """One after the other is given, until nothing is missing."""
+    """The rights are given one after the other, until none is missing."""
     make = turns_to(address(kafka, "sender:right"))
     said = []
 

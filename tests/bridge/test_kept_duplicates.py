@@ -1,4 +1,5 @@
-"""What a bridge drops is kept where `--duplicates-to` says: each at least once, whatever dies, and apart from the messages."""
+"""`--duplicates-to` keeps what a bridge drops: each duplicate at least once, whatever dies, and apart from the
+messages."""
 
 import json
 import re
@@ -23,7 +24,7 @@ STEPS_OF = {Mode.EXACTLY_ONCE: [step for step in STEPS if step != "committing"],
 
 
 class Keeping(Route):
-    """A route whose duplicates go to a target too: a file, a queue or a function."""
+    """A route whose duplicates also go to a target: a file, a queue or a function."""
 
     def __init__(self, store, folder, kind, mode, to="file"):
         super().__init__(store, folder, kind, mode)
@@ -74,7 +75,7 @@ class Keeping(Route):
         return bridge
 
     def kept(self):
-        """The bodies of duplicates at their target, with what is said of them."""
+        """The bodies of duplicates at their target, with their properties."""
         if self.to == "file":
             lines = self.again.read_text().splitlines() if self.again.exists() else []
             came = [(line["body"], line["properties"]) for line in map(json.loads, lines)]
@@ -123,19 +124,19 @@ def test_whatever_dies_each_is_kept_at_least_once_and_nothing_else(sqlite_url, t
     assert route.effects() == TEN
     kept = Counter(body for body, _, _ in route.kept())
     twice = Counter({"3": 2, "7": 1})
-    if dies == "committed":  # all of it comes again, and is a duplicate
+    if dies == "committed":  # all of it comes again, as duplicates
         twice += Counter([*TEN, *twice.elements()])
     assert kept == twice
 
 
 def test_a_death_before_it_is_confirmed_that_a_duplicate_is_kept(sqlite_url, tmp_path, mode):
-    """It is sent again, by the same name, so that a broker may drop it."""
+    """The duplicate is sent again with the same name, so that a broker may drop it."""
     route = Keeping(sqlite_url, tmp_path, "file", mode, "queue")
     send(route, *TEN, "3")
     route.hand_on("kept")
     assert route.waiting() == 1
     assert len(route.kept()) == 1
-    route.broker.caches.clear()  # a broker that drops nothing
+    route.broker.caches.clear()  # as a broker that drops nothing
     route.hand_on()
     assert [body for body, _, _ in route.kept()] == ["3", "3"]
     assert len({arrived.properties["_AMQ_DUPL_ID"] for arrived in route.broker.queue("again")}) == 1
@@ -165,7 +166,7 @@ def test_what_is_delivered_all_the_same_is_not_kept(sqlite_url, tmp_path, mode):
 def test_a_bridge_without_the_option_says_what_still_waits(sqlite_url, tmp_path, caplog):
     route = Keeping(sqlite_url, tmp_path, "file", Mode.EXACTLY_ONCE)
     send(route, "1", "1")
-    route.hand_on("delivered")  # the message is handed on, its duplicate isn't
+    route.hand_on("delivered")  # the message is handed on, and its duplicate isn't
     assert [row.waiting for row in target_rows(sqlite_url)] == [1, 1]
     route.run()
     assert f"1 messages wait for file:{route.again}" in caplog.text

@@ -1,4 +1,4 @@
-"""Bodies of many megabytes, and those that are too large, through a real broker."""
+"""Bodies of many megabytes, and bodies that are too large, through a real broker."""
 
 import uuid
 
@@ -46,7 +46,7 @@ def test_a_large_body_stays_as_it_is(running_artemis, sender, protocol, queue, b
 
 @pytest.mark.parametrize("most_bytes", [1_000, 3 * MIB])
 def test_a_body_that_is_too_large_stays_with_the_broker(running_artemis, protocol, queue, most_bytes):
-    """What is before it can be taken and acknowledged all the same."""
+    """Messages before it can still be taken and acknowledged."""
     make_source, make_sink = CONNECTORS[protocol]
     address = address_of(running_artemis, protocol, queue)
     largest, too_large = Message(body=bytes(most_bytes)), Message(body=bytes(most_bytes * 3 + 1))

@@ -1,4 +1,5 @@
-"""Messages that fail: counted tries, sources that wait, what is parked, and what becomes of it then."""
+"""Messages that fail: tries are counted, their sources wait, and they are parked; and what becomes of parked
+messages."""
 
 import threading
 import time
@@ -22,7 +23,7 @@ KEEPING = [Mode.AT_LEAST_ONCE, Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED]
 
 
 class Desk:
-    """An application that can't book messages of these ids so many times; None for ever."""
+    """An application that fails for these ids, so many times each; None for always."""
 
     def __init__(self, **failures: int | None) -> None:
         self.failures = failures
@@ -56,7 +57,7 @@ def run_to(route, desk, **options):
 
 
 def send(route, *named):
-    """`a1` is of source a."""
+    """Send messages by their ids: `a1` is of source a."""
     route.send(*(message(name, name[0]) for name in named))
 
 
@@ -73,7 +74,7 @@ def test_a_message_that_fails_is_tried_again_and_its_source_waits_for_it(tmp_pat
     route, desk = Route(store, tmp_path, "call"), Desk(a1=3)
     send(route, "a1", "b1", "a2", "b2")
     bridge = run_to(route, desk, mode=mode)
-    # Who has no connection is called again for what went well, too, where the whole batch is taken back.
+    # A function without connection is called again for messages that went well, if their batch is rolled back.
     firsts = list(dict.fromkeys(desk.booked))
     assert sorted(firsts) == ["a1", "a2", "b1", "b2"]
     assert (of_source(firsts, "a"), of_source(firsts, "b")) == (["a1", "a2"], ["b1", "b2"])
@@ -167,7 +168,7 @@ def test_tries_are_counted_through_restarts(tmp_path, store):
 
 
 def _one_try(bridge):
-    """The bridge dies as soon as a try is counted."""
+    """Have the bridge die as soon as a try is counted."""
     release, target = bridge._target.release, bridge._target
     deliver, failed = target.deliver, []
 
@@ -252,7 +253,7 @@ def test_app_controlled_delivers_what_is_sent_back(tmp_path, store):
 
 
 def test_app_controlled_delivers_what_waits_before_what_is_new(tmp_path, store, monkeypatch):
-    """Also where it takes many leases."""
+    """It does so even if that takes many leases."""
     monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
     route, desk = Route(store, tmp_path, "call"), Desk()
     send(route, "a1", "a2", "a3", "b1")
@@ -324,7 +325,7 @@ def test_best_effort_says_what_a_stop_has_lost(tmp_path, caplog):
     assert "2 messages are lost" in caplog.text
 
 
-# What can't be judged
+# Messages that can't be judged
 
 
 REFUSED = {

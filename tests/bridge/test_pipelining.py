@@ -17,8 +17,8 @@ DOWN, NO = BrokerError("it is down"), BrokerRefusedError("it says no")
 
 
 class LaterSource(MemorySource):
-    """Gives five messages at a time. The broker forgets those acknowledged as its answer is heard, or says by an error of `errors` that it
-    hasn't."""
+    """Gives five messages at a time. When its answer to an acknowledgement is heard, the broker forgets those
+    messages, or raises an error of `errors`."""
 
     def __init__(self, route, errors=(), hear=lambda: None):
         super().__init__(route.broker, "orders")
@@ -57,8 +57,8 @@ def windows(size):
     ids=repr,
 )
 def test_no_more_is_kept_without_an_answer_than_in_one_batch(route, monkeypatch, options, handed_on):
-    """All of it may come again."""
-    monkeypatch.setattr("receiver.bridge.bridge._TEND_SECS", 60)  # whoever tends asks for the answer too
+    """All messages without an answer may come again."""
+    monkeypatch.setattr("receiver.bridge.bridge._TEND_SECS", 60)  # tending asks for the answer too
     send(route, *TEN)
     heard = []
 
@@ -98,7 +98,7 @@ def test_a_bridge_that_is_stopped_hears_the_last_answer(route):
 
 
 def test_where_messages_never_cease_answers_are_heard_all_the_same(route, monkeypatch):
-    """So that a connection which is lost now and then is known to have been well meanwhile."""
+    """If a connection is lost now and then, the answers show that it has worked meanwhile."""
     monkeypatch.setattr(bridge, "_TEND_SECS", 0)
     send(route, *TEN)
     heard = []

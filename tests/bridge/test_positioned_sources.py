@@ -1,4 +1,4 @@
-"""Sources whose positions the store keeps: a log that forgets nothing, read by bridges that lose it to each other."""
+"""Sources whose positions the store keeps: a log that forgets nothing. Bridges read it and lose it to one another."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ KEEPING = [mode for mode in Mode if mode.keeps]
 
 
 class Log:
-    """Messages by number, without ids: nothing but positions can keep one from taking effect twice."""
+    """Messages by number, without ids: only positions can keep a message from taking effect twice."""
 
     def __init__(self, count):
         self.messages = [Message(body=str(number).encode(), is_text=True) for number in range(count)]
@@ -69,7 +69,7 @@ def connection_id():
 
 @pytest.fixture
 def opening(store, connection_id, tmp_path, hasty):
-    """Opens a bridge from a log to a file."""
+    """Opens bridges from a log to a file."""
     del hasty
 
     def opened(log, mode=Mode.EXACTLY_ONCE, **more):
@@ -112,7 +112,7 @@ def test_without_a_store_the_source_goes_by_itself(opening):
 
 @pytest.mark.parametrize("mode", KEEPING)
 def test_whoever_was_frozen_hands_nothing_on_that_another_took(opening, mode, caplog):
-    """While the first holds a batch that it has taken, a second takes all of it and more."""
+    """While the first bridge holds a batch, a second one takes the same messages and more."""
     log = Log(10)
     batches = itertools.count()
 

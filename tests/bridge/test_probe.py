@@ -1,4 +1,4 @@
-"""`receiver probe` against real brokers: what it sees is what they did, and it leaves the queue empty."""
+"""`receiver probe` against real brokers: it sees what they did, and leaves the queue empty."""
 
 import io
 import json
@@ -42,7 +42,8 @@ def is_empty(address):
 
 
 def frozen_for_two_seconds(monkeypatch, steps):
-    """Only what a frozen consumer holds has to come so soon; for all else the broker may take its time."""
+    """Only the messages of a frozen consumer must come within two seconds. For all others the broker may take its
+    time."""
     collect, patience_secs = probing._Run._collect, iter([2])
 
     def collecting(run, expected):
@@ -65,7 +66,7 @@ def test_what_consumers_held_comes_again_and_nothing_else(queue, monkeypatch):
         assert 0 <= each.flagged <= each.again <= each.held
     assert closed.held == closed.again == killed.held == killed.again == 50
     assert acknowledging.held == 5 * 10
-    # A broker needs longer than two seconds to notice, so that what came again came when the consumer was killed.
+    # A broker needs longer than two seconds to notice. So the messages came again only when the consumer was killed.
     assert frozen.patience_ran_out
     assert frozen.again == frozen.held
     assert frozen.first_us > 2 * SECS_US
@@ -110,7 +111,7 @@ def test_other_products_are_probed_too_and_what_they_lack_is_said(request, monke
 
 @pytest.mark.parametrize("drops", [True, False])
 def test_a_slow_broker_drops_known_ids_or_not_as_a_fast_one(monkeypatch, drops):
-    """What it gives first comes only after a while."""
+    """Its first messages come only after a while."""
     monkeypatch.setattr(probing, "_QUIET_SECS", 0.01)
     broker, looks = MemoryBroker(), []
 
@@ -161,7 +162,7 @@ def test_a_queue_in_use_is_left_alone(queue, monkeypatch):
 @pytest.mark.artemis
 @pytest.mark.parametrize("queue", ["amqp"], indirect=True)
 def test_a_consumer_that_dies_is_an_error_of_ours(queue, tmp_path):
-    """Such as that of a script which the consumer's process imports anew, and which then probes once more."""
+    """For example, the consumer's process imports a script anew, and the script probes once more."""
     script = tmp_path / "probing.py"
     script.write_text(f"""
 from receiver.bridge.connectors.address import BrokerAddress

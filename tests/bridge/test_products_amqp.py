@@ -1,4 +1,5 @@
-"""AMQP 1.0 by product: what each refuses ends a bridge with the reason and the way round, and what each has works."""
+"""AMQP 1.0 by product. What a product refuses ends a bridge, with the reason and a remedy. What all products have
+works."""
 
 import threading
 import time
@@ -24,12 +25,12 @@ from tests.brokers.memory import MemoryBroker
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 THERE = "products-amqp"
-"""A queue that is there on every product."""
+"""A queue that exists on every product."""
 
 
 @pytest.fixture(scope="module")
 def rabbit(rabbitmq):
-    """With a second virtual host, a user who may do nothing, and one who has no virtual host."""
+    """A RabbitMQ with a second virtual host, a user who may do nothing, and a user without a virtual host."""
     module = "rabbit_auth_backend_internal"
     steps = ['rabbit_vhost:add(<<"second">>, <<"test">>)']
     steps += [f'{module}:add_user(<<"{name}">>, <<"{name}">>, <<"test">>)' for name in ("poor", "homeless")]
@@ -43,7 +44,7 @@ def rabbit(rabbitmq):
 
 @pytest.fixture
 def address(request):
-    """The address of a path at a product, by its own login or another."""
+    """Makes the address of a path at a product, with its own login or another."""
 
     def address(product, path, login=None):
         fixture = {"rabbitmq": "rabbit", "artemis": "running_artemis"}.get(product, product)
@@ -55,7 +56,7 @@ def address(request):
 
 
 def with_password(address):
-    """As text, which shows none by itself."""
+    """The address as text with its password, which plain text leaves out."""
     return f"amqp://{address.user}:{address.password}@{str(address).partition('//')[2].rpartition('@')[2]}"
 
 
@@ -97,7 +98,7 @@ REFUSED = [
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("case", REFUSED, ids=str)
 def test_what_is_refused_ends_the_bridge(address, case, tmp_path):
-    """It neither waits nor ends as if all were well, and says what to do."""
+    """The bridge doesn't wait, nor end as if all were well. It says what to do."""
     refused, memory = address(case.product, case.path, case.login), MemoryBroker()
     text = str(refused) if refused.user is None else with_password(refused)
     if case.role == "source":
@@ -114,14 +115,14 @@ def test_what_is_refused_ends_the_bridge(address, case, tmp_path):
 
 
 def test_a_user_without_a_virtual_host_hears_what_may_be_wrong(address):
-    """RabbitMQ ends the connection and says nothing."""
+    """RabbitMQ ends the connection without an explanation."""
     with pytest.raises(BrokerError) as caught:
         source_of(address("rabbitmq", f"queue/{THERE}", "homeless:homeless@"))
     assert "?vhost=NAME" in caught.value.hint
 
 
 def as_if(monkeypatch, **more):
-    """Have the connectors believe of RabbitMQ what isn't so, and hear what it answers."""
+    """Have the connectors believe what isn't true of RabbitMQ, so that RabbitMQ refuses it."""
     dialect = replace(products.RABBITMQ.amqp, **more)
     known = tuple(
         replace(product, amqp=dialect) if product is products.RABBITMQ else product for product in products.KNOWN
@@ -130,7 +131,7 @@ def as_if(monkeypatch, **more):
 
 
 def test_a_session_that_ends_is_noticed(address, monkeypatch):
-    """It is how RabbitMQ refuses a transaction."""
+    """RabbitMQ refuses a transaction by ending the session."""
     as_if(monkeypatch, has_transactions=True)
     with pytest.raises(BrokerRefusedError, match="ransactions not supported"):
         source_of(address("rabbitmq", f"queue/{THERE}"))
@@ -138,14 +139,14 @@ def test_a_session_that_ends_is_noticed(address, monkeypatch):
 
 @pytest.mark.parametrize("product", ["classic", "qpid"])
 def test_a_subscription_that_comes_out_not_durable_is_refused(address, monkeypatch, product):
-    """What a broker answers to one that isn't asked to be."""
+    """A broker answers so if nobody asks it for a durable subscription."""
     monkeypatch.setattr(amqp_link.proton.Terminus, "DELIVERIES", amqp_link.proton.Terminus.NONDURABLE)
     with pytest.raises(BrokerRefusedError, match="no durable subscriptions"):
         source_of(address(product, f"topic/{uuid.uuid4().hex}?subscription=s"))
 
 
 def test_a_selector_that_is_ignored_is_refused(address, monkeypatch):
-    """As Classic ignores a filter that it doesn't know, and Qpid says so."""
+    """Classic ignores a filter that it doesn't know. Qpid says that it ignores the filter."""
     monkeypatch.setattr(amqp, "_SELECTOR", amqp_link.proton.symbol("receiver:no-such-filter"))
     with pytest.raises(BrokerRefusedError, match="Classic has no selectors"):
         source_of(address("classic", f"queue/{THERE}?selector=a%3D1"))
@@ -256,7 +257,7 @@ def test_a_selector_takes_what_it_selects(address, product):
 
 
 FLAGS = {"rabbitmq-classic": False, "rabbitmq-quorum": True, "classic": True, "qpid": True}
-"""Whether what comes again after an orderly end is flagged as redelivered by AMQP."""
+"""Whether messages that come again after an orderly end are flagged as redelivered by AMQP."""
 
 
 @pytest.mark.parametrize("queue", FLAGS)
@@ -275,7 +276,7 @@ def test_who_flags_what_comes_again(request, address, queue):
 
 @pytest.mark.parametrize(("limit", "connections", "left"), [(2, 3, 0), (-1, 22, 2)])
 def test_a_quorum_queue_drops_what_too_many_connections_have_held(rabbit, address, limit, connections, left):
-    """Also what was only sent ahead; its limit is 20 unless the queue has another."""
+    """Messages that were only sent ahead count too. The limit is 20 unless the queue has another."""
     name = f"limited-{uuid.uuid4().hex}"
     rabbit.declare(name, "quorum", x_delivery_limit=limit)
     there = address("rabbitmq", f"queue/{name}")
@@ -291,7 +292,7 @@ def test_a_quorum_queue_drops_what_too_many_connections_have_held(rabbit, addres
 
 @pytest.mark.parametrize("protocol", ["amqp", "stomp"])
 def test_a_full_queue_of_rabbitmq_gets_more_each_time(rabbit, protocol):
-    """By STOMP it ends the connection without a word, and some receipts are lost with it."""
+    """By STOMP the broker ends the connection without a word. Then receipts under way are lost."""
     name, numbers = f"full-{uuid.uuid4().hex}", [str(number) for number in range(30)]
     rabbit.declare(name, x_max_length=10, x_overflow="reject-publish")
     left, came = numbers, []
@@ -312,7 +313,7 @@ def test_a_full_queue_of_rabbitmq_gets_more_each_time(rabbit, protocol):
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_acceptances_that_rabbitmq_never_hears_double_nothing(rabbit, address, sqlite_url, kind):
-    """It answers none: so no more comes ahead than the window has ids."""
+    """RabbitMQ answers no acceptance. So it sends no more messages ahead than the window has ids."""
     name, all_of_them = f"unheard-{uuid.uuid4().hex}", [str(number) for number in range(200)]
     rabbit.declare(name, kind)
     with sink_of(address("rabbitmq", f"queue/{name}")) as sink:
@@ -335,12 +336,12 @@ def test_acceptances_that_rabbitmq_never_hears_double_nothing(rabbit, address, s
 
 
 def test_more_bytes_than_are_sent_ahead_come_from_qpid(address):
-    """It doesn't heed a session's window within a message."""
+    """Within a message, Qpid doesn't heed a session's window."""
     there = address("qpid", f"queue/large-{uuid.uuid4().hex}")
     with sink_of(there) as sink:
         sink.send([Message(body=bytes(6 << 20)) for _ in range(3)])
     with source_of(there) as source:
-        time.sleep(1)  # so long that it would send more than a window lets it
+        time.sleep(1)  # long enough to send more than a window allows
         taken = take(source, 3)
         source.acknowledge(taken)
     assert [len(delivery.message.body) for delivery in taken] == [6 << 20] * 3

@@ -1,6 +1,7 @@
-"""What RabbitMQ, ActiveMQ Classic, Artemis and a product that nobody knows answer by STOMP, and what a bridge makes of it.
+"""What RabbitMQ, ActiveMQ Classic, Artemis and an unknown product answer by STOMP, and what a bridge makes of it.
 
-What is refused ends a bridge with an error, or parks the message that is to blame; none ends well, hangs or idles.
+A refusal ends a bridge with an error, or parks the message that is to blame. No bridge ends well, hangs or idles after
+one.
 """
 
 import socket
@@ -31,11 +32,11 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 SOON_SECS = 20
 LARGE = 5_000_000
-"""Bytes that RabbitMQ's default refuses, and our Classic's limit of 4 MB."""
+"""Bytes of a body that RabbitMQ refuses by default, and Classic by our limit of 4 MB."""
 
 
 class Strict(classic_broker.Broker):
-    """Lets `weak` in, but to no queue, and takes no frame of more than 4 MB."""
+    """A Classic that lets the user `weak` in, but to no queue, and takes no frame above 4 MB."""
 
     def __init__(self, home, folder):
         super().__init__(home, folder)
@@ -62,14 +63,14 @@ def strict_classic():
 
 @pytest.fixture(scope="session")
 def strict_rabbitmq(rabbitmq):
-    """With a user who may do nothing, one who may read, and queues."""
+    """A RabbitMQ with queues, a user who may do nothing, and one who may only read."""
     made = [
         f'rabbit_auth_backend_internal:add_user(<<"{user}">>, <<"{user}">>, <<"test">>), '
         "rabbit_auth_backend_internal:set_permissions("
         f'<<"{user}">>, <<"/">>, <<"^$">>, <<"^$">>, <<"{read}">>, <<"test">>)'
         for user, read in {"weak": "^$", "reader": ".*"}.items()
     ]
-    rabbitmq.ctl("eval", f"{', '.join(made)}, ok.")  # all at once, for each call takes a second
+    rabbitmq.ctl("eval", f"{', '.join(made)}, ok.")  # all at once, since each call takes a second
     rabbitmq.declare("orders")
     rabbitmq.declare("votes", "quorum")
     rabbitmq.declare("stream", "stream")
@@ -85,7 +86,7 @@ def running(request):
 
 @pytest.fixture
 def queue_of(running):
-    """The address of a new queue of a product."""
+    """Makes the address of a new queue of a product."""
 
     def make(product):
         broker, name = running(product), new_name()
@@ -106,7 +107,7 @@ def url(broker, path, login=None):
 
 
 class Refused(NamedTuple):
-    """A path at a product that is refused, for this user: the kind of the error and what it says."""
+    """A path that a product refuses to this user: the kind of the error, and its words."""
 
     product: str
     path: str
@@ -157,7 +158,7 @@ def test_a_bridge_from_what_is_refused_ends_with_that(running, tmp_path, sqlite_
 
 
 def from_memory(*messages):
-    """Where these wait to be taken."""
+    """A source in memory with these messages."""
     memory = MemoryBroker()
     with memory.sink("orders") as sink:
         sink.send(messages)
@@ -216,7 +217,7 @@ def test_a_message_that_a_target_refuses_is_parked_and_the_others_arrive(queue_o
 
 @pytest.mark.parametrize(("product", "name"), [("rabbitmq", "expiration"), ("classic", "JMSExpiration")])
 def test_a_property_sets_no_end_to_a_message(queue_of, product, name):
-    """The broker would drop it in silence after a millisecond."""
+    """Otherwise the broker would drop the message silently after a millisecond."""
     to = queue_of(product)
     with sink_of(to) as sink:
         sink.send([Message(body=b"it", properties={name: "1", "other": "2"})])
@@ -261,7 +262,7 @@ def test_a_queue_that_is_deleted_under_a_bridge_ends_it(running, sqlite_url, tmp
 
 @pytest.mark.parametrize("id_", ["ID:69121578-8760-4be7-bc87-cd9ce81f58ba", None])
 def test_classic_can_not_give_by_stomp_what_came_by_amqp(running, sqlite_url, tmp_path, id_):
-    """It ends the connection of whoever acknowledges such an id, and the body is what AMQP had encoded."""
+    """Classic ends the connection of a client that acknowledges such an id. The body is as AMQP had encoded it."""
     broker = running("classic")
     client = BlockingConnection(
         f"amqp://{HOST}:{broker.amqp_port}", SOON_SECS, user=broker.user, password=broker.password
@@ -279,7 +280,7 @@ def test_classic_can_not_give_by_stomp_what_came_by_amqp(running, sqlite_url, tm
 
 @pytest.mark.parametrize("product", ["artemis", "rabbitmq", "classic"])
 def test_a_durable_subscription_outlives_connections(running, product):
-    """One that closes in order, and one that is cut with messages in hand."""
+    """It outlives a connection that closes in order, and one that is cut with messages in hand."""
     broker, topic = running(product), new_name()
     where = url(broker, f"topic/{topic}?subscription=ledger-{topic}")
     source_of(where).close()
@@ -296,7 +297,7 @@ def test_a_durable_subscription_outlives_connections(running, product):
 
 
 def again(where):
-    """Connected once the broker has noticed that the one before is gone."""
+    """Connect once the broker has noticed that the earlier connection is gone."""
     until = time.monotonic() + SOON_SECS
     while True:
         try:
@@ -367,7 +368,7 @@ def test_a_selector_at_classic(queue_of):
 
 @pytest.fixture
 def hidden_rabbitmq(running):
-    """One that doesn't say what it is."""
+    """A RabbitMQ that doesn't name itself."""
     broker = running("rabbitmq")
     hide = "application:set_env(rabbitmq_stomp, hide_server_info, {})."
     broker.ctl("eval", hide.format("true"))
@@ -377,7 +378,7 @@ def hidden_rabbitmq(running):
 
 
 def test_an_unknown_product(hidden_rabbitmq, caplog):
-    """It is spoken to as the protocol's text says, which knows nothing of selectors and subscriptions."""
+    """Connectors then speak plain STOMP, which has no selectors and no subscriptions."""
     with sink_of(where := url(hidden_rabbitmq, "queue/orders")) as sink, source_of(where) as source:
         assert sink.product == source.product
         assert not sink.product.drops_known_ids

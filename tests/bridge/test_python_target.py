@@ -1,4 +1,4 @@
-"""A function as a target: what it may be, and what becomes of its transaction."""
+"""A function as a target: which functions are allowed, and what becomes of the transaction."""
 
 import asyncio
 import os
@@ -63,7 +63,7 @@ def leaves_a_savepoint_open(_received, connection):
 @pytest.mark.parametrize("function", [swallows_what_spoils_the_transaction, leaves_a_savepoint_open])
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_what_else_it_leaves_behind_is_no_harm_to_others(tmp_path, store, mode, function):
-    """PostgreSQL takes nothing more after an error, so there the message has failed."""
+    """PostgreSQL takes nothing more after an error, so in PostgreSQL the message fails."""
     route = Route(store, tmp_path, "call", mode)
     send(route, "1", "2")
     bridge = bridge_to(route, function, mode)
@@ -117,7 +117,7 @@ def test_a_database_that_is_lost_while_it_runs_is_no_fault_of_its(tmp_path, post
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_deferred_constraint_is_its_messages_fault(tmp_path, postgresql_store, mode):
-    """It fails as late as the commit, which is that of all."""
+    """The constraint fails only at the commit, which is that of the whole batch."""
     route, table = Route(postgresql_store, tmp_path, "table", mode), f"account_{uuid.uuid4().hex}"
     execute(
         postgresql_store,
@@ -155,7 +155,7 @@ def test_a_message_that_it_cannot_send_on_is_that_messages_fault(route):
 
 
 class Desk:
-    """What may be called, and how often it is asked for."""
+    """An object that can be called, and has a method. It notes each call, and whether there was a connection."""
 
     def __init__(self) -> None:
         self.booked = []
@@ -175,7 +175,7 @@ def test_methods_are_functions_too(route):
 
 
 def test_what_has_no_name_of_its_own_needs_one(route):
-    """By its name a store knows a target, in the next life too."""
+    """A store knows a target by its name, also in the bridge's next life."""
     desk = Desk()
     for nameless in (desk, lambda _received: None):
         with pytest.raises(SettingsError, match="no name"):
@@ -277,7 +277,7 @@ def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 @pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down")], ids=repr)
 def test_what_it_wrote_before_it_said_so_is_taken_back(tmp_path, store, mode, error):
-    """Also where messages are handed over one by one, as here after one of them has failed."""
+    """So it is too if messages are handed over one by one, as here after a message has failed."""
     route, calls = Route(store, tmp_path, "table", mode), []
 
     def book(received, connection):
@@ -314,7 +314,7 @@ def test_what_it_could_do_without_is_given_to_it_only_by_name(route, function):
 @pytest.mark.parametrize("ends", [lambda: None, sys.exit], ids=["returns", "exits"])
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_process_that_it_forks_off_ends_where_it_ends(tmp_path, store, mode, ends):
-    """It has the parent's connections, and must neither commit by them nor go on as a second bridge."""
+    """The forked process has its parent's connections. It must neither commit on them nor go on as a second bridge."""
     route, parent, children = Route(store, tmp_path, "table", mode), os.getpid(), []
 
     def book(received, connection):
@@ -330,7 +330,7 @@ def test_a_process_that_it_forks_off_ends_where_it_ends(tmp_path, store, mode, e
         bridge = bridge_to(route, book, mode)
         bridge.run(stop_when_idle_secs=0)
     finally:
-        if os.getpid() != parent:  # else it would run the other tests, too
+        if os.getpid() != parent:  # otherwise it would run the other tests too
             os._exit(7)
     assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [1, 1, 1]
     assert route.effects() == ["1", "2", "3"]
@@ -407,7 +407,8 @@ def test_a_file_keeps_others_out_only_while_it_has_the_lease(tmp_path):
 
 
 def test_a_slow_function_is_not_waited_for_longer_than_a_lease(route, monkeypatch):
-    """What was done by then is committed, and a stop is heeded; the rest waits for the next bridge."""
+    """What was done by then is committed, and a request to stop is heeded. The other messages wait for the next
+    bridge."""
     monkeypatch.setattr(python_target, "_LONG_SECS", 0.0)
     seen = []
 
