@@ -55,7 +55,7 @@ def test_a_durable_subscription_has_what_was_sent_while_nobody_listened(running_
 
 @pytest.mark.quick
 def test_a_subscription_of_another_topic_by_stomp_gives_nothing(running_artemis):
-    """Artemis goes on with the queue of that name."""
+    """Artemis goes on with the queue of the other topic's subscription, so the bridge refuses its messages."""
     topic, name = f"topic/{uuid.uuid4().hex}", f"bridge-{uuid.uuid4().hex}"
     theirs, ours = (
         address_of(running_artemis, "stomp", f"{each}?subscription={name}") for each in (topic, f"{topic}2")
@@ -124,8 +124,8 @@ def test_whoever_does_not_answer_is_not_waited_for_for_ever(protocol):
 
 @pytest.mark.parametrize(("protocol", "ends"), [("amqp", "close"), ("stomp", "cut")])
 def test_who_says_that_a_message_is_redelivered(running_artemis, protocol, ends):
-    """By AMQP whoever closes in order says so; by STOMP the broker does, of those that leave without a word. The other way
-    round it may be said or not."""
+    """By AMQP the client says so as it closes in order. By STOMP the broker says so, if the client leaves without a
+    word. In the other two cases it may be said or not."""
     address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
     with sink(address) as sending:
         sending.send(texts("a", "b"))
@@ -135,9 +135,7 @@ def test_who_says_that_a_message_is_redelivered(running_artemis, protocol, ends)
             _socket(taking).shutdown(socket.SHUT_RDWR)
             time.sleep(NEVER_SECS)
     came, until = [], time.monotonic() + (SOON_SECS if ends == "cut" else 0)
-    while not came or (
-        bodies(came) == ["b", "a"] and time.monotonic() < until
-    ):  # the broker hasn't noticed the cut yet
+    while not came or (bodies(came) == ["b", "a"] and time.monotonic() < until):  # until the broker has noticed the cut
         with source(address) as taking:
             came = take(taking, 2)
     assert bodies(came) == ["a", "b"]
@@ -202,7 +200,7 @@ def test_ids_and_bodies_are_the_same_by_either_protocol(running_artemis, sender,
 @pytest.mark.parametrize("sender", CONNECTORS)
 @pytest.mark.parametrize("taker", CONNECTORS)
 def test_headers_are_the_same_by_either_protocol(running_artemis, sender, taker):
-    """But for how the broker itself spells an address in each of them."""
+    """Except an address, which the broker spells otherwise in each protocol."""
     queue = f"queue/orders-{uuid.uuid4().hex}"
     addresses = {"stomp": "queue://answers", "amqp": "answers"}
     sent = [
@@ -256,7 +254,7 @@ def test_amqp_keeps_types_and_zero_bytes(running_artemis):
     ],
 )
 def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, message):
-    """With all else of its batch, for else those behind it would be sent."""
+    """The whole batch is refused. Otherwise the messages behind it would be sent."""
     address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
     with sink(address) as sending, pytest.raises(MessageRefusedError, match="can't be sent"):
         sending.send([*texts("before"), message, *texts("behind")])
@@ -269,7 +267,7 @@ def test_what_a_protocol_cannot_express_is_refused(running_artemis, protocol, me
     ("protocol", "properties"), [("stomp", {"AMQ_SCHEDULED_DELAY": "soon"}), ("amqp", {"_AMQ_DUPL_ID": 7})]
 )
 def test_what_a_broker_cannot_take_is_refused(running_artemis, protocol, properties):
-    """Whoever sends one by one then finds it, and the others arrive in order."""
+    """A client that then sends messages one by one sees which one it is. The others arrive in order."""
     address = address_of(running_artemis, protocol, f"queue/orders-{uuid.uuid4().hex}")
     batch = [*texts("a", "b"), Message(body=b"", properties=properties), *texts("c")]
     with sink(address) as sending, pytest.raises(MessageRefusedError):
@@ -291,7 +289,8 @@ def test_what_a_broker_cannot_take_is_refused(running_artemis, protocol, propert
 
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
-    """Makes no queue unless an operator does, and takes no more than a little into those that are named so."""
+    """An Artemis that doesn't make queues named `strict.…` itself, and takes only a little into those named
+    `full.…`."""
     strict, full = 'addressSettings."strict.#".', 'addressSettings."full.#".'
     with new_broker(artemis_home) as broker:
         broker.start(
@@ -322,7 +321,7 @@ def test_a_full_queue_is_no_fault_of_a_message(strict_artemis, protocol):
 
 
 def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):
-    """Artemis shows them as properties by AMQP, the length of another body among them."""
+    """By AMQP, Artemis shows them as properties. One of them is another body's length."""
     name = f"queue/orders-{uuid.uuid4().hex}"
     properties = {"uniqueMessageId": "1", "content-length": "1", "receipt": "x", "transaction": "x", "destination": "x"}
     with (
@@ -335,7 +334,7 @@ def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_art
 
 
 def test_stomp_says_where_it_meets_a_zero_byte(running_artemis):
-    """It can't express one in a property, and would merge what differs behind it."""
+    """STOMP can't express a zero byte in a property, and would merge ids that differ behind it."""
     name = f"queue/orders-{uuid.uuid4().hex}"
     awkward = Message(body=b"", properties={"uniqueMessageId": "a\0b"})
     with sink(address_of(running_artemis, "amqp", name)) as sending:

@@ -1,4 +1,4 @@
-"""A store that is put back from a copy has forgotten what came since: nothing is lost by that."""
+"""A store that is restored from a copy has forgotten what came since. Nothing is lost by that."""
 
 import sqlite3
 from contextlib import closing
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 @pytest.fixture(params=["file", "queue", "topic"])
 def restored(request, tmp_path, sqlite_url):
-    """A route on which two messages were handed on, of whose second its store knows nothing any more."""
+    """A route on which two messages were handed on. Its store knows nothing of the second any more."""
     route = Route(sqlite_url, tmp_path, request.param)
     send(route, "1")
     route.run()

@@ -1,4 +1,4 @@
-"""An id that comes with another body: what a bridge says of it and does with it, in each mode."""
+"""An id that comes with another body: what a bridge reports and does, in each mode."""
 
 import logging
 
@@ -11,7 +11,7 @@ from receiver.logs import ReadOptions, read_logs
 from tests.bridge.bridged import Route, message
 
 REUSED = [("1", "pay 10"), ("2", "pay 20"), ("1", "pay 10"), ("1", "pay 99"), ("2", "pay 20"), ("1", "pay 99")]
-"""Ids and bodies: the fourth is another message, and the sixth repeats that."""
+"""Ids and bodies. The fourth is another message with a known id. The sixth repeats the fourth."""
 
 
 @pytest.fixture(params=Mode)
@@ -25,7 +25,7 @@ def route(store_url, tmp_path, mode):
 
 
 def bridged(route, *messages, **options):
-    """The bridge that has handed these on."""
+    """A bridge, after it has handed these messages on."""
     route.send(*(message(id_, body=body) for id_, body in messages))
     store = route.store if route.mode.keeps else None
     options = BridgeOptions(mode=route.mode, **options)
@@ -60,7 +60,7 @@ def test_it_is_in_the_recording(route, tmp_path):
 
 @pytest.mark.parametrize("id_reuse", ["duplicate", "deliver"])
 def test_nothing_is_claimed_of_ids_that_have_no_digest_yet(route, mode, id_reuse):
-    """As in the store of an earlier version: the bodies that came then are known to nobody."""
+    """An earlier version's store has such ids: nobody knows the bodies that came with them."""
     if not mode.detects:
         pytest.skip("it delivers everything")
     with (

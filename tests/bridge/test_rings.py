@@ -1,4 +1,4 @@
-"""Bridges in a ring: what comes round is parked, never dropped, and never goes round for ever."""
+"""Bridges in a ring: a message that comes round is parked. It is never dropped, and never goes round for ever."""
 
 import json
 import logging
@@ -32,7 +32,8 @@ class Ring:
         self.store = store
         self.mode = mode
         self.broker = MemoryBroker()
-        # Of its own in a store that tests share; of characters that not every protocol, list or database can hold.
+        # A domain of its own, in a store that tests share. Not every protocol, list or database can hold these
+        # characters.
         self.connection_id = f"{uuid.uuid4().hex},:\0\n\ud800"
 
     def domain(self, queue):
@@ -48,7 +49,8 @@ class Ring:
         return open_bridge(origin, to, where, BridgeOptions(mode=mode, domain=domain))
 
     def run(self, *ways, **options):
-        """Bridges one after the other, each until its queue is empty: `ab` from the queue a to the queue b."""
+        """Run bridges one after the other, each until its queue is empty: `ab` leads from the queue a to the queue
+        b."""
         for way in ways:
             self.open(*way, **options).run(stop_when_idle_secs=0)
 
@@ -159,7 +161,8 @@ def test_one_bridge_that_keeps_stops_a_ring_of_others_that_do_not(store):
 
 
 def test_two_bridges_in_a_row_that_share_a_domain(store, tmp_path):
-    """To the second all would be duplicates of what the first has had; in another store it is another domain."""
+    """The second bridge would take every message for a duplicate of the first one's. In another store it has another
+    domain."""
     ring, shared = Ring(store), f"name:{uuid.uuid4().hex}"
     ring.send("a", message("1"))
     ring.run("ab", "bc", domain=shared)
@@ -183,7 +186,7 @@ def test_the_mark_is_bounded_and_notices_a_ring_of_64():
 
 
 def test_what_an_application_makes_of_a_message_has_passed_nothing(sqlite_url):
-    """Though it copies all properties but the id."""
+    """An application's answer counts as a new message, even if it copies all properties except the id."""
     ring = Ring(sqlite_url)
     ring.send("a", message("1"))
     ring.run("ab")

@@ -1,4 +1,5 @@
-"""Bridges of the version before, replaced one by one under load: the first new one upgrades the tables that they share."""
+"""Bridges of the version before are replaced one by one under load. The first new bridge upgrades the tables that
+they share."""
 
 import subprocess
 from functools import partial
@@ -21,19 +22,19 @@ MEANWHILE = {
     "small": {Event.KILL: 1, Event.CUT: 1},
     "long": {Event.KILL: 10, Event.STOP: 3, Event.KILL_BROKER: 2, Event.CUT: 5},
 }
-"""What happens after each replacement."""
+"""The events after each replacement."""
 STORE_CUTS = {"quick": 1, "small": 3, "long": 20}
 
 
 @pytest.fixture
 def sqlite_url(tmp_path):
-    """As everywhere but in this folder, where the tables are there already: here the version before makes them."""
+    """An SQLite file without tables, unlike elsewhere in this folder: the version before makes them."""
     return f"sqlite:///{tmp_path / 'receiver.db'}"
 
 
 @pytest.fixture
 def fresh_postgres_url(postgres_url):
-    """Likewise."""
+    """A PostgreSQL database without tables, for the same reason."""
     with fresh_database(postgres_url) as url:
         yield url
 
@@ -48,8 +49,8 @@ def run_before(package, *arguments):
 
 
 class RollingUpgrade(Campaign):
-    """Each bridge of the version before is killed at work, and comes back as this version. Those that haven't been
-    replaced yet work on, whatever happens; they could not begin again, so they aren't killed until they are due."""
+    """Each bridge of the version before is killed at work, and comes back as this version. Bridges that aren't
+    replaced yet work on, whatever happens. They aren't killed before their turn, because they could not begin again."""
 
     def _play(self) -> None:
         self._kill()
@@ -86,7 +87,7 @@ class RollingUpgrade(Campaign):
     ],
 )
 def test_bridges_are_replaced_one_by_one(queue, mortal_store, kind, package_before, *, size, seed, tmp_path):
-    """The address of a queue has a user, of which the version before made part of the target's name."""
+    """The queue's address has a user, which the version before made part of the target's name."""
     if size != "long":
         pytest.skip("on SQLite, whose lock isn't fair, a busy machine starves a bridge for minutes: --campaign=long")
     lines, out = tmp_path / "orders.jsonl", f"{queue.name}-out"
@@ -98,7 +99,7 @@ def test_bridges_are_replaced_one_by_one(queue, mortal_store, kind, package_befo
 
 
 def test_the_version_before_does_not_begin_on_newer_tables(store_url, package_before, tmp_path):
-    """It says why and ends, without reaching for its broker, and has changed nothing."""
+    """It says why and ends. It hasn't connected to its broker, nor changed anything."""
     made = run_before(package_before, "migrate", store_url)
     assert made.returncode == 0, made.stderr
     migrated = migrate(url_of(store_url))

@@ -1,4 +1,4 @@
-"""A selector takes the messages that it selects, and leaves the others where they are."""
+"""A selector takes the messages that it selects, and leaves the others in the queue."""
 
 import uuid
 

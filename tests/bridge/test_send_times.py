@@ -1,4 +1,4 @@
-"""JMSTimestamp in the unit that a broker has it in."""
+"""JMSTimestamp in the unit that the broker uses."""
 
 import time
 from dataclasses import replace
@@ -19,7 +19,8 @@ def warnings(caplog):
 
 
 def figures_of(route, *times):
-    """What a bridge makes of messages sent at such times and delivered again: rMaxDeliverySecs, and the recorded times."""
+    """rMaxDeliverySecs and the recorded send times of a bridge, for messages that were sent at these times and are
+    redelivered."""
     for number, sent in enumerate(times):
         route.send(replace(message(str(number)), jms_timestamp_ms=sent, redelivered=True))
     log = route.file.parent / "receipts.jsonl.zst"
@@ -30,7 +31,7 @@ def figures_of(route, *times):
 
 
 def test_seconds_are_read_as_such_and_that_is_said_once(route, caplog):
-    now_secs = int(time.time())  # the module's own may be old
+    now_secs = int(time.time())  # the module's own time may be old by now
     sent = [now_secs - 60, now_secs - 90, now_secs - 30]
     longest_secs, recorded = figures_of(route, *sent)
     assert 90 <= longest_secs < 600

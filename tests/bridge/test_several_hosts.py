@@ -1,4 +1,4 @@
-"""A bridge with several hosts in its addresses: one broker behind two proxies stands for the nodes of a cluster."""
+"""A bridge with several hosts in its addresses. One broker behind two proxies stands for the nodes of a cluster."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ def hosts(running_artemis, protocol):
 
 @pytest.fixture
 def address(hosts, protocol):
-    """Of a queue of its own, by either host."""
+    """The address of a new queue, with both hosts."""
     listed = ",".join(f"{HOST}:{proxy.port}" for proxy in hosts)
     return f"{protocol}://{listed}/queue/orders-{uuid.uuid4().hex}"
 
@@ -59,7 +59,7 @@ def lose(proxy):
 
 @pytest.mark.quick
 def test_a_bridge_goes_on_at_another_host(address, hosts, sqlite_url, tmp_path, caplog):
-    """Its source and its target lose their host, and neither is opened anew."""
+    """Its source and its target lose their host, and yet neither is made anew."""
     file, first, second = tmp_path / "out.jsonl", *(Node(HOST, proxy.port) for proxy in hosts)
     bridge = open_bridge(address, f"file:{file}", sqlite_url, BridgeOptions())
     running = threading.Thread(target=bridge.run)
@@ -85,7 +85,7 @@ def test_a_bridge_goes_on_at_another_host(address, hosts, sqlite_url, tmp_path, 
 
 @pytest.mark.quick
 def test_a_target_goes_on_at_another_host(address, hosts, sqlite_url, running_artemis, protocol):
-    """What it had sent is sent again with the same `_AMQ_DUPL_ID`, wherever it is sent."""
+    """It sends unconfirmed messages again with the same `_AMQ_DUPL_ID`, whichever host they go to."""
     source = str(address_of(running_artemis, protocol, f"queue/in-{uuid.uuid4().hex}"))
     bridge = open_bridge(source, address, sqlite_url, BridgeOptions())
     running = threading.Thread(target=bridge.run)
@@ -111,7 +111,7 @@ def test_a_target_goes_on_at_another_host(address, hosts, sqlite_url, running_ar
 def test_who_takes_connections_and_ends_them_keeps_nobody_from_another(address, hosts, sqlite_url, tmp_path):
     file = tmp_path / "out.jsonl"
     send(address, "1")
-    lose(hosts[0])  # its port takes connections, and ends them at once
+    lose(hosts[0])  # its port takes connections and ends them at once
     bridge = open_bridge(address, f"file:{file}", sqlite_url, BridgeOptions())
     bridge.run(stop_when_idle_secs=0)
     assert bodies(file) == ["1"]

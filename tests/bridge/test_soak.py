@@ -1,6 +1,6 @@
-"""Hours at 70 % of the full speed: nothing is missed, and memory, rows and latency stay flat.
+"""Hours at 70 % of the full speed: no message is missed, and memory, rows and latency stay flat.
 
-A long run takes 8 hours for each, and prints what it saw in each eighth of them.
+A long run takes 8 hours for each test, and prints the figures of each eighth of them.
 """
 
 import json
@@ -36,13 +36,14 @@ AT_ONCE = 100
 REPEATED_EACH = 20
 REPEATED_AFTER = 10
 SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=100, dup_detection_expiry_time_secs=2)
-"""Each slice is longer than ids are remembered: so memory and rows have reached their size by the end of the first."""
+"""Each slice is longer than ids are remembered. So memory and rows have their final size by the end of the first
+slice."""
 ENOUGH_BYTES = 16 << 20
-"""Of what Python and its libraries still take once in a while."""
+"""Python and its libraries may still take so much now and then."""
 
 
 def id_of(number: int) -> str:
-    """One in 20 messages is another one once more."""
+    """The message's id. One message in 20 repeats an earlier one."""
     return f"order {number - REPEATED_AFTER if number % REPEATED_EACH == REPEATED_AFTER else number}"
 
 
@@ -53,13 +54,13 @@ def new_among(numbers: int) -> int:
 class Slice(NamedTuple):
     messages: int
     p99_secs: float
-    """Of a message, from when it was due."""
+    """The delay of a message, counted from when it was due."""
     memory_bytes: int
     rows: int
 
 
 class Watch:
-    """What is seen of a process under load, slice by slice."""
+    """The figures of a process under load, slice by slice."""
 
     def __init__(self, rows: Callable[[], int]) -> None:
         self._rows = rows
@@ -79,7 +80,8 @@ class Watch:
             print(json.dumps(seen._asdict()), flush=True)
 
     def check(self, *, times_it: bool) -> None:
-        """`times_it`: other work beside it makes some slices slower, so latencies are compared in long runs alone."""
+        """Check that the last slice is like the second. `times_it` compares latencies too: only in long runs, since
+        other work makes single slices slower."""
         second, last = self.slices[1], self.slices[-1]
         assert last.memory_bytes <= 1.1 * second.memory_bytes + ENOUGH_BYTES, self.slices
         assert last.rows <= 1.5 * max(each.rows for each in self.slices[:2]), self.slices
@@ -87,7 +89,7 @@ class Watch:
 
 
 def dues(rate: float, ends: threading.Event) -> Iterator[float]:
-    """When each message of a steady stream is due; it is then."""
+    """The time at which each message of a steady stream is due. Each is given at its time."""
     begin = time.monotonic()
     for number in count():
         due = begin + number / rate

@@ -1,4 +1,4 @@
-"""Frames are the same however the network parts them, and what can't be taken spoils none behind it."""
+"""Frames are the same however the network parts them. A frame that is refused spoils none behind it."""
 
 import pytest
 from hypothesis import given
@@ -25,7 +25,7 @@ def message(body, **headers):
     return Frame("MESSAGE", {"message-id": "1", **headers}, body)
 
 
-# What is sent, and what is read; nothing of it where it is refused.
+# The bytes that are sent, and the frames that are read from them; no frame if they are refused.
 GOOD = st.one_of(
     BODIES.map(lambda body: (with_length(body), message(body, **{"content-length": str(len(body))}))),
     TEXTS.map(lambda body: (without_length(body), message(body))),
@@ -43,7 +43,7 @@ BAD = st.sampled_from(
 
 
 def read_all(pieces):
-    """The frames, and why others weren't taken."""
+    """The frames that were read, and the reasons why others were refused."""
     refused, coming = [], iter(pieces)
     reader = FrameReader(lambda: next(coming, b""), refused.append, max_body_bytes=MOST_BYTES)
     frames = list(iter(reader.read, None))
@@ -64,7 +64,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 @given(headers=st.dictionaries(TEXT.filter(bool), TEXT), body=BODIES)
 def test_what_is_made_is_read_as_it_was(headers, body):
-    """No two ids become one, whatever is in them."""
+    """No two ids become one, whatever characters they have."""
     frame = Frame("MESSAGE", {**headers, "content-length": str(len(body))}, body)
     assert read_all([frame.encoded()]) == ([frame], [])
 

@@ -1,4 +1,4 @@
-"""Streams of a real RabbitMQ: each message once, by the position in the store, and losses that are loud."""
+"""Streams of a real RabbitMQ: each message takes effect once, by the position in the store, and losses are loud."""
 
 import json
 import time
@@ -26,15 +26,15 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 SOON_SECS = 60
 PATIENCE_SECS = 300
 SMALL = {"x_stream_max_segment_size_bytes": 4_000}
-"""Segments of a few messages."""
+"""Segments with only a few messages."""
 SHORT = SMALL | {"x_max_length_bytes": 20_000}
-"""What is older is deleted."""
+"""A stream that deletes its older messages."""
 MESSAGES = {"quick": 500, "small": 1_500, "long": 12_000}
 KILLS = {"quick": 1, "small": 3, "long": 100}
 
 
 class Stream:
-    """A stream, and bridges from it to a file, one after the other, by one store."""
+    """A stream, and bridges from it to a file, one after the other, through one store."""
 
     def __init__(self, rabbitmq, folder, **arguments):
         self.rabbitmq, self.file = rabbitmq, folder / "out.jsonl"
@@ -73,7 +73,7 @@ class Stream:
         return [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
 
     def numbers(self):
-        """In the order in which they took effect."""
+        """The numbers of the messages, in the order in which they took effect."""
         return [int(line["body"].partition(" ")[0]) for line in self.lines()]
 
 
@@ -88,7 +88,7 @@ def short_stream(rabbitmq, tmp_path):
 
 
 def take_all(source):
-    """All that is there, acknowledged."""
+    """Take and acknowledge all messages that are there."""
     taken, until = [], time.monotonic() + SOON_SECS
     while (more := source.take(7, wait_secs=0.3)) or source.is_settling:
         assert time.monotonic() < until
@@ -99,7 +99,7 @@ def take_all(source):
 
 @pytest.mark.parametrize("mode", [Mode.AT_LEAST_ONCE, Mode.APP_CONTROLLED, quick(Mode.EXACTLY_ONCE)])
 def test_each_comes_once_and_in_order_from_bridge_to_bridge(stream, store, mode):
-    """Though none has an id of its own and the stream keeps them all."""
+    """That holds although no message has an id, and the stream keeps them all."""
     stream.send(range(30))
     stream.run(store, mode)
     stream.run(store, mode)
@@ -110,7 +110,7 @@ def test_each_comes_once_and_in_order_from_bridge_to_bridge(stream, store, mode)
 
 
 def test_a_link_that_opens_before_anybody_waits_for_it_does_nothing_else_yet(stream, monkeypatch):
-    """RabbitMQ soon ends a session in which a stream is asked for one message, so the answer may be too late otherwise."""
+    """RabbitMQ soon ends a session that asks a stream for one message. Otherwise the answer might come too late."""
     start = AmqpLink._start
 
     def start_and_sleep(link, *arguments):
@@ -126,7 +126,7 @@ def test_a_link_that_opens_before_anybody_waits_for_it_does_nothing_else_yet(str
 
 @pytest.mark.parametrize(("database", "bridges"), [("sqlite", 1), scaled("postgresql", 2)])
 def test_each_takes_effect_once_through_kills(request, database, bridges, tmp_path, size):
-    """Two bridges take the same messages, and move one position."""
+    """Two bridges take the same messages, and both move one position."""
     url = request.getfixturevalue("sqlite_url" if database == "sqlite" else "fresh_postgres_url")
     stream = Stream(request.getfixturevalue("rabbitmq"), tmp_path, x_stream_max_segment_size_bytes=40_000)
     count = MESSAGES[size]
@@ -192,7 +192,7 @@ def test_a_bridge_hands_nothing_on_that_another_took_meanwhile(stream, store, ca
 
 
 def test_offsets_that_hold_no_message_are_passed(rabbitmq, tmp_path, sqlite_store, caplog):
-    """RabbitMQ puts a note of its own at the head of each segment."""
+    """RabbitMQ puts an entry of its own at the head of each segment."""
     stream = Stream(rabbitmq, tmp_path, **SMALL)
     for number in range(40):
         stream.send([number], 1_000)
@@ -226,7 +226,7 @@ def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(stream, store, befor
 
 
 def lost(stream, store, **options):
-    """The offset to go on at, once retention has come to rest."""
+    """The offset to go on at, once retention deletes no more."""
     errors = [None]
     while len(errors) < 3 or errors[-1] != errors[-2]:
         with pytest.raises(MessagesLostError, match="are gone before they were taken") as caught:
@@ -237,9 +237,10 @@ def lost(stream, store, **options):
 
 
 def send_beyond_retention(stream, numbers):
-    """It takes its time to delete; the few that stay have higher offsets than numbers, by what RabbitMQ notes itself."""
+    """Send more messages than retention keeps, and wait until it has deleted. The messages that stay have offsets
+    above their numbers, because RabbitMQ adds entries of its own."""
     with sink_of(stream.queue) as sink:
-        for number in numbers:  # else all would be in one segment
+        for number in numbers:  # otherwise all would be in one segment
             sink.send([Message(body=f"{number} {'x' * 1_000}".encode(), is_text=True)])
     until = time.monotonic() + SOON_SECS
     while first_offset(stream) < numbers[-1]:
@@ -273,7 +274,7 @@ def test_what_retention_has_taken_is_loud_until_a_person_says_to_go_on(short_str
 
 
 def test_a_beginning_is_kept_before_the_first_message(short_stream, sqlite_store):
-    """Else what retention takes before the first batch would be lost unseen."""
+    """Otherwise messages that retention deletes before the first batch would be lost unseen."""
     short_stream.run(sqlite_store)
     send_beyond_retention(short_stream, range(100))
     assert lost(short_stream, sqlite_store) > 20
@@ -304,7 +305,7 @@ def test_a_stream_made_anew_is_loud(stream, sqlite_store, monkeypatch):
 
 @pytest.mark.parametrize("digest", [True, False], ids=["", "by a position of an older version"])
 def test_a_stream_made_anew_is_loud_where_it_has_more_than_was_taken(stream, sqlite_store, digest):
-    """Its offsets are those of other messages, of which the first ten would be left out."""
+    """Its offsets belong to other messages. The first ten of these would be left out."""
     stream.send(range(10))
     stream.run(sqlite_store)
     if not digest:
@@ -328,7 +329,7 @@ def test_a_broker_that_is_slow_has_lost_nothing(stream, monkeypatch):
     stream.send(range(10))
     with source_of(stream.address()) as source:
         take_all(source)
-        source.close()  # the next take attaches another reader
+        source.close()  # so that the next take attaches another reader
         monkeypatch.setattr(amqp_stream, "ANSWER_SECS", -1.0)
         monkeypatch.setattr(amqp_stream._Reader, "take", lambda *_, **__: [])
         assert source.take(1, wait_secs=0) == []

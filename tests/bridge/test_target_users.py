@@ -1,4 +1,4 @@
-"""Another user of the same broker finds what waits, and hands nothing on twice."""
+"""Another user of the same broker takes over the waiting messages, and hands none on twice."""
 
 import pytest
 from sqlalchemy import text
@@ -14,7 +14,7 @@ from tests.bridge.bridged import TEN, DiedError, Route, send
 from tests.stores import engine_of
 
 FEW = TEN[:7]
-"""So few that a bridge keeps each in a row of its own, as older versions do."""
+"""So few messages that a bridge keeps each in its own row, as older versions do."""
 
 OUT = "amqp://memory:5672/queue/out"
 
@@ -43,7 +43,7 @@ def test_a_target_has_the_name_that_bridges_give_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("died", ["delivering", "delivered"])
 def test_what_was_handed_on_before_the_migration_is_not_again(store_url, tmp_path, died):
-    """Its name for the broker is of its domain, sequence number and time: it moves along."""
+    """A message's name for the broker consists of its domain, sequence number and time, which the migration keeps."""
     route = Route(store_url, tmp_path, "queue")
     bridge_to(route, "amqp://new@memory:5672/queue/out").close()
     send(route, *FEW)

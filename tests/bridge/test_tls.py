@@ -1,4 +1,4 @@
-"""Through TLS, against a real broker: each side proves who it is, and without proof nothing is said."""
+"""Through TLS, against a real broker: each side proves who it is, and sends nothing before it has the other's proof."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ ACCEPTOR = "org.apache.activemq.artemis.core.remoting.impl.netty.NettyAcceptorFa
 
 
 class Certified:
-    """Files of an authority, of a broker on `localhost` and of a client, and how to start such a broker."""
+    """The files of an authority, of a broker on `localhost` and of a client; and a way to start such a broker."""
 
     def __init__(self, folder):
         authority = trustme.CA()
@@ -67,7 +67,7 @@ def protocol(request):
 
 
 def exchange(address):
-    """Messages through the broker and back, one of them of many pieces."""
+    """Send messages through the broker and take them. One of them has many pieces."""
     large = bytes(range(256)) * 8_000
     with sink_of(address) as sink, source_of(address) as source:
         sink.send([*texts("a", "b"), Message(body=large)])
@@ -92,7 +92,7 @@ def test_the_client_has_a_certificate_too(certified, protocol):
 def test_a_broker_that_wants_a_certificate_says_so(certified, protocol, make):
     with pytest.raises(BrokerError) as caught:
         make(certified.address(protocol, port=certified.strict_port, ca_file=certified.ca_file))
-    if isinstance(caught.value, BrokerRefusedError):  # unless the network is ended before it is heard
+    if isinstance(caught.value, BrokerRefusedError):  # unless the connection ends before the refusal arrives
         assert "--tls-cert" in caught.value.hint
 
 

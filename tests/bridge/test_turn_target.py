@@ -1,4 +1,5 @@
-"""Turns to a broker in memory: two notes tell what is there, whoever died, was overtaken, or has forgotten."""
+"""Turns to a broker in memory: two notes show what the broker has, whichever sender died, was overtaken, or was
+forgotten."""
 
 import logging
 import sqlite3
@@ -32,18 +33,18 @@ def route(store, tmp_path):
 
 @pytest.fixture
 def file_route(sqlite_url, tmp_path):
-    """By a store that can be copied."""
+    """A route with a store that can be copied."""
     return Route(sqlite_url, tmp_path, "topic")
 
 
 def warnings(caplog):
-    """Those that the target gives."""
+    """The warnings of the target."""
     said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     return [warning for warning in said if warning.startswith(TO)]
 
 
 class Choosy(MemoryTurns):
-    """Refuses turns with certain messages, and writes down how many messages each turn had."""
+    """Refuses turns that have certain messages, and notes how many messages each turn had."""
 
     def __init__(self, route, unfit=()):
         super().__init__(route.broker, "out")
@@ -61,11 +62,11 @@ class Choosy(MemoryTurns):
         return super().send_turn(messages, **more)
 
     def close(self):
-        """It is used again."""
+        """Do nothing: the test uses it again."""
 
 
 class Forgetful(Choosy):
-    """To a broker that has forgotten how the last turn ended, until that is abandoned."""
+    """A broker that has forgotten how the last turn ended, until that turn is abandoned."""
 
     has_abandoned = False
 
@@ -90,7 +91,7 @@ def run_to(route, turns, **settings):
     return bridge
 
 
-# Who has ended between the two commits
+# Senders that ended between the two commits
 
 
 def test_what_was_sent_and_not_confirmed_is_there(route, caplog):
@@ -114,7 +115,7 @@ def test_a_turn_that_ends_before_it_is_there_is_sent_again(route, caplog):
 
 
 def test_gaps_between_numbers_are_no_part_of_a_turn(route):
-    """A parked message that waits again has a number amid those of the turn that ended unconfirmed."""
+    """A turn has ended unconfirmed. A parked message that waits again has a number between those of the turn."""
     turns = Choosy(route)
     route.send(message("1", "a"), message("poison", "b"), message("2", "a"), message("2", "a"), message("3", "a"))
     run_to(route, turns, max_tries=1)
@@ -129,7 +130,7 @@ def test_gaps_between_numbers_are_no_part_of_a_turn(route):
 
 @pytest.mark.parametrize("dies", ["delivering", "delivered"])
 def test_a_parked_message_that_is_tried_again_comes_once(route, dies):
-    """Though its number is far below those that the topic has."""
+    """It comes once, although its number is far below those in the topic."""
     turns = Choosy(route)
     route.send(message("poison", "b"), *(message(id_, "a") for id_ in TEN))
     run_to(route, turns, max_tries=1)
@@ -141,10 +142,10 @@ def test_a_parked_message_that_is_tried_again_comes_once(route, dies):
 
 
 def test_a_part_that_waits_for_its_turn_is_no_part_of_another(route):
-    """One of two sources waits, for its message has failed. The other's turn ends unconfirmed."""
+    """One of two sources waits, because its message has failed. The other source's turn ends unconfirmed."""
     turns = Choosy(route)
     route.send(message("poison", "b"), message("b2", "b"), message("a1", "a"), message("a2", "a"))
-    bridge = open_to(route, turns, max_tries=1_000_000)  # so that it waits however slow the machine is
+    bridge = open_to(route, turns, max_tries=1_000_000)  # it waits even on a slow machine
     send_turn = turns.send_turn
 
     def dying(messages, **more):
@@ -164,7 +165,7 @@ def test_a_part_that_waits_for_its_turn_is_no_part_of_another(route):
 
 
 def test_a_commit_to_the_store_that_failed_is_made_up_for_by_the_same_process(route, monkeypatch):
-    """The bridge goes on, and looks at what the topic says before it sends anything."""
+    """The bridge goes on. It reads the topic's note before it sends anything."""
     send(route, *TEN)
     bridge, confirm, broken = route.open(), broker_target.Lease.save_turn, []
 
@@ -180,7 +181,7 @@ def test_a_commit_to_the_store_that_failed_is_made_up_for_by_the_same_process(ro
     assert (route.effects(), route.waiting()) == (TEN, 0)
 
 
-# Who was overtaken
+# Senders that were overtaken
 
 
 def test_two_bridges_of_a_store_take_turns(route, caplog):
@@ -200,7 +201,8 @@ def test_two_bridges_of_a_store_take_turns(route, caplog):
 
 
 def test_whoever_has_lost_its_lease_sends_nothing(route):
-    """It read what waits, and slept. Meanwhile the server gave its lease to another, which sent that and more."""
+    """It has read the waiting messages, and slept. Meanwhile the server gave its lease to another bridge, which sent
+    these messages and more."""
     send(route, *TEN)
     bridge = route.open()
     target = bridge._target
@@ -214,7 +216,7 @@ def test_whoever_has_lost_its_lease_sends_nothing(route):
         return deliver(messages, lease)
 
     target.deliver = overtaken
-    route.plan("delivered", _die)  # after it was refused
+    route.plan("delivered", _die)  # the turn has been refused by then
     with pytest.raises(DiedError):
         bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["of another"]
@@ -261,7 +263,7 @@ def domain_id(route):
     return bridge.receiver.domain_id
 
 
-# Who has forgotten
+# Brokers that forget
 
 
 def test_a_note_that_the_broker_has_forgotten_doubles_nothing_where_nothing_waits(route, caplog):
@@ -305,7 +307,7 @@ def test_a_turn_that_the_broker_forgot_to_end_is_sent_again(route, before, caplo
 
 
 def test_a_forgotten_turn_leaves_the_one_before_it_as_it_was(route):
-    """That one is there, and whoever sent it ended before it could confirm it."""
+    """The turn before it is there, and its sender ended before it could confirm it."""
     send(route, *TEN)
     route.run(dies="delivered")
     run_to(route, Forgetful(route))
@@ -313,7 +315,7 @@ def test_a_forgotten_turn_leaves_the_one_before_it_as_it_was(route):
 
 
 def test_a_forgotten_turn_that_the_store_has_confirmed_is_not_abandoned(route):
-    """Its messages don't wait: they could not be sent again."""
+    """Its messages don't wait any more, so they could not be sent again."""
     send(route, "0")
     route.run()
     before = dict(route.broker.notes)
@@ -342,7 +344,7 @@ def test_a_note_of_others_is_no_note_of_ours(route, note, caplog):
 
 
 def copied(tmp_path):
-    """What puts the store back as it is now."""
+    """Copy the store. Returns a function that puts the copy back."""
     copy = tmp_path / "copy.db"
     with closing(sqlite3.connect(tmp_path / "receiver.db")) as database:
         database.execute(f"VACUUM INTO '{copy}'")
@@ -360,7 +362,7 @@ def copied(tmp_path):
 def test_a_store_that_is_put_back_gives_old_numbers_to_new_messages_and_loses_none(
     file_route, tmp_path, turns_since, died_since
 ):
-    """They wait already when a bridge first looks at the note, which is of those numbers."""
+    """The new messages wait already when a bridge first reads the note, which names their numbers."""
     route = file_route
     send(route, "1")
     route.run()
@@ -392,7 +394,7 @@ def test_a_store_that_is_put_back_says_what_may_come_twice(file_route, tmp_path,
 
 
 def test_a_store_that_is_put_back_says_so_before_anything_waits(file_route, tmp_path, caplog):
-    """What was acknowledged since then, a broker that keeps all of it gives again."""
+    """A broker that keeps every message gives again those that were acknowledged since then."""
     route = file_route
     send(route, "0")
     route.run()
@@ -432,7 +434,7 @@ def test_what_a_person_has_dropped_is_looked_for_in_vain(route):
     assert route.effects() == [*TEN, "10"]
 
 
-# What is refused
+# Refusals
 
 
 def test_who_is_to_blame_is_found_and_the_others_go(route):
@@ -467,7 +469,7 @@ def test_turns_grow_again(route):
 
 
 def test_a_turn_that_failed_is_tried_with_fewer(route):
-    """Such as one that takes longer than the broker gives it."""
+    """For example, a turn takes longer than the broker allows."""
     turns = Choosy(route)
     send_turn = turns.send_turn
 
@@ -485,7 +487,7 @@ def test_a_turn_that_failed_is_tried_with_fewer(route):
 
 
 def test_a_note_that_would_be_too_long_makes_a_turn_shorter(route, monkeypatch):
-    """Each second number is a duplicate's, so each message is a run of its own."""
+    """Every second number is a duplicate's. So each message is a run of numbers by itself, which makes notes long."""
     monkeypatch.setattr(broker_target, "_LONGEST_NOTE", 100)
     turns = Choosy(route)
     for id_ in TEN:
@@ -495,7 +497,7 @@ def test_a_note_that_would_be_too_long_makes_a_turn_shorter(route, monkeypatch):
     assert turns.sizes == [5, 2, 3]
 
 
-# What a forgotten id may do: it is used again, and both arrive
+# An id that was forgotten is used again, and both messages arrive
 
 
 def test_an_id_that_is_forgotten_and_used_again_arrives(route):

@@ -1,4 +1,4 @@
-"""Messages that a function gets together: what becomes of them is what becomes of each by itself."""
+"""Messages that a function gets together: the outcome is as if it had got each by itself."""
 
 import logging
 from collections import Counter
@@ -51,13 +51,13 @@ IDS = [str(number) for number in range(8)]
 
 
 class Desk:
-    """An application that books rows, and fails for some messages after it has."""
+    """An application that books rows. For certain messages it fails after it has booked."""
 
     def __init__(self, route, poisons, goes_down_at):
         self._route = route
         self._poisons = poisons
         self._goes_down_at = goes_down_at
-        """The call, if it comes to it, at which the desk says that it can't work just now."""
+        """The number of the call at which the desk says that it can't work just now."""
         self._calls = 0
 
     def book(self, received, connection):
@@ -70,7 +70,7 @@ class Desk:
                 raise ValueError(received.text)
             case "breaks":
                 connection.execute(text("SELECT no_such_column"))
-            case "swallows":  # no harm on SQLite
+            case "swallows":  # does no harm on SQLite
                 with suppress(DBAPIError):
                     connection.execute(text("SELECT no_such_column"))
             case "exits":
@@ -82,7 +82,7 @@ class Desk:
 
 
 class OneByOne(PythonTarget):
-    """The naive way: nothing is ever given together."""
+    """The naive way: the function never gets messages together."""
 
     def deliver(self, messages, lease):
         deliver = super().deliver
@@ -97,7 +97,7 @@ WAYS = {
 
 
 def lived(route, way, mode, script):
-    """What a bridge leaves that has to do with such a desk, dies once if it comes to it, and comes again."""
+    """The outcome of a bridge to such a desk. If the script says so, the bridge dies once and comes again."""
     poisons, goes_down_at, dies_at, batch_size = script
     route.send(*(message(id_, f"source {int(id_) % 3}") for id_ in IDS))
     dies, *counted = dies_at is not None, {}
@@ -105,7 +105,7 @@ def lived(route, way, mode, script):
         route._plan.clear()
         if dies and life == 0:
             route.plan("delivering", _die, at=dies_at)
-        down_at = goes_down_at if life == 0 else None  # a bridge doesn't begin with what can't work
+        down_at = goes_down_at if life == 0 else None  # the second bridge begins with a desk that works
         target = WAYS[way](Desk(route, poisons, down_at))
         bridge = opened(route, target, mode, max_batch_size=batch_size, max_tries=2)
         with suppress(DiedError):
@@ -145,12 +145,12 @@ def test_whatever_fails_or_dies_together_does_as_one_by_one(tmp_path_factory, st
     assert left["as a list"] == left["one by one"]
 
 
-# What it takes, and what is called how often
+# What a function takes, and which is called how often
 
 
 @pytest.fixture
 def statements():
-    """What is executed by SQLAlchemy, by its first word."""
+    """Counts the statements that SQLAlchemy executes, by their first word."""
     seen = Counter()
 
     def see(_connection, _cursor, statement, *_more):
@@ -171,7 +171,7 @@ def test_a_turn_that_goes_well_takes_one_savepoint(tmp_path, store, mode, statem
 
 
 class Ledger:
-    """Books whole lists, but for the poisoned."""
+    """Books whole lists, and fails for poisoned messages."""
 
     def __init__(self, *poisoned):
         self.poisoned = set(poisoned)
@@ -203,7 +203,7 @@ def test_a_function_of_many_gets_all_that_is_there_and_one_by_one_what_fails(tmp
 
 
 def test_it_is_said_why_a_function_gets_messages_one_by_one(route, caplog):
-    """Else one that fails for many, and never for one, would only be slow."""
+    """Otherwise a function that fails only for many messages at once would just be slow."""
     send(route, "1", "2")
     with caplog.at_level(logging.INFO, "receiver.bridge"):
         run(route, PythonTarget("python:ledger", Ledger("1").book), max_tries=1)
@@ -227,7 +227,8 @@ def commits_before_another_fails(received, connection):
 @pytest.mark.parametrize("function", [commits_for_all, commits_in_sql, commits_before_another_fails])
 @pytest.mark.parametrize("mode", TRANSACTIONAL)
 def test_it_leaves_the_transaction_to_the_bridge_also_with_many(tmp_path, store, mode, function):
-    """Whether the message that ends it fails itself or others do: one by one it is seen which."""
+    """The message that ends the transaction may fail, or others may. One by one, the bridge sees which message it
+    is."""
     route = Route(store, tmp_path, "call", mode)
     route.send(*(message(id_, id_) for id_ in "123"))
     with pytest.raises(SettingsError, match="ended the transaction"):

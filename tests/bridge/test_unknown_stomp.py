@@ -1,4 +1,4 @@
-"""A product that nobody knows, and that refuses by STOMP: a bridge ends with what it says, and never idles."""
+"""An unknown product that refuses by STOMP: a bridge ends with the product's words, and never idles."""
 
 import socket
 import threading
@@ -23,7 +23,8 @@ GIVES_UP_SECS = 60
 
 @contextmanager
 def refusing(at, then_secs=None):
-    """The port of a broker that says ERROR to frames of the command `at`; with `then_secs` it confirms them first."""
+    """The port of a broker that answers frames of the command `at` with ERROR. With `then_secs` it confirms them,
+    and sends the ERROR later."""
 
     def serve():
         while True:
@@ -78,7 +79,7 @@ def test_what_is_refused_at_the_start_ends_the_bridge_at_once(at, tmp_path, sqli
 
 
 def test_a_subscription_that_is_refused_once_it_was_confirmed_ends_the_bridge(monkeypatch, tmp_path, sqlite_url):
-    """Though each connection stands for a moment, and a take finds nothing."""
+    """It ends although each connection lasts for a moment, in which a take gets no message."""
     monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.3)
     with refusing("SUBSCRIBE", then_secs=0.05) as port:
         bridge = open_bridge(f"stomp://127.0.0.1:{port}/queue/orders", f"file:{tmp_path / 'out'}", sqlite_url)

@@ -1,4 +1,4 @@
-"""What the other tests of real brokers rest on: each keeps what is durable through kill -9, at the same address."""
+"""The basis of the tests on real brokers: each broker keeps durable messages through kill -9, at the same address."""
 
 import time
 import uuid
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 
 def check_kept_through_a_kill(broker, *ways):
-    """By each way, a client and the name of a queue to it, a message is sent before and taken after."""
+    """For each client and queue, send a message before the kill and take it afterwards."""
     for client, node in ways:
         client(broker, node).send(f"10 EUR to {node}")
     broker.kill()

@@ -1,4 +1,4 @@
-"""What the tests on clusters rest on: nodes are killed, frozen, cut off and started again, and the others go on."""
+"""The basis of the tests on clusters: nodes are killed, frozen, cut off and started again, and the others go on."""
 
 import socket
 import sys
@@ -142,7 +142,7 @@ def send(node, queue, *bodies):
 
 
 def waiting(node, queue):
-    """What is in the queue, and stays there."""
+    """The messages in the queue, which stay there."""
     taken: list[str] = []
     with source_of(address(node, queue)) as source:
         while more := source.take(10, wait_secs=1):
@@ -164,7 +164,8 @@ def test_the_backup_of_artemis_takes_over_and_gives_back(artemis_pair, name):
 
 
 def test_without_locks_both_of_artemis_serve_at_once_and_what_one_confirmed_is_lost(lockless_pair, name):
-    """As soon as they don't hear each other: what both had comes twice, until one of them follows the other again."""
+    """Both serve as soon as they don't hear each other. Messages that both have come twice, until one broker follows
+    the other again."""
     pair = lockless_pair
     send(pair.primary, name, "10 EUR")
     pair.network.cut_off(pair.primary)

@@ -1,4 +1,4 @@
-"""`receiver bridge` against a real broker where it takes one: what it writes, how it ends, what it refuses."""
+"""`receiver bridge`, with a real broker where it needs one: what it writes, how it ends, what it refuses."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from receiver.store.upkeep import parked_rows
 
 SOON_SECS = 90
 IDLE_SECS = "3"
-"""So long a real broker may give nothing of what it has."""
+"""How long a real broker may take to give a message that it has."""
 IDS = ["1", "2", "2", "3"]
 
 
 @pytest.fixture(scope="module")
 def artemis(artemis_home):
-    """One that asks for a password, and makes no queue below `closed`."""
+    """An Artemis that asks for a password, and makes no queue below `closed`."""
     with new_broker(artemis_home, require_login=True) as broker:
         never = ("autoCreateQueues", "autoCreateAddresses")
         broker.start(properties={f'addressSettings."closed.#".{name}': "false" for name in never})
@@ -54,7 +54,7 @@ def send(address, ids, **more):
 
 
 class Running:
-    """`receiver bridge` as a process of its own, that knows the password from its environment."""
+    """`receiver bridge` as a process of its own. The environment gives it the password."""
 
     def __init__(self, folder, *arguments, **environment):
         self.log = folder / "said.log"
@@ -185,7 +185,7 @@ def test_a_message_without_id_where_ids_are_required_is_parked(tmp_path, queue, 
 
 
 def run_unread(folder, *arguments):
-    """`receiver bridge` with a standard output that nobody reads."""
+    """Run `receiver bridge` with a standard output that nobody reads."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:
@@ -216,7 +216,7 @@ def test_standard_output_that_nobody_reads_ends_it(tmp_path, queue, mode):
 @pytest.mark.artemis
 @pytest.mark.slow
 def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
-    """Nothing counts as delivered; the messages are parked as any that their function refuses."""
+    """No message counts as delivered. They are parked, like all that their function refuses."""
     send(queue, IDS)
     (tmp_path / "printing.py").write_text("def show(message):\n    print(message.body.decode(), flush=True)\n")
     ran = run_unread(tmp_path, queue, "python:printing:show", "--max-tries", "1", "--stop-when-idle", IDLE_SECS)
@@ -229,13 +229,13 @@ def test_a_function_that_prints_where_nobody_reads_has_failed(tmp_path, queue):
 
 @pytest.fixture
 def mute_broker():
-    """The address of one that takes connections and never says a word."""
+    """The address of a broker that takes connections and never answers."""
     with socket.create_server((HOST, 0)) as listening:
         yield f"amqp://{HOST}:{listening.getsockname()[1]}/orders", listening
 
 
 def test_a_signal_is_answered_at_once_and_figures_wait_for_the_first_connection(tmp_path, mute_broker):
-    """Though what is under way takes its time."""
+    """The signal is answered although a connection attempt still goes on."""
     address, listening = mute_broker
     running = Running(tmp_path, address, "file:x", *STORE, "--status-secs", "0.01")
     with listening.accept()[0] as connected:
@@ -271,7 +271,7 @@ SECRET = "s3cret"  # noqa: S105 - of nobody
     ("protocol", "where"), [("stomp", "environment"), ("amqp", "file"), ("stomp", "address"), ("amqp", "address")]
 )
 def test_a_wrong_password_is_never_shown(tmp_path, artemis, protocol, where):
-    """On either side."""
+    """It isn't shown for the source, nor for the target."""
     port = {"stomp": artemis.stomp_port, "amqp": artemis.amqp_port}[protocol]
     (tmp_path / "secret").write_text(SECRET)
     user = f"{USER}:{SECRET}" if where == "address" else USER
@@ -311,7 +311,7 @@ def test_it_is_told_what_it_promises(bridge):
 
 
 def test_nothing_is_left_running(tmp_path):
-    """Neither a thread that records nor one that shows figures keeps the process."""
+    """The threads that record and that serve figures don't keep the process alive."""
     ran = subprocess.run(
         [*RECEIVER, "bridge", NOWHERE, "file:x", *STORE, "--record", "r.parquet", "--metrics-port", "0"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""`receiver bridge --health-port`: what a supervisor reads of a bridge as a process, while brokers die and come back."""
+"""`receiver bridge --health-port`: what a supervisor reads of a bridge process, while brokers die and come back."""
 
 import signal
 import socket
@@ -27,7 +27,7 @@ def book(message):
 
 
 def free_port():
-    """One that nobody gets before the bridge listens."""
+    """A port that nobody takes before the bridge listens."""
     (port,) = free_ports(8080)
     return port
 
@@ -40,7 +40,7 @@ def soon(condition, more=lambda: ""):
 
 
 class Supervised:
-    """A bridge that is asked as Kubernetes asks."""
+    """A bridge that is asked in the way that Kubernetes asks."""
 
     def __init__(self, folder, port, *arguments):
         self._port = port
@@ -51,7 +51,7 @@ class Supervised:
             )
 
     def asked(self, page):
-        """The status and what stands there; None before it listens."""
+        """The page's status and text; None while nobody listens."""
         try:
             with urlopen(f"http://{HOST}:{self._port}{page}") as answer:
                 return answer.status, answer.read().decode()
@@ -63,7 +63,8 @@ class Supervised:
             return None
 
     def until(self, page, status, words):
-        """Wait for this status with these words. While it is waited for readiness it is live."""
+        """Wait until the page has this status and these words. While the test waits for readiness, the bridge must
+        be live."""
 
         def is_there():
             if page == "/readyz" and self.asked(page) is not None:
@@ -95,7 +96,8 @@ def mortal(artemis_home):
 @pytest.mark.slow
 @pytest.mark.parametrize(("dies", "protocol"), [("source", "amqp"), ("target", "stomp")])
 def test_ready_as_long_as_the_broker_is_there_and_live_all_along(tmp_path, mortal, running_artemis, dies, protocol):
-    """Before it is there at all, once it runs, after kill -9, and once it is back. Nothing is sent meanwhile."""
+    """It is asked before the broker runs, while it runs, after kill -9, and when it is back. Nothing is sent
+    meanwhile."""
     mortal_address = f"{protocol}://{HOST}:{getattr(mortal, f'{protocol}_port')}/queue/health"
     source = mortal_address if dies == "source" else f"amqp://{HOST}:{running_artemis.amqp_port}/queue/health"
     target = f"{mortal_address}-out" if dies == "target" else "file:orders.jsonl"
@@ -123,7 +125,7 @@ def test_a_function_that_never_ends_makes_it_dead(tmp_path, running_artemis):
 
 
 def test_unready_and_live_while_there_is_no_broker_until_a_signal(tmp_path):
-    """And metrics by the same port."""
+    """The same port also serves metrics."""
     port = free_port()
     with supervised(tmp_path, NOWHERE, "file:x", "--metrics-port", f"0.0.0.0:{port}", port=port) as bridge:
         bridge.until("/readyz", 503, "can't be reached")

@@ -1,4 +1,4 @@
-"""`receiver bridge … python:MODULE:FUNCTION` in a folder whose files bear the names of libraries."""
+"""`receiver bridge … python:MODULE:FUNCTION` in a folder whose files have the names of libraries."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from examples.demo.processes import HOST
 
 LIBRARIES = ["proton", "prometheus_client"]
 DESK = "def book(message):\n    pass\n"
-# As the command is installed: the folder that it's called in isn't where modules are looked for.
+# As the installed command runs: Python doesn't look for modules in the current folder.
 AS_INSTALLED = "import sys; from receiver import cli; sys.exit(cli.run())"
 WITHOUT = """
 import sys

@@ -1,4 +1,4 @@
-"""`receiver bridge` where it can't begin: a clear error with a remedy, exit 2, and no secret shown."""
+"""`receiver bridge` when it can't begin: a clear error with a remedy, exit 2, and no secret shown."""
 
 import socket
 from dataclasses import fields
@@ -120,7 +120,7 @@ def test_each_setting_has_an_option_of_its_name():
 
 
 def test_an_option_for_a_field_that_is_not_there_is_a_bug():
-    """If a field is renamed, no command starts. Else its option would be ignored without a word."""
+    """So if a field is renamed, no command starts. Otherwise its option would be ignored without a word."""
 
     def command(*, settings: Annotated[BridgeSettings, Fields(max_attempts="--max-tries N")]) -> None:
         raise AssertionError(settings)

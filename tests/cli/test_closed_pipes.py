@@ -1,4 +1,5 @@
-"""A reader of standard output that has gone changes no exit status; whatever else can't be written is an error."""
+"""If nobody reads standard output any more, the exit status stays the same. Any other output that can't be written
+is an error."""
 
 import os
 import subprocess
@@ -38,7 +39,7 @@ def run(folder, *arguments, **streams):
 
 
 def unread(folder, *arguments):
-    """The command, with nobody who reads its standard output."""
+    """Run the command with a standard output that nobody reads."""
     with closed_pipe() as pipe:
         return run(folder, *arguments, stdout=pipe)
 
@@ -70,7 +71,7 @@ def test_missed_duplicates_fail_whoever_reads(tmp_path, log, how):
 
 @pytest.mark.slow
 def test_neither_stream_is_read(tmp_path, log):
-    """As with 2>&1 in front of the pipe."""
+    """As after 2>&1 before the pipe."""
     with closed_pipe() as pipe:
         assert run(tmp_path, "simulate", log, *ONE_PAIR, stdout=pipe, stderr=pipe).returncode == 0
         failing = ("simulate", log, *ONE_PAIR, "--fail-on-missed", "0", "--json")
@@ -121,9 +122,9 @@ def test_what_is_asked_for_is_still_written(tmp_path, log):
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes on this system")
 def test_another_pipe_that_nobody_reads_is_an_error(tmp_path, log):
-    """`--verdicts` and `--report` are results that were asked for, wherever they go."""
+    """`--verdicts` and `--report` are results that the user asked for, whatever they are written to."""
     os.mkfifo(tmp_path / "v.csv")
-    # Opened for both, so that the command can open it; then nobody is left to read.
+    # It is opened for reading, so that the command can open it. Then its reader goes.
     holder = subprocess.Popen(["sh", "-c", "exec 3<v.csv; read -r line <&3; exec 3<&-"], cwd=tmp_path)
     log.write_text(HEADER + "".join(f"{time},id{time},s,c,q\n" for time in range(1, 100_000)))
     try:
@@ -154,7 +155,7 @@ def test_a_full_disk_behind_standard_output_is_an_error_for_every_command(tmp_pa
     ids=lambda value: type(value).__name__,
 )
 def test_what_the_system_refuses_elsewhere_says_where(command, monkeypatch, error, words):
-    """An error that no room has words for isn't taken for one of standard output."""
+    """An unexpected error of the system isn't taken for one of standard output."""
 
     def refuse(_address):
         raise error

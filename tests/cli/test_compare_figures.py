@@ -13,8 +13,8 @@ from running import EXAMPLE, HEADER, LOG
 from receiver.policies import policy
 from tests.choosing import cases
 
-# Ids that `sequence` can judge, and 3:s before 2:s. When 1:s comes again, two others came and 4 s went by; 2:s comes again
-# after 3 s, and after 3 s once more.
+# Ids that `sequence` can judge, with 3:s before 2:s. 1:s comes again after two others and 4 s. 2:s comes again after 3
+# s, and once more after 3 s.
 SMALL = HEADER + "".join(
     f"{secs},{id_},s,c,q\n"
     for secs, id_ in ((1, "1:s"), (2, "3:s"), (3, "2:s"), (5, "1:s"), (6, "2:s"), (6, ""), (9, "2:s"))
@@ -30,7 +30,7 @@ WORKED = {
     "apama:window=1,expiry=3.0":       ("new new new duplicate duplicate unchecked duplicate", (3, 0, 0, 3)),
     "apama:window=2,expiry=0":         ("new new new new duplicate unchecked duplicate", (2, 1, 0, 2)),
 }  # fmt: skip
-"""Worked by hand: the verdicts, then caught, missed, false duplicates, peak ids."""
+"""Worked by hand: the verdicts, then caught, missed, false duplicates and peak ids."""
 
 
 def asked(texts):

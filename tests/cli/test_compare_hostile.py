@@ -1,11 +1,11 @@
-"""Ids meant to do harm come through a comparison exact where programs read, and harmless where people do."""
+"""Ids meant to do harm come through a comparison: exact where programs read them, harmless where people do."""
 
 import json
 
 import pytest
 from hostile_logs import HOSTILE, READERS, hostile_rows, write_jsonl
 
-# The second receipts are too late for it, so that every id is in dispute.
+# The second receipts are too late for this policy, so every id is in dispute.
 ONE_IN_DISPUTE = "--policy", "perfect", "--policy", "ttl:expiry=0.5"
 
 
@@ -26,7 +26,7 @@ def test_verdicts_hold_the_exact_text(compare, tmp_path, ending):
 
 @pytest.mark.parametrize("key", ["default", "name:<b>\x1b[31m"])
 def test_the_table_and_the_report_are_harmless(compare, tmp_path, key):
-    # The worst of them, for only the first ten receipts in dispute are shown.
+    # The worst ones, since only the first ten receipts in dispute are shown.
     rows = hostile_rows()
     chosen = [rows[index] for index in (27, 23, 24, 25, 4, 5, 2, 0)]
     write_jsonl(tmp_path / "log.jsonl", [*chosen, *({**row, "received_at": 2_000} for row in chosen)])

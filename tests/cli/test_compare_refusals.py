@@ -1,4 +1,4 @@
-"""What `receiver compare` can't do is said in a line, with exit status 2, and leaves everything as it was."""
+"""A refusal of `receiver compare` is one line, with exit status 2, and leaves everything as it was."""
 
 import pytest
 from running import HEADER, LOG, complaint
@@ -6,7 +6,7 @@ from running import HEADER, LOG, complaint
 
 @pytest.fixture
 def refused(compare, tmp_path):
-    """Run the command on a log by its content, expecting a refusal; -> what it says."""
+    """Run the command on a log with this content, expect a refusal, and return its words."""
 
     def run(*arguments, log=LOG) -> str:
         (tmp_path / "a.csv").write_text(log)

@@ -22,7 +22,7 @@ def domain(command):
 
 
 def make(url):
-    """One with a bridge, one that never received, and one more of the first one's name, by another KEY."""
+    """A domain with a bridge, a domain that never received, and a domain with the first one's name by another KEY."""
     with opened_inbox(url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"0", b"1", b"2")
         with inbox.lease() as turn:
@@ -80,7 +80,7 @@ def test_list_as_json(domain, store_url):
 
 
 def test_drop_asks(domain, store_url):
-    """And says how many of each."""
+    """It asks, and says how many receipts and messages would be dropped."""
     make(store_url)
     said = complaint(domain("drop", store_url, "--domain", "1"))
     amounts = "3 stored receipts, 2 messages in the inbox and 1 parked"
@@ -97,7 +97,7 @@ def test_drop_asks(domain, store_url):
 
 
 def test_a_name_of_other_digits_is_no_number(domain, sqlite_url):
-    """Three in Arabic digits: not the third domain, which would be dropped instead."""
+    """An Arabic three is a name, not the number of the third domain. Otherwise that domain would be dropped."""
     make(sqlite_url)
     opened(sqlite_url, domain="name:\u0663").close()
     domain("drop", sqlite_url, "--domain", "\u0663", "--yes")

@@ -1,4 +1,4 @@
-"""What `--help` shows: each option once, under its heading, and nothing that is cut or that only a programmer reads."""
+"""What `--help` shows: each option once, under its heading, uncut, and without what only programmers read."""
 
 import re
 

@@ -24,7 +24,8 @@ def inbox(command):
 
 
 def leave(url):
-    """Three messages for a target that is served no more, one for another domain's of the same name."""
+    """Three messages for a target that no bridge serves any more, and one for another domain's target with the same
+    name."""
     with opened_inbox(url, OLD) as (receiver, old), opened(url, destination="queue://other") as other:
         receive(receiver, old, b"x" * 1_200, b"x" * 34, b"")
         with inbox_of(receiver, url, NEW), inbox_of(other, url, OLD) as beside:
@@ -84,7 +85,7 @@ def test_list_as_json(inbox, store_url):
 
 @pytest.mark.parametrize("to", ["2", NEW, "stomp://user:secret@new/out"])
 def test_move(inbox, store_url, to):
-    """To a target by its number, its name, or written as for a bridge."""
+    """The new target is given by its number, by its name, or as for a bridge."""
     leave(store_url)
     ran = inbox("move", store_url, "1", to)
     assert ran.status == 0
@@ -103,7 +104,7 @@ def test_move_to_a_new_target(inbox, sqlite_url, tmp_path):
 
 
 def test_drop_asks(inbox, store_url):
-    """And says what and how much."""
+    """It asks, and says which messages and how many would be deleted."""
     leave(store_url)
     said = complaint(inbox("drop", store_url, "1"))
     assert (

@@ -21,7 +21,7 @@ def parked(command):
 
 
 def park(address, target="file:orders.jsonl"):
-    """Three messages, of which two are parked; the numbers of those."""
+    """Add three messages and park two of them. Returns the numbers of the parked ones."""
     with opened_inbox(address, target) as (receiver, inbox):
         rows = receive(receiver, inbox, b"x" * 1_234, b"", b"y", source="gateway")
         with inbox.lease() as turn:
@@ -109,7 +109,7 @@ def test_all_of_them(way, parked, store_url):
 
 
 def test_all_are_dropped_only_after_a_yes(parked, store_url):
-    """And what is there stays, where nobody can be asked."""
+    """If nobody can be asked, they stay."""
     park(store_url)
     before = parked_rows(store_url)
     said = complaint(parked("drop", store_url, "--all"))

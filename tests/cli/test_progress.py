@@ -1,4 +1,4 @@
-"""A bar for those who wait, on a terminal and nowhere else."""
+"""A progress bar, on a terminal and nowhere else."""
 
 import io
 import sys
@@ -13,7 +13,7 @@ class Terminal(io.StringIO):
         return True
 
     def shows(self, text: str) -> bool:
-        """Whether it does within a while."""
+        """Whether the text is shown within 30 s."""
         give_up = time.monotonic() + 30
         while text not in self.getvalue() and time.monotonic() < give_up:
             time.sleep(0.01)

@@ -39,7 +39,7 @@ def make(address, *names, policy=None):
 
 def test_by_silence(retire, store_url):
     make(store_url, "orders")
-    ran = retire(store_url, "--idle", "1e308")  # in microseconds that is infinite
+    ran = retire(store_url, "--idle", "1e308")  # infinite in microseconds
     assert (ran.status, ran.out) == (0, "orders: 0 sources retired, 0 ids forgotten, 3 sources left\n")
     ran = retire(store_url, "--idle", "2.5")
     assert (ran.status, ran.err) == (0, "")

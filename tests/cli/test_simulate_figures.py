@@ -148,7 +148,7 @@ def test_fail_on_missed_still_prints(simulate, tmp_path, setting, allowed, statu
     ],
 )
 def test_the_first_line_answers_the_question_that_was_asked(simulate, tmp_path, setting, allowed, said):
-    """On the terminal and on the page; the exit status says so too, and the advice comes after it."""
+    """Terminal and page answer it, and so does the exit status. The advice comes after it."""
     (tmp_path / "a.csv").write_text(LOG)
     window, expiry = setting
     how = [word for each in allowed for word in ("--fail-on-missed", each)]

@@ -1,4 +1,4 @@
-"""Ids and names meant to do harm come through exact where programs read, and harmless where people do."""
+"""Ids and names meant to do harm come through: exact where programs read them, harmless where people do."""
 
 import json
 

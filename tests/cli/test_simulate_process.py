@@ -1,4 +1,4 @@
-"""What only a process of its own shows: signals, closed pipes, full disks, encodings, what isn't installed."""
+"""What only a real process shows: signals, closed pipes, full disks, encodings, missing packages."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     ) as command:
         command.stdin.write(LOG.encode())
         command.stdin.flush()
-        wait_for(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and now waits for more
+        wait_for(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and waits for more input
         time.sleep(0.5)
         command.send_signal(signal.SIGINT)
         try:
@@ -216,14 +216,14 @@ def test_progress_is_for_terminals_alone(log):
 
 @pytest.mark.slow
 def test_the_same_log_gives_the_same_bytes(log):
-    """Hashes are seeded anew in each process; nothing that is printed may show it."""
+    """Each process seeds its hashes anew. The output must not depend on it."""
     first, second = (process(log, "--json", PYTHONHASHSEED=seed) for seed in ("1", "2"))
     assert first == second
 
 
-@pytest.mark.slow  # for it compiles everything
+@pytest.mark.slow  # it compiles everything
 def test_compiled_code_that_can_be_kept_nowhere(tmp_path):
-    """As where root installed the package and a user without a home runs it."""
+    """For example, root installed the package, and a user without a home runs it."""
     shutil.copytree(ROOT / "receiver", tmp_path / "receiver", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "settings.yaml", tmp_path)
     (tmp_path / "receiver" / "simulate" / "__pycache__").touch()

@@ -1,4 +1,4 @@
-"""What can't be done is said in a line, with exit status 2, and leaves everything as it was."""
+"""A refusal is one line, with exit status 2, and leaves everything as it was."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from running import HEADER, LOG, complaint
 
 @pytest.fixture
 def refused(simulate, tmp_path):
-    """Run the command on files by their content, expecting a refusal; -> what it says."""
+    """Run the command on files with these contents, expect a refusal, and return its words."""
 
     def run(*arguments, stdin=b"", **files) -> str:
         for name, content in files.items():

@@ -28,7 +28,7 @@ TEN_O_CLOCK_US = 1_777_629_600_000_000
 
 @pytest.fixture
 def receiver(monkeypatch, capsysbinary):
-    """The command within this process, where most cases cost nothing."""
+    """Runs the command inside this process, where most cases cost nothing."""
 
     def run(*arguments) -> Ran:
         monkeypatch.setattr(sys, "argv", ["receiver", *map(str, arguments)])
@@ -155,7 +155,7 @@ def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
 
 
 def test_status_in_a_hurry(receiver, store_url):
-    """Without what all rows would have to be read for."""
+    """Figures for which all rows would have to be read are left out."""
     make(store_url)
     ran = receiver("status", store_url, "--quick", "--json")
     line = FIGURES["line"].removesuffix(" rDupIds=5")
@@ -192,7 +192,7 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
 
 
 def test_status_of_a_domain_with_a_bridge(receiver, sqlite_url, monkeypatch):
-    """What waits and what is parked stand in a row of their own, beneath all else."""
+    """Waiting and parked messages have a line of their own, below the others."""
     monkeypatch.setenv("COLUMNS", "80")
     with opened_inbox(sqlite_url) as (orders, inbox):
         rows = receive(orders, inbox, b"0", b"1", b"2")
@@ -212,7 +212,7 @@ NEEDS = {
     (0, 41): ("needs E 20.5 s of 41 s", (1, True, 20.494116)),
     (10, 1): (None, (None, None, None)),
 }
-"""What is shown of a duplicate with 175 newer ids before it that came within 20.494116 s, by W and E."""
+"""By W and E: the needs that are shown of a duplicate that came after 175 newer ids and 20.494116 s."""
 
 
 @pytest.mark.parametrize("sizes", NEEDS)
@@ -289,7 +289,7 @@ def test_check_of_a_broken_store(receiver, store_url):
 
 
 def test_status_of_a_broken_store(receiver, store_url):
-    """What can be shown is shown."""
+    """It shows what can be shown."""
     make(store_url)
     execute(store_url, "UPDATE receiver_receipt SET body_digests = '[]'")
     ran = receiver("status", store_url, "--json")
@@ -333,12 +333,12 @@ def test_nothing_is_changed(command, receiver, sqlite_url, tmp_path):
 
 @pytest.mark.parametrize("command", ["status", "check"])
 def test_nothing_is_changed_after_a_crash(command, receiver, sqlite_url, tmp_path):
-    """What a receiver left in its write-ahead log is read there, and stays there."""
+    """The command reads what a receiver left in its write-ahead log, and leaves it there."""
     make(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "receiver.db")) as other:
         other.execute(
             "SELECT count(*) FROM receiver_domain"
-        ).fetchone()  # who closes isn't the last, and leaves the log
+        ).fetchone()  # it keeps the log, since it isn't the last to close
         make(sqlite_url)
         left = contents(tmp_path)
     crashed = tmp_path / "crashed"
@@ -439,7 +439,7 @@ def test_help_shows_examples(command, receiver):
 
 
 def test_status_says_when_the_ids_fill_their_memory(receiver, store_url):
-    """Of a domain that keeps more than a day of ids, ten a second, and of one that forgets them in time."""
+    """One domain remembers more than a day of ids, ten a second. The other forgets them in time."""
     for name, expiry_secs in (("grows", 10**6), ("is bounded", 60)):
         settings = ReceiverSettings(
             dup_detection_per_source_expiry_window_size=10, dup_detection_expiry_time_secs=expiry_secs
