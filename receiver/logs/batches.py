@@ -49,6 +49,7 @@ class LogBatches(Iterator[LogBatch]):
         self.columns_present: set[str] = set()
         """The optional columns that at least one file had."""
         self.receipts = 0
+        self._skipped = 0
         self.paths = [str(file.path) for file in files if file.path is not None]
         """The files to read, without standard input and URLs."""
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
@@ -68,9 +69,10 @@ class LogBatches(Iterator[LogBatch]):
         batch = next(self._batches, None)
         if batch is None:
             if not self.receipts:
-                raise no_receipt([file.name for file in self._files])
+                raise no_receipt([file.name for file in self._files], self._skipped)
             raise StopIteration
         self.receipts += len(batch)
+        self._skipped += batch.skipped
         self.columns_present |= optional_columns(batch)
         return batch
 
@@ -116,11 +118,13 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
     return logs
 
 
-def no_receipt(names: Sequence[str]) -> LogFormatError:
+def no_receipt(names: Sequence[str], skipped: int = 0) -> LogFormatError:
     """The error for files that hold no receipt at all."""
     shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     hint = "the columns are there, but no rows: take a log of a time when messages came"
-    if any(map(_TEXT_LOG.fullmatch, names)):
+    if skipped:
+        hint = "none of its rows can be read: without --on-error skip the first one is named"
+    elif any(map(_TEXT_LOG.fullmatch, names)):
         hint = "a correlator logs them with logJmsMessages=true"
     return LogFormatError(shown, "no receipt in the log", hint=hint)
 

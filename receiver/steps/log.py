@@ -114,7 +114,8 @@ def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: Doma
         if report.problem:
             raise pickle.loads(report.problem)  # noqa: S301 - our own task's
     if not any(report.receipts for report in reports):
-        raise no_receipt(list({unit.file: unit.name for unit in units}.values()))
+        names = list({unit.file: unit.name for unit in units}.values())
+        raise no_receipt(names, sum(report.skipped for report in reports))
     numbering.check_columns({column for report in reports for column in report.columns_present}, key)
     return reports
 

@@ -171,6 +171,13 @@ def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy)
     assert remedy in refusal(path).hint
 
 
+def test_a_log_whose_rows_are_all_skipped_is_not_said_to_have_none(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_bytes(b"received_at,unique_message_id\nsoon,a\n")
+    error = refusal(path, on_error="skip")
+    assert (error.problem, error.hint.split(":")[0]) == ("no receipt in the log", "none of its rows can be read")
+
+
 @pytest.mark.usefixtures("small_disk")
 def test_a_full_disk_is_not_the_fault_of_the_log_that_is_kept_there(tmp_path):
     path = tmp_path / "log.parquet.gz"

@@ -158,6 +158,12 @@ def test_errors_are_those_of_a_log_read_whole(tmp_path, content, problem):
     assert problem in told_apart(log).problem
 
 
+def test_a_log_whose_rows_are_all_skipped(tmp_path):
+    log = tmp_path / "log.csv"
+    log.write_bytes(b"received_at,unique_message_id\nsoon,a\n")
+    assert "none of its rows can be read" in told_apart(log, on_error="skip").hint
+
+
 def test_a_unit_with_an_unreadable_row_gives_what_came_before_and_says_so(tmp_path):
     log = tmp_path / "log.csv"
     log.write_bytes(csv_bytes([Row(number, "a") for number in range(9)]) + b"soon,a\n")
