@@ -215,10 +215,9 @@ def _ordered(
     _checked_types(receipts, options)
     content = [column for column in COLUMNS if column in fields]
     if order_by is not None:
-        if not isinstance(order_by, str) or order_by not in frame.columns:
-            raise SettingsError(
-                f"the frame has no column {order_by!r} to order by", hint=f"one of {', '.join(frame.columns)}"
-            )
+        theirs = [name for name in frame.columns if name != row_id]
+        if not isinstance(order_by, str) or order_by not in theirs:
+            raise SettingsError(f"the frame has no column {order_by!r} to order by", hint=f"one of {', '.join(theirs)}")
         by = frame.select(*columns, *kept, named(order_by).alias(_ORDER), named(order_by).isNull().alias(_MISSING))
         try:
             return by.orderBy(_ORDER, *content).drop(_ORDER), False

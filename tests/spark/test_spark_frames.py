@@ -288,6 +288,12 @@ def test_an_order_is_by_a_name(spark, log):
         size_windows(spark.read.parquet(str(log)), order_by=col("received_at"))
 
 
+def test_an_order_is_by_a_column_of_the_caller(spark, log):
+    with pytest.raises(SettingsError, match="no column '_receiver_row_id'") as refused:
+        judge(spark.read.parquet(str(log)), window=1, expiry_secs=1, order_by="_receiver_row_id")
+    assert "_receiver" not in (refused.value.hint or "")
+
+
 def test_a_frame_without_an_end(spark, log):
     schema = spark.read.parquet(str(log)).schema
     with pytest.raises(SettingsError, match="a stream"):
