@@ -1,4 +1,4 @@
-"""What a comparison says of a log, against what is counted plainly from the readable policies' verdicts."""
+"""A comparison's figures for a log, against plain counts of the readable policies' verdicts."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def ids_of(text_of_ids, **columns):
 
 
 class Plain:
-    """A log's receipts, with what is known of each without any policy."""
+    """A log's receipts, and the facts about each that need no policy."""
 
     def __init__(self, log, key):
         self.log, self.domains = log, domains_of(log, key)
@@ -49,7 +49,7 @@ class Plain:
             self.times.append(latest_us.get(domain, 0))
 
     def cause(self, text, verdicts, row):
-        """Why the policy is wrong about a receipt, None if it isn't."""
+        """Why the policy is wrong about a receipt; None if it is right."""
         rule, earlier = policy(text), self.earlier[row]
         if (verdicts[row] == "duplicate") == (earlier is not None):
             return None
@@ -109,8 +109,8 @@ MANY_WAYS = [
         for id_ in (f"{number}", *(f"{number}.{other}" for other in range(between)), f"{number}")
     ),
 ]
-"""Rings of 1 to 13 slots disagree on it in twelve ways, the first of them eleven times. Its clock was set back, and not all has an
-id."""
+"""A log on which rings of 1 to 13 slots differ in twelve ways; in the first way eleven times. Its clock was set
+back, and not every receipt has an id."""
 
 
 @given(CASES, SEVERAL)
@@ -159,7 +159,7 @@ def test_an_id_that_is_new_in_a_second_domain_has_crossed(log, key):
 
 
 def test_each_cause_by_hand():
-    """Rows 0 a, 1 b, 2 a, 3 c, 4 a: a ring of 2 holds b and c at the end, though a came again just before c."""
+    """Rows 0 a, 1 b, 2 a, 3 c, 4 a. At the end a ring of 2 holds b and c, although a came again just before c."""
     ring, window = compared(ids_of("a b a c a"), ["artemis:id_cache_size=2", "ttl:expiry=0.000003"]).policies
     assert (ring.missed_causes, window.missed_causes) == ({Cause.NOT_REFRESHED: 1}, {Cause.NOT_REFRESHED: 1})
     ring, window = compared(ids_of("a b c d a"), ["artemis:id_cache_size=2", "ttl:expiry=0.000003"]).policies
@@ -192,7 +192,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
         *fitted,
         recommended_text,
     ]
-    # Apama's defaults are kept, and a policy is tried once.
+    # Apama's defaults are kept, and each policy is tried only once.
     assert [text for text in texts if text in written] == list(dict.fromkeys(written))
     ((left_out, reason),) = comparison.left_out
     assert left_out == "solace-last"
@@ -210,7 +210,7 @@ def test_without_names_the_log_is_doubted_as_by_simulate():
 
 
 def test_a_recommendation_that_is_there_already_stands_once():
-    """A log without duplicates says nothing, so the defaults are recommended."""
+    """A log without duplicates gives no advice, so the defaults are recommended."""
     comparison = compared(ids_of("a b c"))
     texts = [figures.policy for figures in comparison.policies]
     assert len(texts) == len(set(texts))

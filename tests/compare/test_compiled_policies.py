@@ -16,7 +16,7 @@ from tests.simulate.small_logs import Receipt, domains_of, ingested
 TEXTS = ["apama", "artemis", "solace-lookup", "solace-last", "cmq:retention=0.00001,retry=0,network=0.000002"]
 TEXTS += ["ttl:expiry=0.00002", "sequence", "perfect"]
 NAMED = {text.partition(":")[0] for text in TEXTS}
-# A policy that isn't named above is tried all the same.
+# A policy that isn't named above is tried too.
 TEXTS += [
     ":".join(filter(None, (kind.name, ",".join(f"{p.name}={'0.00002' if p.is_time else 20}" for p in kind.parameters))))
     for kind in POLICIES
@@ -77,7 +77,7 @@ def test_every_policy_is_tried():
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("form", ["{1}:{0}", "rmid1:0000{0}-00000000000-00000000-{1:08x}"])
 def test_large_domains_are_judged_by_several_threads_alike(seed, form):
-    """Past the size where a domain's policies are spread over the processors."""
+    """The domain is so large that its policies are spread over the processors."""
     draw = random.Random(seed)
     log, now_us = [], 0
     for row in range(30_000):

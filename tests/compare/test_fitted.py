@@ -1,4 +1,5 @@
-"""A comparison confirms what `simulate` says other systems need: that much misses nothing, a little less something."""
+"""A comparison confirms the needs of other systems that `simulate` gives: with so much they miss nothing, with a
+little less they miss a message."""
 
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def texts_of(needs, fewer_ids=0, less_us=0):
 @given(logs(PLAIN), KEYS)
 @cases(150)
 def test_needs_miss_nothing_and_less_misses_something(log, key):
-    """By the compiled policies as by the readable ones."""
+    """Compiled and readable policies agree on it."""
     needs, duplicates = analysed(log, key).elsewhere, len(repeats(log, key))
     assume(needs)
     for less in (0, 1):
@@ -62,7 +63,7 @@ def test_a_comparison_that_chooses_fits_its_rivals(sample):
     assert [figures.policy for figures in fitted] == texts
     assert [figures.missed for figures in fitted] == [0] * 4
     assert comparison.recommendation.setting.pair == ReceiverSettings().sizes
-    vendors = [text for text in unasked() if text != "solace-last"]  # which can't judge this log
+    vendors = [text for text in unasked() if text != "solace-last"]  # solace-last can't judge this log
     assert [figures.policy for figures in comparison.policies][: len(vendors)] == vendors
 
 

@@ -31,7 +31,7 @@ def near_rgmids(draw):
 
 
 def receipts_of(texts):
-    """As much of a log of these ids as is needed to read them, one receipt each."""
+    """The part of a log that is needed to read these ids, with one receipt for each."""
     ids = TextNumbers()
     numbers = ids.number(pa.array(["", *texts], pa.string()))
     return SimpleNamespace(ids=ids, id_number=numbers[1:])

@@ -1,4 +1,4 @@
-"""The demo as a process of its own: to its end, interrupted, refused."""
+"""The demo as a process of its own: it runs to its end, is interrupted, or is refused."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.demo.conftest import COMMAND, ENDS_SECS
 
 
 def figure(shown: str, name: str) -> int:
-    """Of a row of the table."""
+    """The figure in a row of the table."""
     return int(re.search(rf"^ *{name} +([\d,]+)", shown, re.MULTILINE)[1].replace(",", ""))
 
 
@@ -34,7 +34,7 @@ def test_each_message_has_one_effect(demos, tmp_path, seed):
     )
     messages = figure(shown, "messages")
     lines = (kept / "orders.jsonl").read_text().splitlines()
-    # The last batch of a sender that crashed may have come without its knowing.
+    # A sender's last batch may have arrived although the sender crashed and doesn't know it.
     unknown = re.search(r"([\d,]+) more arrived", shown)
     arrived = messages + (int(unknown[1].replace(",", "")) if unknown else 0)
     assert len({json.loads(line)["unique_message_id"] for line in lines}) == len(lines) == arrived > 0
@@ -43,7 +43,7 @@ def test_each_message_has_one_effect(demos, tmp_path, seed):
     assert figure(shown, "sent") >= figure(shown, "receipts") - figure(shown, "duplicates caught")
     assert figure(shown, "crashes") >= 1
     assert re.search(r"^(Keep|Raise) .*\bW (=|from) ", shown, re.MULTILINE)
-    # However often they were killed, the bridges have recorded what their store has counted.
+    # However often they were killed, the bridges have recorded the receipts that their store has counted.
     recorded = f"{figure(shown, 'receipts'):,} receipts, {figure(shown, 'duplicates caught'):,} duplicates"
     assert recorded in shown
     assert demos.left() == []
@@ -51,7 +51,7 @@ def test_each_message_has_one_effect(demos, tmp_path, seed):
 
 
 def check_what_next(shown: str, kept) -> None:
-    """The commands that are shown at the end work as they stand."""
+    """Check that the commands shown at the end work exactly as printed."""
     commands = [line.split() for line in shown.splitlines() if line.startswith("  receiver ")]
     assert [command[1] for command in commands] == ["simulate", "compare", "status", "check"]
     for command in commands:
@@ -67,7 +67,7 @@ def check_what_next(shown: str, kept) -> None:
 )
 def test_it_can_be_interrupted_at_any_time(demos, when, how):
     if how is signal.SIGHUP and signal.getsignal(how) is signal.SIG_IGN:
-        how = signal.SIGTERM  # under nohup nobody is to mind it
+        how = signal.SIGTERM  # under nohup, the demo must ignore it
     with demos.start("--secs", 30, "--protocol", "amqp") as running:
         for line in running.stderr:
             if when in line:

@@ -1,4 +1,4 @@
-"""The broker's program in its cache: whole or not there, whatever becomes of the download."""
+"""The broker's program in its cache: whole or absent, whatever becomes of the download."""
 
 import sys
 import threading
@@ -23,7 +23,7 @@ with tarfile.open(folder / "broker.tar.gz", "w:gz") as packed:
 
 @pytest.fixture
 def maven(tmp_path, monkeypatch):
-    """Makes a Maven that brings a small archive and then does something more."""
+    """Makes a Maven that brings a small archive, and then runs `then`."""
 
     def make(then: str = "") -> None:
         mvn = tmp_path / "mvn"

@@ -1,4 +1,4 @@
-"""The parts of the demo, each on its own: the plan, the journal, the count of effects, a process."""
+"""The parts of the demo, each by itself: the plan, the journal, the count of effects, a process."""
 
 import json
 import signal
@@ -38,7 +38,7 @@ def test_a_journal_outlives_its_writer(tmp_path):
 
 
 def test_a_port_that_was_given_out_is_nobody_elses(monkeypatch):
-    """Though nothing listens there yet."""
+    """It stays taken even before anybody listens on it."""
     (port,) = free_ports(9092)
     monkeypatch.setattr(processes, "_OFFSETS", range(1, 2))
     with pytest.raises(BrokerError, match="are taken"):
@@ -93,7 +93,7 @@ def test_what_a_process_says_is_passed_on_to_its_end(reads, end):
             child.stop()
             assert child.wait_stopped() == 0
             assert said == [("it", "ready"), ("it", "stopped")]
-        child.kill()  # does nothing now
+        child.kill()  # does nothing any more
 
 
 def test_a_signal_waits_for_what_must_not_be_interrupted():
@@ -143,4 +143,4 @@ def test_a_second_signal_does_not_interrupt_the_cleaning_up():
         clean_up()
     assert cleaned == ["up"]
     with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGINT)  # as before
+        signal.raise_signal(signal.SIGINT)  # interrupts again as before

@@ -1,4 +1,4 @@
-"""The dashboard and the alert rules go by metrics that there are, and a real Prometheus finds data for each query."""
+"""The dashboard and the alert rules use metrics that exist, and a real Prometheus has data for each query."""
 
 import json
 import math
@@ -37,7 +37,7 @@ def alert_queries():
 
 @pytest.fixture
 def declared(sqlite_url, tmp_path):
-    """The names of all samples that there may be."""
+    """The names of all samples that can occur."""
     registry = CollectorRegistry()
     bridge = open_bridge(f"amqp://{HOST}/orders", f"file:{tmp_path / 'orders.jsonl'}", sqlite_url)
     export(bridge, registry)
@@ -80,7 +80,7 @@ def process(log, *command, cwd):
 
 
 def asked(port, path, **parameters):
-    """What Prometheus answers; None before it is up."""
+    """Prometheus' answer; None before it is up."""
     try:
         with urlopen(f"http://{HOST}:{port}/api/v1/{path}?{urlencode(parameters)}") as answer:
             return json.load(answer)["data"]
@@ -95,7 +95,7 @@ def has_data(port, query):
 
 
 def order(number):
-    """Each tenth comes again."""
+    """An order. Every tenth one comes again."""
     return Message(body=b"", properties={"uniqueMessageId": str(number - number % 10 // 9), "messageSourceId": "shop"})
 
 

@@ -1,5 +1,5 @@
-"""The Dockerfile: a linter has nothing to say of it, its steps make a command that needs no repository, and it is built where
-something here can build it."""
+"""The Dockerfile: a linter accepts it, its steps make a command that needs no repository, and it is built if a
+program here can do so."""
 
 import re
 import shutil
@@ -17,7 +17,7 @@ SECS = 600
 
 
 def copied():
-    """What the first stage copies from the repository."""
+    """The files that the first stage copies from the repository."""
     lines = re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
     return [source for line in lines for source in line.split()[:-1]]
 
@@ -59,7 +59,7 @@ def run(*command, cwd, **environment):
 
 @pytest.mark.slow
 def test_its_wheel_works_without_the_repository(tmp_path):
-    """The steps of the first stage, but for the libraries, which are those of this Python."""
+    """The steps of the first stage, with this Python's libraries."""
     source, wheels, installed = (tmp_path / name for name in ("source", "wheels", "installed"))
     source.mkdir()
     for name in copied():
@@ -80,11 +80,11 @@ def test_its_wheel_works_without_the_repository(tmp_path):
     assert Path(where.strip()).is_relative_to(installed)
     receiver("migrate", "sqlite:///receiver.db")
     receiver("check", "sqlite:///receiver.db")
-    assert "--health-port" in receiver("bridge", "--help")  # its defaults come from settings.yaml
+    assert "--health-port" in receiver("bridge", "--help")  # the defaults come from settings.yaml
 
 
 def builder():
-    """The name of a program here that can build an image; None if there is none, or no service behind it."""
+    """The name of a program here that can build an image; None without such a program or its service."""
     for name in ("docker", "podman", "buildah"):
         try:
             if subprocess.run([name, "info"], capture_output=True, timeout=30, check=False).returncode == 0:
@@ -96,7 +96,7 @@ def builder():
 
 @pytest.fixture(scope="module")
 def program():
-    """A builder that has the image to begin with. Whatever fails after that is for the Dockerfile to answer."""
+    """A builder that has the base image. A later failure is the Dockerfile's fault."""
     name = builder()
     if name is None:
         pytest.skip("nothing here can build an image: start a Docker daemon, or install podman")
@@ -120,7 +120,7 @@ def image(program):
 
 @contextmanager
 def container(program, image):
-    """What runs a shell's line in a container."""
+    """Gives a function that runs a shell line in a container."""
     if program != "buildah":
         yield lambda line: run(program, "run", "--rm", "--entrypoint", "sh", image, "-c", line, cwd=ROOT)
         return
@@ -143,7 +143,7 @@ def test_the_image_has_the_command_and_is_not_of_root(program, image):
 
 @pytest.mark.slow
 def test_sigterm_ends_the_command_before_it_handles_signals(program, image):
-    """As process 1 it would go on, until it is killed."""
+    """As process 1 it would otherwise go on until it is killed."""
     if program == "buildah":
         pytest.skip("buildah can't run an image's entry point")
     waiting = "bridge amqp://me@localhost/queue/orders - --mode BEST_EFFORT --from-password-file /dev/stdin"

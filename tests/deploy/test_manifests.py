@@ -1,4 +1,4 @@
-"""The files to deploy with: well formed by the tools of their systems, and true to the command that they start."""
+"""The files to deploy with: their systems' tools accept them, and they fit the command that they start."""
 
 import re
 import shlex
@@ -60,7 +60,7 @@ def test_the_command_is_one_that_there_is(name):
     assert BrokerAddress.parse(given["source"]).host == "broker.example.com"
     store_url(given["store"])
     assert given["health_port"] == given["metrics_port"]
-    # Prometheus' own ports, and those it has allocated to exporters, such as 9100 to node_exporter.
+    # Prometheus' own ports, and those that it has allocated to exporters, such as 9100 to node_exporter.
     assert int(given["metrics_port"].rpartition(":")[2]) not in range(9090, 10_000)
 
 

@@ -1,7 +1,7 @@
-"""A process of the version that knew no retiring, beside one that retires: both record receipts of one domain.
+"""A process of the version without retiring, beside one that retires sources: both record receipts of one domain.
 
-What the older one remembers is never less, so it lets no duplicate through that the other would catch. It has really
-received all of it, so it drops nothing new. And it deletes no row that the other needs.
+The older process never remembers less, so it lets no duplicate through that the other would catch. All that it
+remembers was really received, so it drops no new message. And it deletes no row that the other needs.
 """
 
 import random
@@ -26,7 +26,8 @@ def new_detector(window, expiry_secs):
 
 
 def taken(detector):
-    """The numbers of the rows that whoever received last may delete, or that a follower leaves to that one."""
+    """The numbers of the rows that may be deleted: by the process that received last. A follower leaves them to that
+    process."""
     numbers = {serial_of(stamp) for stamp in detector.forgotten}
     detector.forgotten.clear()
     return numbers
@@ -37,7 +38,7 @@ def remembered(detector):
 
 
 class Domain:
-    """Its rows, and two processes that have it open."""
+    """A domain's rows, and two processes that have it open."""
 
     def __init__(self, draw):
         window, expiry_secs = draw.choice([(0, 1), (0, 10), (1, 0), (1, 3), (2, 0), (2, 10), (3, 1), (5, 3)])
@@ -47,7 +48,7 @@ class Domain:
         self.seen = set()
 
     def retire(self, source):
-        """By the one that knows how; the rows that are left of the source say so."""
+        """Retire a source in the newer process. The source's rows that are left are marked."""
         self.now.retire(source)
         self.delete(taken(self.now))
         for serial, row in self.rows.items():
@@ -111,4 +112,4 @@ def test_who_knows_no_retiring_remembers_no_less(seed):
             kept_longer += remembered(domain.before) > remembered(domain.now)
             if draw.random() < 0.1:
                 domain.before = again
-    assert kept_longer > runs  # else nothing was tried
+    assert kept_longer > runs  # otherwise nothing was tried

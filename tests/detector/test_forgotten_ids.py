@@ -1,4 +1,4 @@
-"""Ids that were forgotten by hand: a detector made again from its entries has their places, and no id for them."""
+"""Ids that were forgotten by hand. A detector rebuilt from its entries keeps their entries, and no id for them."""
 
 from collections import deque
 
@@ -24,7 +24,7 @@ def test_all_other_ids_are_judged_as_if_it_were_remembered(window, expiry_us, be
         model.receive(id_, source, now_us)
     model.forget(forgotten)
     detector = TwoTierDetector(window, expiry_us / 1_000_000)
-    # As a log has them: no row for what is remembered no more, but for the newest.
+    # As a log has them: no row for an entry that isn't remembered, except the newest row.
     rows = [
         (
             entry.number,
@@ -59,7 +59,7 @@ def test_a_forgotten_id_is_equal_to_no_text():
 @cases(200)
 @given(st.integers(0, 4), st.integers(1, 9), STEPS)
 def test_what_is_remembered_and_what_went_is_told(window, expiry_us, steps):
-    """Each id that isn't remembered after a receipt, and was before it, is among those that went by it."""
+    """Every id that a receipt makes forgotten is among those that are reported."""
     detector, now_us, before = TwoTierDetector(window, expiry_us / 1_000_000), 0, set()
     detector.forgotten_ids = deque()
     for id_, source, step_us in steps:

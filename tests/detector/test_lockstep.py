@@ -1,4 +1,4 @@
-"""Whatever comes, the detector and the naive model say the same."""
+"""Whatever comes, the detector and the naive model give the same answers."""
 
 from itertools import pairwise
 
@@ -12,14 +12,14 @@ from receiver.message import Receipt
 from tests.choosing import cases
 from tests.detector.lockstep import Lockstep
 
-# Few ids and sources and small steps of time, so that receipts meet at every limit.
+# Few ids and sources and small time steps, so that receipts meet at every limit.
 IDS = st.sampled_from([None, "", *"abcdefgh"])
 SOURCES = st.sampled_from([None, "", "s", "t", "u"])
 STEPS_US = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 7, -1, -5])
 WINDOWS_AND_EXPIRIES = st.tuples(st.integers(0, 6), st.integers(0, 12)).filter(any)
 STEPS = st.lists(st.tuples(IDS, SOURCES, STEPS_US), min_size=1, max_size=120)
 RETIREMENTS = st.dictionaries(st.integers(0, 119), SOURCES)
-"""After which receipts which source is retired."""
+"""After which receipt which source is retired."""
 Steps = list[tuple[str | None, str | None, int]]
 
 
@@ -44,7 +44,7 @@ def test_any_receipts(settings_, steps, retirements, start_us):
 @cases(20)
 @given(WINDOWS_AND_EXPIRIES, st.integers(2, 60), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_long_runs(settings_, ids, sources, random):
-    """Long enough for everything that is swept now and then to be swept."""
+    """Long enough for each periodic sweep to run."""
     pair = Lockstep(*settings_)
     now_us = 0
     for _ in range(400):
@@ -79,7 +79,7 @@ def test_receive_many_is_receive_many_times(settings_, steps, cuts):
 
 
 class DetectorMachine(RuleBasedStateMachine):
-    """As `test_any_receipts`, but Hypothesis sees each answer before it chooses what comes next."""
+    """As `test_any_receipts`, but Hypothesis sees each answer before it chooses the next step."""
 
     @initialize(chosen=WINDOWS_AND_EXPIRIES)
     def start(self, chosen):

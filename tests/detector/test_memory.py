@@ -1,4 +1,4 @@
-"""Memory is bounded by what is remembered, not by what has passed."""
+"""Memory is bounded by what is remembered, not by what has passed through."""
 
 import gc
 
@@ -6,11 +6,12 @@ import pytest
 
 from receiver import TwoTierDetector
 
-SLACK = 64  # what a sweep waits for
+SLACK = 64  # so many items may wait for a sweep
 
 
 def kept(detector):
-    """Items in all containers that the detector reaches: deques, dicts, lists, its own objects'."""
+    """The number of items in all containers that the detector reaches: deques, dicts, lists, and its own objects'
+    ones."""
     seen, items, todo = set(), 0, [detector]
     while todo:
         each = todo.pop()
@@ -57,7 +58,7 @@ def test_sources_that_come_once_cost_nothing_without_a_window():
 
 @pytest.mark.parametrize("expiry_secs", [0, 10])
 def test_retired_sources_cost_nothing(expiry_secs):
-    """Each restart of a sender is another source; the one before it is retired."""
+    """Each restart of a sender makes another source. The earlier one is retired."""
     detector = TwoTierDetector(window=5, expiry_secs=expiry_secs)
     for number in range(20_000):
         detector.receive(f"{number}", f"sender-{number}", received_at_us=number * 1_000_000)
@@ -77,7 +78,7 @@ def test_expired_entries():
 
 @pytest.mark.parametrize("expiry_secs", [0, 1, 1_000_000])
 def test_a_cycle_of_ids_behind_one_old_entry(expiry_secs):
-    """The old entry is never replaced nor spilled; what is replaced behind it must go all the same."""
+    """The old entry is never replaced and never spills. Entries that are replaced behind it must go all the same."""
     detector = TwoTierDetector(window=6, expiry_secs=expiry_secs)
     detector.receive("old", "s", received_at_us=0)
     for number in range(20_000):
@@ -87,7 +88,7 @@ def test_a_cycle_of_ids_behind_one_old_entry(expiry_secs):
 
 
 def test_ids_that_pass_through_every_source():
-    """An id in the queues of many sources, again and again, leaves nothing behind where it was pushed out."""
+    """An id is in the queues of many sources, again and again. It leaves nothing in those that have pushed it out."""
     detector = TwoTierDetector(window=1, expiry_secs=1_000)
     sources = [f"source-{number}" for number in range(50)]
     for number in range(400):
@@ -98,7 +99,7 @@ def test_ids_that_pass_through_every_source():
 
 
 def test_quiet_sources_beside_a_busy_one():
-    """Entries that outlive the expiry in their queues."""
+    """Entries stay in their queues for longer than the expiry."""
     detector = TwoTierDetector(window=4, expiry_secs=1)
     for number in range(20_000):
         now_us = number * 10_000

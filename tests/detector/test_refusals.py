@@ -1,4 +1,4 @@
-"""What can't be meant is refused, and a refusal changes nothing."""
+"""Arguments that make no sense are refused, and a refusal changes nothing."""
 
 import copy
 import math
@@ -63,7 +63,7 @@ BAD_FIRST = {"first time below 0": ("b", "new", -1)}
 
 
 def everything(detector):
-    """All that the detector keeps, as values that compare."""
+    """All that the detector keeps, as comparable values."""
 
     def values(kept):
         if isinstance(kept, dict):

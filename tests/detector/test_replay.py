@@ -1,4 +1,4 @@
-"""A detector made again from the entries that survive, or that follows another's, is that other detector."""
+"""A detector that is rebuilt from another's surviving entries, or follows the other, behaves exactly like it."""
 
 from collections import deque
 
@@ -19,7 +19,7 @@ def entry(serial, id_, source, received_at_us, policy_state=None):
 
 
 class Log:
-    """A running detector, the rows that its keeper hasn't deleted yet, and the model beside them."""
+    """A running detector, the rows that its store hasn't deleted yet, and a model beside them."""
 
     def __init__(self, window, expiry_us):
         self.settings = (window, expiry_us / 1_000_000)
@@ -30,7 +30,7 @@ class Log:
         self.retired = 0
 
     def retire(self, source):
-        """As a store does: every row that is left of the source is marked."""
+        """Retire a source as a store does: every row that is left of the source is marked."""
         self.detector.retire(source)
         self.model.retire(source)
         self.retired += 1
@@ -46,7 +46,7 @@ class Log:
             self.rows[serial] = entry(serial, id_, source, self.detector.latest_us)
 
     def trim(self, lag):
-        """Delete what is forgotten but for the last `lag` of it, and the newest row."""
+        """Delete forgotten rows, except the last `lag` of them and the newest row."""
         kept = []
         while len(self.detector.forgotten) > lag:
             stamp = self.detector.forgotten.popleft()
@@ -81,7 +81,7 @@ def test_rebuilding_from_what_survives_is_never_having_stopped(chosen, steps, la
         again = log.rebuilt()
         same(again, log.detector)
         again.forgotten = log.detector.forgotten
-        log.detector = again  # it goes on instead of the other
+        log.detector = again  # it replaces the other
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS, LAGS, st.integers(1, 40), RETIREMENTS)
@@ -129,7 +129,7 @@ def test_the_clock_never_goes_back():
 
 
 @given(WINDOWS_AND_EXPIRIES, STEPS)
-# Of "a" only the first entry is left, in the queue of "s".
+# Only the first entry of "a" is left, in the queue of "s".
 @example((1, 10), [("a", "s", 0), ("a", "t", 1), ("b", "t", 50), ("c", "t", 1)])
 def test_entries_are_what_can_matter(chosen, steps):
     log = Log(*chosen)
@@ -156,6 +156,7 @@ def test_whatever_leaves_is_named_forgotten_once(chosen, steps):
     assert len(set(gone)) == len(gone)
     log.trim(0)
     kept, entries = set(log.rows), set(log.detector.entries())
-    # An id's newest entry that is too old stays named only with the id, which an older entry elsewhere may still hold.
+    # An id's newest entry may be too old. It keeps its name only with the id, which an older entry elsewhere may still
+    # hold.
     newest = {row.unique_message_id: serial for serial, row in log.rows.items()}
     assert entries <= kept <= entries | {serial for id_, serial in newest.items() if id_ in log.detector}

@@ -71,7 +71,7 @@ def test_a_receipt_without_id_is_delivered_and_changes_nothing():
 
 
 def test_a_decision_is_not_taken_for_true():
-    """Whoever forgets `.deliver` would handle every duplicate again."""
+    """A consumer that forgets `.deliver` would otherwise handle every duplicate again."""
     detector = TwoTierDetector(window=1, expiry_secs=0)
     for _ in range(2):
         with pytest.raises(TypeError, match=r"decision\.deliver"):
@@ -124,7 +124,7 @@ def test_an_idle_domain_forgets_nothing():
 
 
 def test_an_outage_forgets_nothing():
-    """The storm of redeliveries after it finds every id again, though each is hours old."""
+    """The storm of redeliveries after it meets every id, although each is hours old."""
     detector = TwoTierDetector(window=5, expiry_secs=10)
     assert verdicts(detector, *(f"{secs}@{secs}" for secs in range(10))) == [NEW] * 10
     assert verdicts(detector, *(f"{id_}@7200" for id_ in range(5))) == [DUPLICATE] * 5

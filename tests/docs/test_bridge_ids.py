@@ -1,4 +1,4 @@
-"""The functions for ids of `docs/bridge.md`, as they stand there."""
+"""The functions for ids in `docs/bridge.md`, exactly as printed."""
 
 import importlib
 import sys

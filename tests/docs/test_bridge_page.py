@@ -1,4 +1,4 @@
-"""What the pages on the bridge and its brokers name is there: tests, options, fields, metrics, modes."""
+"""The tests, options, fields, metrics and modes that the bridge's and brokers' pages name exist."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""The program `examples/bridge/sizing.sh`, from senders that send twice to windows sized for them, does what it says."""
+"""The program `examples/bridge/sizing.sh` does what it says, from senders that send twice to windows sized for them."""
 
 import os
 import re

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 PROGRAMS = ROOT / "examples" / "sources"
 INDIVIDUAL_ACKNOWLEDGE, CLIENT_ACKNOWLEDGE = 101, 2
 BRIDGES = "bridge = open_bridge("
-"""From here on the page's script is at work; what stands before makes sources."""
+"""The page's script works from this line on. The lines before it make sources."""
 ENDS = """
 import threading, time
 
@@ -98,14 +98,14 @@ def test_a_jms_client_bridges(script, send, tmp_path):
 
 @pytest.mark.parametrize(("mode", "left"), [(INDIVIDUAL_ACKNOWLEDGE, ["2", "3"]), (CLIENT_ACKNOWLEDGE, [])])
 def test_what_one_acknowledgement_takes_along(script, send, tmp_path, mode, left):
-    """In JMS' own mode whatever has arrived: the trap that `docs/clients.md` tells of."""
+    """In JMS' own mode it takes all that has arrived: the trap that `docs/clients.md` describes."""
     send("1", "2", "3")
     (tmp_path / "client.py").write_text(script.partition(BRIDGES)[0] + TAKES_APART, encoding="utf-8")
     assert json.loads(run([sys.executable, "client.py", str(mode)], tmp_path).stdout) == left
 
 
 def test_sigterm_stops_it_cleanly(script, tmp_path):
-    """As the handler has it do, and not Java."""
+    """The script's handler ends it, and not Java's."""
     (tmp_path / "client.py").write_text(script.replace(ENDS, "bridge.run()\nprint('stopped')\n"), encoding="utf-8")
     command = [sys.executable, "client.py"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
@@ -119,7 +119,7 @@ def test_sigterm_stops_it_cleanly(script, tmp_path):
 
 
 def test_a_redelivered_duplicate_is_caught(script, send, tmp_path):
-    """The first bridge dies as it acknowledges what it has kept: the broker sends it again."""
+    """The first bridge dies as it acknowledges a message that it has kept. So the broker sends the message again."""
     send("1", "2")
     mortal = script.replace("lambda message: message.acknowledge()", "lambda message: __import__('os')._exit(9)")
     assert mortal != script

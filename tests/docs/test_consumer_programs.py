@@ -46,7 +46,7 @@ def queue(rabbitmq):
 
 @pytest.fixture
 def consumer(rabbitmq, queue, kind, url, tmp_path):
-    """Starts the program, with addresses of the test's."""
+    """Starts a program, with the test's addresses in it."""
     takes = {"threads": "consume", "faststream": "RabbitQueue"}.get(kind, "get_queue")
     backend = make_url(url).get_backend_name()
     driver = "aiosqlite" if backend == "sqlite" else "asyncpg"
@@ -68,7 +68,7 @@ def consumer(rabbitmq, queue, kind, url, tmp_path):
 
 @pytest.fixture
 def rows(url):
-    """How many rows there are, and the references of all where they are asked for."""
+    """Gives the number of rows, or all references if asked for them."""
     engine = create_engine(url, poolclass=NullPool)
     Base.metadata.create_all(engine)
 
@@ -113,7 +113,7 @@ def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, ro
     for _ in range(kills):
         new = [f"{len(sent) + n}" for n in range(SENT_PER_KILL)]
         sent += new
-        publish(channel, queue, new + chosen.sample(new, 8))  # some are sent twice
+        publish(channel, queue, new + chosen.sample(new, 8))  # a part of them is sent twice
         (before,) = rows()
         with consumer() as process:
             until(lambda before=before: rows() > [before], process)
@@ -121,7 +121,7 @@ def test_each_payment_is_one_row_whatever_is_killed(channel, queue, consumer, ro
             process.kill()
     with consumer() as process:
         until(lambda: rows() >= [len(sent)], process)
-        time.sleep(0.5)  # what is left are duplicates
+        time.sleep(0.5)  # the rest are duplicates
         process.kill()
     assert sorted(rows("reference")) == sorted(sent)
     survived({"kills": kills}, len(sent))

@@ -1,4 +1,4 @@
-"""What help and documents say a default is, `settings.yaml` says too."""
+"""A default that help or documents state is the one in `settings.yaml`."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_no_class_of_settings_has_a_default_of_its_own(section):
     declared = [each for each in fields(CLASSES[section]) if each.name != "path"]
     assert [each.name for each in declared if each.default is not MISSING] == []
     defaults = {each.name: each.default_factory() for each in declared}
-    # What becomes of an id that is used twice is said by `Receiver.open`, not by the domain's settings.
+    # `Receiver.open`, not the domain's settings, says what becomes of an id that is used twice.
     assert defaults == {name: value for name, value in SETTINGS[section].items() if name != "id_reuse"}
 
 
@@ -101,7 +101,7 @@ def test_help_states_the_defaults(name):
 
 
 def test_help_states_what_a_file_of_settings_makes_of_them(tmp_path):
-    """And refuses, without a traceback, what it can't read."""
+    """It also refuses, without a traceback, a file that it can't read."""
     own = tmp_path / "own.yaml"
     own.write_text("bridge: {max_tries: 77}\n", encoding="utf-8")
     assert "that has failed N times. [default: 77]" in help_of("bridge", RECEIVER_SETTINGS=str(own))[1]

@@ -1,4 +1,4 @@
-"""Every snippet of `docs/embedding.md` and `docs/senders.md` runs as it stands there and does what the page says."""
+"""Every snippet of `docs/embedding.md` and `docs/senders.md` runs exactly as printed, and does what the page says."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ def run(block: str, url: str, names: dict) -> None:
 
 @pytest.fixture
 def names(store_url):
-    """What the page takes as given, and what its first snippet imports for the rest."""
+    """The names that the page takes as given, and those that its first snippet imports for the others."""
     names = {"Receiver": Receiver, "URL": store_url, "Payment": Payment, "broker": Broker(), "deliver": lambda _: None}
     yield names
     if "engine" in names:  # made by a snippet
@@ -57,7 +57,7 @@ def test_every_snippet_is_run():
 
 
 def shows(*headings: str):
-    """Says which sections' snippets a test runs."""
+    """Mark a test with the sections whose snippets it runs."""
 
     def mark(test):
         test.headings = headings
@@ -163,7 +163,7 @@ def test_no_message_is_lost_or_delivered_again_after_a_commit(store_url, names, 
 def test_a_store_that_fails_is_asked_again(store_url, names, monkeypatch, caplog):
     loop = PYTHON["The loop"][0].replace('"queue://orders")', '"queue://orders", store_settings=impatient)')
     here, sleep = threading.get_ident(), time.sleep
-    # Threads of others sleep, too.
+    # Threads of others sleep too.
     monkeypatch.setattr("time.sleep", lambda secs: blocker.close() if threading.get_ident() == here else sleep(secs))
     engine = create_engine(store_url, poolclass=NullPool)
     delivered = []
@@ -201,7 +201,7 @@ def test_effects_in_the_same_database(store_url, names, payments):
         send(savepoints, "4", "5", "bad", "6")
         assert payments() == ["1", "2", "3", "4", "5", "6"]
         assert [message.unique_message_id for message in names["refused"]] == ["bad"]
-        with pytest.raises(LookupError):  # which leaves the whole transaction
+        with pytest.raises(LookupError):  # leaves the whole transaction
             send(savepoints, "7", "worst")
         assert "7" not in payments()
         names["engine"].dispose()
@@ -215,7 +215,7 @@ def test_many_receivers_on_one_domain(store_url, names):
     first, second = names["first"], names["second"]
     impatient = StoreSettings(lock_timeout_secs=0.05)
     with first.batch(), orders_of(store_url, domain="destination", store_settings=impatient) as standby:
-        with pytest.raises(StoreBusyError):  # the same thread would wait for itself
+        with pytest.raises(StoreBusyError):  # the same thread would deadlock
             second.batch().__enter__()
         assert standby.status().rDupIds == 1
     first.close()

@@ -1,4 +1,4 @@
-"""What `docs/embedding.md` claims beside what its snippets show."""
+"""Claims of `docs/embedding.md` that its snippets don't show."""
 
 import multiprocessing
 import re
@@ -36,7 +36,7 @@ def test_ids_and_rows_are_committed_together_or_not_at_all(store_url, payments):
             pay(connection, Message("1"))
             raise CrashError
         assert payments() == []
-        # A batch left by an exception records nothing, even if the caller commits.
+        # A batch that an exception leaves records nothing, even if the caller commits.
         with engine.begin() as connection:
             with suppress(CrashError), orders.batch(connection=connection) as batch:
                 assert batch.receive("1").deliver
@@ -103,7 +103,7 @@ def test_the_alert_rules_speak_of_metrics_that_there_are(store_url, tmp_path):
     with closing(open_bridge("amqp://localhost/orders", f"file:{tmp_path / 'orders.jsonl'}", store_url)) as bridge:
         export(bridge, registry)
         with bridge.receiver.batch() as batch:
-            for _ in range(2):  # for there are no needs before there is a duplicate
+            for _ in range(2):  # there are no needs before there is a duplicate
                 batch.receive("1")
         exported = generate_latest(registry).decode()
     (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]

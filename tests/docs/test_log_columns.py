@@ -1,4 +1,4 @@
-"""The columns of a log are documented as they are declared."""
+"""The documents' columns of a log are the declared ones."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""What `docs/operations.md` shows runs, and what it names is there."""
+"""The commands in `docs/operations.md` run, and what it names exists."""
 
 import re
 import sqlite3
@@ -21,11 +21,11 @@ SECTIONS = sections(PAGE)
 SETTINGS = yaml.safe_load((ROOT / "settings.yaml").read_text(encoding="utf-8"))
 STORE = "sqlite:///receiver.db"
 RUN = ("Upgrading", "Backup", "One message", "Cleaning up")
-"""Whose shell blocks are run. The image is built in `tests/deploy/`."""
+"""Sections whose shell blocks are run here. `tests/deploy/` builds the image."""
 
 
 def named(heading):
-    """What the items of a section's list begin with: the names before the colon."""
+    """The names before the colon in the items of a section's list."""
     firsts = re.findall(r"^- ((?:`\w+`(?:,\s+)?)+):", SECTIONS[heading], re.MULTILINE)
     return sorted(name for first in firsts for name in re.findall(r"`(\w+)`", first))
 

@@ -1,4 +1,5 @@
-"""The source in `examples/sources/positions.py`: killed between bridges, nothing comes twice."""
+"""The source in `examples/sources/positions.py`: nothing comes twice, although the program is killed between
+bridges."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Every snippet of `docs/policies.md` runs as it stands there, and its table names every policy."""
+"""Every snippet of `docs/policies.md` runs exactly as printed, and its table names every policy."""
 
 import json
 import re
@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "policies.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 ITS_URL = '"sqlite:///receiver.db"'
 MOST_LINES = 11
-"""Ten lines, and one for what they need."""
+"""Ten lines, and one for an import."""
 
 
 def sections() -> dict[str, str]:
@@ -74,7 +74,7 @@ def test_the_table_names_every_system_that_a_policy_is_the_rule_of():
     rows = re.findall(r"^\| `[^`]*` \| ([^|]*) \|", TEXT, re.MULTILINE)
     for kind, whose in zip(POLICIES, rows, strict=True):
         for vendor in kind.declaration.vendors:
-            if not vendor.is_tried or vendor.sizes is None:  # it is one of those that a log sizes
+            if not vendor.is_tried or vendor.sizes is None:  # a log sizes this one
                 continue
             size = vendor.sizes.partition("=")[2]
             assert [name for name in vendor.systems if name not in whose] == []

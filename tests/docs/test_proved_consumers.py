@@ -1,6 +1,7 @@
-"""The consumers that the documents show, through `receiver.testing`: they crash at each of their calls.
+"""The consumers in the documents, run by `receiver.testing`: they crash at each of their calls.
 
-`test_consumer_programs.py` kills those of RabbitMQ on a real one. Here their clients take from a `FlakyBroker`.
+`test_consumer_programs.py` kills the RabbitMQ consumers with a real broker. Here their clients take from a
+`FlakyBroker`.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ def paid(url):
 
 @pytest.fixture
 def url_of(tmp_path):
-    """A story's own database in SQLite, copied from one that has the tables."""
+    """Makes each story's own SQLite database, by copying one that has the tables."""
     made = tmp_path / "made.db"
     Base.metadata.create_all(create_engine(f"sqlite:///{made}", poolclass=NullPool))
     with orders_of(f"sqlite:///{made}"):
@@ -56,7 +57,7 @@ def url_of(tmp_path):
 
 @pytest.fixture
 def schema_of(fresh_postgres_url):
-    """A story's own schema in PostgreSQL, with the tables of an application."""
+    """Makes each story's own schema in PostgreSQL, with an application's tables."""
     engine, made = create_engine(fresh_postgres_url, poolclass=NullPool), set()
 
     def url_of(story):
@@ -77,7 +78,7 @@ def by_driver(url, driver):
 
 @pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_loop_of_the_documents(url_of, examples):
-    """What it does with a message is a row in the transaction of its batch."""
+    """Its effect of a message is a row in the batch's transaction."""
     (loop,) = blocks("docs/embedding.md", "python", "The loop")
 
     def consume(broker, story):
@@ -93,7 +94,7 @@ def test_the_loop_of_the_documents(url_of, examples):
 
 @pytest.mark.slow
 def test_the_webhook(url_of):
-    """Its caller takes orders from the broker, and repeats what wasn't answered."""
+    """Its caller takes orders from the broker, and repeats requests that weren't answered."""
     pytest.importorskip("fastapi")
     httpx, webhook = pytest.importorskip("httpx"), loaded("fastapi_webhook")
 
@@ -110,7 +111,7 @@ def test_the_webhook(url_of):
 
 
 class AioPika:
-    """A connection of aio-pika, its channel and its queue. It closes once the broker has nothing left."""
+    """A connection of aio-pika with its channel and queue. It closes once the broker has no message left."""
 
     def __init__(self, broker):
         self._broker = broker
