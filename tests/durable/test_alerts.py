@@ -1,4 +1,4 @@
-"""The alert rules of the documents, tried by Prometheus' own tool on what real receivers show it, scrape by scrape."""
+"""The documents' alert rules: Prometheus' own tool tries them on what real receivers show it, scrape by scrape."""
 
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def series(registry):
-    """The samples by their names as Prometheus writes them."""
+    """The samples by name, as Prometheus writes them."""
     shown = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -34,8 +34,8 @@ def series(registry):
 
 
 def scrapes(window, expiry_us, distances):
-    """A sender repeats itself after so many messages, one a second: what is shown after each repeat, up to the first miss;
-    and whether one was missed."""
+    """A sender repeats itself at these distances, in messages, of which it sends one a second. Returns the samples
+    after each repeat up to the first miss, and whether there was a miss."""
     registry = CollectorRegistry(auto_describe=True)
     shown, now_us = [], 0
     with opened(MEMORY, settings=sizes(window, expiry_us)) as orders:
@@ -52,7 +52,8 @@ def scrapes(window, expiry_us, distances):
 
 
 def fires(shown, folder, expected):
-    """Whether promtool agrees on what fires when: alert -> the minutes at which it does, and at which it doesn't."""
+    """Check by promtool when each alert fires: `expected` maps it to the minutes in which it does, and those in
+    which it doesn't."""
     rules = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"][0]["rules"]}
     names = sorted(set().union(*shown))
     cases = []
@@ -94,12 +95,13 @@ SIZES = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_an_approach_fires_before_the_first_miss(case, tmp_path):
-    """Each repeat comes one message later. Long before the miss nothing fires, and well before it the first rule does."""
+    """Each repeat comes one message later. Long before the miss no alert fires, and well before it the first rule
+    does."""
     window, expiry_us = SIZES[case]
     shown, was_missed = scrapes(window, expiry_us, range(1, 250))
     assert was_missed
     last = len(shown) - 1
-    # Each tier is four fifths used when both are; a repeat at the distance n is shown at the minute n - 1.
+    # When both tiers are four fifths used, each is. The repeat at distance n is shown in minute n - 1.
     both = max(0.8 * window, 0.8 * expiry_us / SECOND_US)
     assert both + 5 < last
     fires(
@@ -119,13 +121,14 @@ def test_what_stays_far_fires_nothing(case, tmp_path):
 
 
 def test_a_bridge_that_lags_parks_or_is_cut_off_fires(tmp_path):
-    """All is well for an hour; then ever more waits, a message is parked, and each try to connect fails, to the end."""
+    """All is well for an hour. Then ever more messages wait, one is parked, and each try to connect fails until the
+    end."""
     well, ill = 60, 40
     parked, waiting, errors = (
         f'receiver_bridge_{name}{{domain="{DOMAIN}"}}'
         for name in ("parked_total", "waiting", "connection_errors_total")
     )
-    # Much waits at times, one link breaks and is made again: neither is worth an alarm.
+    # Many messages wait at times, and one link breaks and is made again. Neither is worth an alarm.
     shown = [{parked: 0, waiting: 50 * (minute % 10), errors: minute // 30} for minute in range(well)]
     shown += [{parked: 1, waiting: 450 + 60 * minute, errors: 1 + 2 * minute} for minute in range(1, ill)]
     last = len(shown) - 1
@@ -139,7 +142,7 @@ def test_a_bridge_that_lags_parks_or_is_cut_off_fires(tmp_path):
 
 
 def test_a_node_that_comes_and_goes_fires(tmp_path):
-    """A failover and the way back are no alarm; every few minutes another node is."""
+    """A failover and the way back are no alarm. Another node every few minutes is one."""
     changes = f'receiver_bridge_node_changes_total{{domain="{DOMAIN}",role="source"}}'
     shown = [{changes: (minute > 20) + (minute > 25)} for minute in range(60)]
     shown += [{changes: 2 + minute // 3} for minute in range(40)]
@@ -147,7 +150,7 @@ def test_a_node_that_comes_and_goes_fires(tmp_path):
 
 
 def test_one_tier_used_up_is_no_alarm_while_the_other_has_room(tmp_path):
-    """As where the expiry is kept short on purpose, and the window carries it."""
+    """For example, the expiry is short on purpose, and the window catches the repeats."""
     shown, was_missed = scrapes(200, 10 * SECOND_US, range(1, 100))
     assert not was_missed
     fires(shown, tmp_path, {NEEDS: ((), range(len(shown)))})

@@ -92,7 +92,7 @@ def test_a_joined_batch_is_recorded_with_the_callers_commit_and_not_without(url,
 
 
 def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
-    """Beyond what one statement takes, and far enough for rows to be forgotten."""
+    """More rows than one statement takes, and so many that rows are forgotten."""
 
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine), await opened(url) as other:
@@ -100,7 +100,7 @@ def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
                 ids = [(f"{n}", f"s{n % 3}", n) for n in range(first, first + 3_000)]
                 async with engine.begin() as connection, orders.batch(connection) as batch:
                     assert {decision.verdict for decision in await batch.receive_many(ids)} == {NEW}
-                async with engine.begin() as connection, other.batch(connection) as batch:  # it reads what is new
+                async with engine.begin() as connection, other.batch(connection) as batch:  # it reads the new rows
                     assert {decision.verdict for decision in await batch.receive_many(ids)} == {DUPLICATE}
             async with engine.begin() as connection, other.batch(connection) as batch:
                 await batch.receive("much later", received_at_us=10**12)
@@ -113,8 +113,8 @@ def test_many_rows_are_appended_read_and_deleted_by_each_driver(url, driver):
 
 @pytest.mark.parametrize("way", ["own", "joined", "psycopg", "asyncpg", "converted"])
 def test_ids_are_exact_where_strings_have_escapes(fresh_postgres_url, way):
-    """A setting for programs of the past, by which psycopg goes in what it sends as text."""
-    url, ids = fresh_postgres_url, [f"{n}" for n in range(20)]  # more than go in the batch's one statement
+    """psycopg follows this setting, which is for programs of the past, in text that it sends."""
+    url, ids = fresh_postgres_url, [f"{n}" for n in range(20)]  # more than fit one statement
     engine = create_engine(url, poolclass=NullPool)
     with engine.begin() as connection:
         name = make_url(url).database
@@ -149,7 +149,7 @@ def test_it_judges_like_a_receiver_beside_it(url, driver):
     run(main())
 
 
-# Refused
+# Refusals
 
 
 def test_what_is_no_connection_for_it(url, driver):

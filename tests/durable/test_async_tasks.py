@@ -25,7 +25,7 @@ LOCKED_SECS = 1.0
 
 
 class Ticks:
-    """How often something came round, and the longest time that it didn't."""
+    """How often `tick` was called, and the longest time between two calls."""
 
     def __init__(self) -> None:
         self.count, self.longest_secs = 0, 0.0
@@ -37,7 +37,7 @@ class Ticks:
 
 
 async def ticks(until: threading.Event) -> Ticks:
-    """Of the loop."""
+    """The ticks of the loop."""
     seen = Ticks()
     while not until.is_set():
         await asyncio.sleep(0.001)
@@ -46,7 +46,7 @@ async def ticks(until: threading.Event) -> Ticks:
 
 
 def ticks_of_a_thread(until: threading.Event) -> Ticks:
-    """Of one beside the loop, which comes round unless the machine is busy with others."""
+    """The ticks of a thread beside the loop. They stop only while the machine is busy with other work."""
     seen = Ticks()
     while not until.wait(0.001):
         seen.tick()
@@ -88,7 +88,7 @@ def test_the_loop_goes_on_while_another_process_keeps_the_domain(url, driver, jo
     thread = threading.Thread(target=keep)
     run(main())
     thread.join()
-    assert seen["waited_secs"] > LOCKED_SECS / 2  # it did have to wait
+    assert seen["waited_secs"] > LOCKED_SECS / 2  # the batch did have to wait
     assert seen["loop"].longest_secs < seen["thread"].longest_secs + LOCKED_SECS / 2  # and the loop didn't
     assert seen["loop"].count > 20
 
@@ -106,7 +106,7 @@ def test_of_two_tasks_the_second_waits(url, driver, joins):
                     await asyncio.sleep(0.05)
                     order.append(f"{name} ends")
                 if joins:
-                    await send(orders, name, connection=connection)  # while the other waits
+                    await send(orders, name, connection=connection)  # while the other task waits
                     await connection.commit()
                 return verdict
 
@@ -143,7 +143,7 @@ def test_waiting_ends_with_the_patience(url, driver, joins):
                 await batch.receive("a")
                 with pytest.raises(StoreBusyError):
                     await asyncio.create_task(send(orders, "a", connection=connection if joins else None))
-                busy = asyncio.create_task(send(other, "c"))  # waits for its own receiver, with more patience
+                busy = asyncio.create_task(send(other, "c"))  # it waits for its own receiver, longer
                 await asyncio.sleep(0.05)
             await busy
             assert await send(orders, "a") == [DUPLICATE]
@@ -180,7 +180,7 @@ def test_two_tasks_close_it(sqlite_url):
     run(main())
 
 
-# Cancelled, and lost
+# Cancelled and lost tasks
 
 
 @WAYS
@@ -230,7 +230,7 @@ def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
                 await asyncio.sleep(0.2)
                 for task in (second, waiting):
                     task.cancel()
-                if not joins:  # a thread that waits isn't waited for
+                if not joins:  # a waiting thread isn't waited for
                     for task in (second, waiting):
                         with pytest.raises(asyncio.CancelledError):
                             await task
@@ -242,7 +242,8 @@ def test_cancelled_while_it_waits_for_the_domain(url, driver, joins):
 
 @WAYS
 def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
-    """As one that gives each batch a time to begin in: it waits for the thread that is still about the first."""
+    """For example, the task limits how long a batch may take to begin. The next batch waits for the thread that is
+    still busy with the first."""
 
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine), await opened(url) as other:
@@ -270,7 +271,8 @@ def test_a_task_whose_batch_was_given_up_has_another(url, driver, joins):
 
 @WAYS
 def test_cancelled_at_any_step(url, driver, joins):
-    """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
+    """A batch is cancelled after so many turns of the loop, whatever step it is at. All of it is recorded, or
+    nothing."""
 
     async def main():
         async with orders_and_engine(url, driver) as (orders, engine):
@@ -302,7 +304,7 @@ def test_cancelled_at_any_step(url, driver, joins):
 
 @WAYS
 def test_a_loop_that_is_closed_in_mid_batch(url, driver, joins, recwarn):
-    """Its task is never ended, only collected."""
+    """The batch's task never ends. It is only collected as garbage."""
     loop = asyncio.new_event_loop()
     kept = {}
 
@@ -372,7 +374,7 @@ def test_a_lost_connection_of_the_callers(fresh_postgres_url):
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
 def test_a_pool_does_not_give_out_a_lost_connection_again(fresh_postgres_url, driver):
-    """SQLAlchemy hears only of statements of its own, and the batch's are the driver's."""
+    """SQLAlchemy notices only failures of its own statements, and the batch's statements are the driver's."""
 
     async def main():
         engine = create_async_engine(make_url(fresh_postgres_url).set(drivername=f"postgresql+{driver}"), pool_size=1)

@@ -1,4 +1,4 @@
-"""What nobody should do to a store under an open receiver, and what happens to it anyway."""
+"""What nobody should do to a store under an open receiver, and what happens if somebody does."""
 
 import sqlite3
 import subprocess
@@ -40,7 +40,7 @@ def run(url: str, statement: str) -> None:
 
 
 def test_an_older_copy_is_restored_into_the_file(sqlite_url, tmp_path):
-    """What came since is new, for the receiver too that knew better; its next batch is none that fails."""
+    """Receipts since the copy are new, even for the receiver that had known them. Its next batch doesn't fail."""
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
         copy(file_of(sqlite_url), tmp_path / "backup.db")
@@ -63,7 +63,7 @@ def test_an_older_copy_replaces_the_file(sqlite_url, tmp_path):
 
 
 def test_a_file_that_is_gone_takes_no_receipts(sqlite_url, tmp_path):
-    """The receiver could write on to it, but who opens the store next would find nothing of that."""
+    """The receiver could write on to the file, but nobody who opens the store next would see the receipts."""
     away = tmp_path / "away.db"
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
@@ -77,7 +77,7 @@ def test_a_file_that_is_gone_takes_no_receipts(sqlite_url, tmp_path):
 
 
 def close_it_elsewhere(file: Path) -> None:
-    """As a program does that looks into the file, or `sqlite3` on the command line."""
+    """Open and close the file as another program does, such as `sqlite3` on the command line."""
     subprocess.run(
         [
             sys.executable,
@@ -90,7 +90,7 @@ def close_it_elsewhere(file: Path) -> None:
 
 
 def lose_the_locks(file: Path) -> None:
-    """POSIX drops a process's locks of a file as soon as it closes it, whichever of its openings that is."""
+    """POSIX drops a process's locks of a file as soon as the process closes the file, even if it has it open twice."""
     file.read_bytes()
     close_it_elsewhere(file)
     if file.with_name(f"{file.name}-wal").exists():
@@ -98,14 +98,14 @@ def lose_the_locks(file: Path) -> None:
 
 
 def remove_the_log(file: Path) -> None:
-    """As who has read that this helps where a database is locked."""
+    """Remove the log, as one who has read that this helps when a database is locked."""
     for ending in ("-wal", "-shm"):
         file.with_name(file.name + ending).unlink()
 
 
 @pytest.mark.parametrize("remove", [lose_the_locks, remove_the_log])
 def test_a_log_that_is_removed_takes_no_receipts(sqlite_url, tmp_path, remove):
-    """SQLite goes on to write there, but nobody else would find it, nor this process once it was killed."""
+    """SQLite goes on to write to the log. But no other process would see it, nor this one after a kill."""
     (tmp_path / "link.db").symlink_to(file_of(sqlite_url))
     with opened(f"sqlite:///{tmp_path}/link.db") as receiver:
         send(receiver, "a")
@@ -118,7 +118,7 @@ def test_a_log_that_is_removed_takes_no_receipts(sqlite_url, tmp_path, remove):
 
 
 def test_a_log_that_is_removed_under_a_pool(sqlite_url):
-    """As long as one connection has it, SQLite goes by its index for all others of the process."""
+    """As long as one connection has the log open, SQLite uses its index for all others of the process."""
     engine = create_engine(sqlite_url)
     with opened(sqlite_url) as receiver:
         with engine.begin() as connection:
@@ -139,7 +139,7 @@ def test_a_log_that_is_removed_under_a_pool(sqlite_url):
 
 @pytest.mark.parametrize("how", ["moved", "copied"])
 def test_a_joined_connection_that_keeps_nobody_out_of_the_file(sqlite_url, tmp_path, how):
-    """What it commits, the next to open the store wouldn't find."""
+    """Whoever opens the store next wouldn't see what this connection commits."""
     file, other = file_of(sqlite_url), tmp_path / "other.db"
     engine = create_engine(f"sqlite:///{other}" if how == "copied" else sqlite_url)
     with opened(sqlite_url) as receiver:
@@ -162,7 +162,7 @@ def test_a_joined_connection_that_keeps_nobody_out_of_the_file(sqlite_url, tmp_p
 
 
 def test_a_log_that_goes_with_its_last_connection_is_no_removed_one(sqlite_url):
-    """SQLite takes the name away a moment before it closes it: another thread that opens the store then may."""
+    """SQLite removes the log's name a moment before it closes the log. Another thread may open the store just then."""
     store = Sqlite().writable(make_url(sqlite_url), StoreSettings())
     until = time.monotonic() + 2
 
@@ -176,7 +176,7 @@ def test_a_log_that_goes_with_its_last_connection_is_no_removed_one(sqlite_url):
 
 
 def test_a_file_of_several_names_is_refused(sqlite_url, tmp_path):
-    """By each name SQLite would keep a log that the others don't see."""
+    """For each name, SQLite would keep a log that users of the other names don't see."""
     other = tmp_path / "name.db"
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
@@ -192,7 +192,7 @@ def test_a_file_of_several_names_is_refused(sqlite_url, tmp_path):
 
 
 def test_a_file_that_is_mounted_alone_is_refused(sqlite_url, tmp_path):
-    """Its log would stay in the container, and go with that."""
+    """Its log would stay in the container, and go with it."""
     with opened(sqlite_url) as receiver:
         send(receiver, "a")
     mounted = tmp_path / "a container" / "receiver.db"
@@ -210,7 +210,7 @@ def test_a_file_that_is_mounted_alone_is_refused(sqlite_url, tmp_path):
 
 
 def test_receipts_that_are_gone(store_url):
-    """A domain without its newest receipt isn't taken for one that remembers nothing."""
+    """A domain without its newest receipt isn't taken for a domain that remembers nothing."""
     with opened(store_url) as receiver:
         send(receiver, "a")
         run(store_url, "DELETE FROM receiver_receipt")
@@ -219,7 +219,7 @@ def test_receipts_that_are_gone(store_url):
 
 
 def test_a_link_that_dies_while_a_joined_batch_is_recorded(fresh_postgres_url):
-    """SQLAlchemy's own complaint, that the savepoint can't be rolled back, doesn't hide what happened."""
+    """SQLAlchemy complains that the savepoint can't be rolled back. That doesn't hide what happened."""
     engine = create_engine(fresh_postgres_url)
     admin = create_engine(fresh_postgres_url, isolation_level="AUTOCOMMIT")
 
@@ -255,7 +255,7 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
 
 @pytest.mark.parametrize("concurrent", [False, True])
 def test_a_server_that_becomes_read_only(fresh_postgres_url, concurrent):
-    """As the old primary does in a switchover, and goes on: the address leads to the new one by then."""
+    """In a switchover the old primary becomes read-only and goes on. The address leads to the new primary by then."""
     with opened(fresh_postgres_url, concurrent=concurrent) as receiver:
         with receiver.batch() as batch:
             batch.receive("a")
@@ -274,7 +274,7 @@ def test_a_domain_changed_though_it_was_locked(store_url, count):
         with refused, receiver.batch() as batch:
             batch.receive_many([(id_, None, 0) for id_ in ids])
             receiver.session.log.rows.driver.execute("UPDATE receiver_domain SET last_seq = last_seq + 1")
-        with engine_of(store_url).begin() as connection:  # what failed is not in the way of others
+        with engine_of(store_url).begin() as connection:  # the failed batch doesn't hinder others
             assert send(receiver, *ids, connection=connection) == [NEW] * count
         assert send(receiver, *ids) == [DUPLICATE] * count
 
@@ -315,7 +315,7 @@ def test_another_address_of_the_same_server_is_the_same_lock(fresh_postgres_url)
 
 
 def test_space_that_cannot_be_given_back_takes_nothing_back(store_url, monkeypatch, caplog):
-    """What was committed before it is done."""
+    """Receipts that were committed before stay committed."""
 
     def fails(*_):
         raise OSError("no space to be had")
@@ -336,7 +336,7 @@ def test_space_that_cannot_be_given_back_takes_nothing_back(store_url, monkeypat
 
 
 def test_a_domain_that_is_busy_is_closed_all_the_same(store_url, caplog):
-    """What is left to be deleted is deleted by whoever comes next. A bridge shows the warning, so it has no traceback."""
+    """The next receiver deletes what is left to delete. A bridge shows the warning, so it has no traceback."""
     impatient = StoreSettings(lock_timeout_secs=0.05)
     with opened(store_url, settings=sizes(8, 0)) as other:
         receiver = opened(store_url, settings=sizes(8, 0), store_settings=impatient)
@@ -350,7 +350,7 @@ def test_a_domain_that_is_busy_is_closed_all_the_same(store_url, caplog):
 
 
 class InterruptError(BaseException):
-    """As a KeyboardInterrupt, but ours."""
+    """An interrupt like KeyboardInterrupt, but only the test's."""
 
 
 @pytest.mark.parametrize("method", [(Batch, "_start"), (Transaction, "_changes")], ids=lambda method: method[1])

@@ -1,4 +1,4 @@
-"""An audit finds whatever is broken in a store, and nothing else."""
+"""An audit reports whatever is broken in a store, and nothing else."""
 
 import random
 import threading
@@ -39,9 +39,9 @@ def settings(window: int, expiry_secs: float) -> ReceiverSettings:
 
 
 def make(address: str) -> None:
-    """Two domains: orders, whose counters are all above 0, with messages that wait and one that is parked, and one
-    without a receipt. One waits as an older process has left it, and one has been tried. And a recorded batch that waits,
-    cut to a file."""
+    """Make two domains. All counters of orders are above 0. It has waiting messages and a parked one; one waits as
+    an older process has left it, and one has been tried. Its recorded batches wait too, and are cut to a file. The
+    other domain has no receipt."""
     with Receiver.open(address, **ORDERS, settings=settings(3, 10)) as orders:
         for numbers in range(16), range(16, 40):
             with orders.batch() as batch:
@@ -80,7 +80,7 @@ def kinds(address: str) -> set[str]:
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def sound_store(request, tmp_path_factory):
-    """A sound store of either kind, and what it holds."""
+    """The address of a sound store of either kind."""
     if request.param == "sqlite":
         address = f"sqlite:///{tmp_path_factory.mktemp('audit') / 'receiver.db'}"
         make(address)
@@ -93,7 +93,7 @@ def sound_store(request, tmp_path_factory):
 
 @pytest.fixture
 def store(sound_store):
-    """The same, to be broken, and mended at the end."""
+    """The address of the same store. A test may break it: it is restored at the end."""
     with engine_of(sound_store).connect() as connection:
         rows = {table: connection.execute(select(table)).all() for table in METADATA.tables.values()}
     yield sound_store
@@ -177,7 +177,7 @@ def test_a_minimum_told_before_any_receipt_is_sound(store_url):
 
 
 def test_resizes_by_those_who_are_killed_are_sound(store_url):
-    """Each makes the newest receipt's row look like a duplicate's, and none deletes it."""
+    """Each resize makes the newest receipt's row look like a duplicate's, and none deletes that row."""
     for size in (1_000, 0, 1_000, 0):
         with closing_roughly(Receiver.open(store_url, **ORDERS, policy=f"artemis:id_cache_size={size}")) as orders:
             if size:
@@ -188,7 +188,7 @@ def test_resizes_by_those_who_are_killed_are_sound(store_url):
 
 @contextmanager
 def closing_roughly(orders: Receiver) -> Iterator[Receiver]:
-    """As a kill does: the connection ends, and nothing is tidied up before."""
+    """Close as a kill does: the connection ends, and nothing is tidied up before."""
     yield orders
     orders.session.log.close()
 
@@ -215,7 +215,7 @@ def test_each_kind_has_a_case():
 
 
 def test_problems_are_said_in_the_words_of_the_documents():
-    """Some columns keep an older name, and whatever was called after it would show it."""
+    """A few columns keep an older name, and words made from it would show that name."""
     older = {
         part for table in METADATA.tables.values() for c in table.c if c.name != c.key for part in c.name.split("_")
     }
@@ -246,7 +246,7 @@ def test_every_damaged_page_of_a_file_is_found(sqlite_url, tmp_path):
         try:
             problems |= (here := kinds(sqlite_url))
         except StoreError:
-            pass  # the page says whose tables there are: it can't even be opened
+            pass  # the first page says which tables there are, so the store can't even be opened
         else:
             assert here, page
         assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -269,7 +269,8 @@ def test_a_damaged_page_of_a_server_is_found():
 
 
 def test_whatever_receivers_do_is_sound(store_url, seed):
-    """Batches of two receivers, left by errors, joined, rolled back; receivers gone without a word; resizes."""
+    """Two receivers' batches are left by errors, join transactions or are rolled back. Receivers vanish, and resize
+    the domain."""
     rng = random.Random(seed)
     now_us = 0
     receivers = [opened_at_random(store_url, rng), opened_at_random(store_url, rng)]
@@ -313,7 +314,7 @@ def receive_at_random(batch, rng, now_us):
 
 
 def test_beside_a_receiver_at_work(store_url):
-    """Every look sees one state, in the middle of nothing."""
+    """Every audit sees the store between two batches, never inside one."""
     make(store_url)
     is_over = threading.Event()
 

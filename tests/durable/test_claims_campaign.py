@@ -1,4 +1,5 @@
-"""Concurrent consumers in many processes, killed at random moments, on a server that dies too: each effect happens once."""
+"""Concurrent consumers in many processes are killed at random moments, and their server dies too. Each effect
+happens once."""
 
 import random
 import time
@@ -19,12 +20,12 @@ from tests.durable.test_concurrent import claims, until, waiting
 from tests.postgres import wait_for_the_dead
 
 CREWS = {"quick": (2, 2), "small": (4, 3), "long": (8, 4)}
-"""Processes, and threads of each."""
+"""How many processes, and how many threads in each."""
 LONGEST_LIFE_SECS = 1.2
 
 
 def all_folded_in(url):
-    """Whether what is claimed is what the rule remembers, once all is folded in."""
+    """Fold everything in. Returns whether exactly the remembered ids are claimed then."""
     with patch("receiver.durable.receiver.FoldingThread", HandFolder), crew_receiver(url) as orders:
         while orders._folding.fold(2_000, undo=False) or orders._folding.has_left:
             pass
@@ -73,7 +74,7 @@ def test_kills_of_consumers_and_servers(tmp_path, request, seed, campaign):
                 killed = crew[which]
                 crew[which] = Running(replace(killed.crew, life=killed.crew.life + 1, begin=killed.confirmed))
             lives = {which: dict(one.confirmed) for which, one in enumerate(crew)}
-            # Beyond any batch that a killed process has committed and couldn't report.
+            # More than any batch that a killed process has committed without a report.
             until(
                 lambda: all(one.confirmed[t] >= lives[w][t] + BATCH for w, one in enumerate(crew) for t in begin), 120
             )

@@ -1,11 +1,12 @@
-"""Concurrent receivers and a naive model of them, whatever their transactions do; and faults that the model notices.
+"""Concurrent receivers and a naive model of them, whatever their transactions do; and faults that the model must
+notice.
 
-What holds after each step, and is checked in `claimed_domain.py`:
+These hold after each step, and `claimed_domain.py` checks them:
 
-- What the rule remembers is claimed, and so is what waits to be folded in. So nothing is missed that the rule, in the order
-  of folding, would catch, and an id is delivered once while it is remembered.
-- Nothing is claimed, and so dropped, whose id no committed receipt has had.
-- Once all is folded in, nothing else is claimed than what the rule remembers, but what open transactions are at.
+- Every id that the rule remembers is claimed, and so is every id that waits to be folded in. So no duplicate is missed
+  that the rule would catch in the order of folding, and an id is delivered once while it is remembered.
+- An id is claimed, and so dropped, only if a committed receipt has had it.
+- Once everything is folded in, only ids that the rule remembers or that open transactions have touched are claimed.
 """
 
 import sys
@@ -69,7 +70,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, steps=STEPS)
     def receive_and_commit(self, who, steps):
-        """By ids that nobody is at."""
+        """Receive ids that no open transaction has touched, and commit."""
         touched = self.domain.touched_by_others()
         going = self.domain.begin(who)
         self.domain.receive(going, [row for row in self._received(steps) if row[0] not in touched])
@@ -108,7 +109,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(who=WHO, which=WHICH, by_hand=st.booleans(), meanwhile=STEPS, steps=STEPS)
     def fold_again(self, who, which, by_hand, meanwhile, steps):
-        """Between its two foldings a process doesn't see what others release, nor that it is claimed anew."""
+        """Between two foldings, a process doesn't see what others release and what is claimed again."""
         domain = self.domain
         domain.fold(who, 2)
         claimed = domain.claimed()
@@ -125,7 +126,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 
     @rule(what=BY_HAND, who=WHO, which=WHICH, chosen=SIZES, steps=STEPS)
     def by_hand(self, what, who, which, chosen, steps):
-        """What is done to a domain now and then."""
+        """Change the domain by hand, as happens now and then."""
         domain = self.domain
         if what == "resize":
             domain.resize(who, *chosen)
@@ -147,7 +148,7 @@ class ClaimsMachine(RuleBasedStateMachine):
     def teardown(self):
         if self.domain is not None:
             try:
-                if sys.exception() is None:  # else that says what is wrong, and the domain may be anything
+                if sys.exception() is None:  # otherwise that error explains it, and the domain may be in any state
                     self.domain.check_at_end()
             finally:
                 self.domain.close()
@@ -156,7 +157,7 @@ class ClaimsMachine(RuleBasedStateMachine):
 def run(url, full, **more):
     run_state_machine_as_test(
         partial(ClaimsMachine, url),
-        # To make a case smaller takes minutes here.
+        # Shrinking a case takes minutes here.
         settings=settings(
             max_examples=full, stateful_step_count=25, phases=[Phase.explicit, Phase.reuse, Phase.generate], **more
         ),
@@ -180,7 +181,8 @@ def commit(domain, ids):
 
 
 def who_waits_is_overtaken(domain):
-    """Its number of `x` is drawn once it has got hold of `a`, and so behind that of whoever came with `x` meanwhile."""
+    """The waiting transaction draws its number for `x` once it has got `a`. So its number is higher than that of a
+    transaction that came with `x` meanwhile."""
     holder = domain.begin(0)
     domain.receive(holder, received("a"))
     domain.overtake(holder, received("ax"), received("x"), "roll back")
@@ -202,7 +204,7 @@ def somebody_is_at_what_is_forgotten(domain):
 
 
 def what_is_forgotten_waits_to_be_folded_in(domain):
-    """And so does what has no id."""
+    """So does a receipt without id."""
     domain.fold_all(0)
     commit(domain, "abcde")
     commit(domain, [*"abc", None])
@@ -218,7 +220,7 @@ def who_takes_over_has_much_to_fold_in(domain):
 
 
 def two_fold_in_turn(domain):
-    """One has lost its lock, and doesn't know it yet. What was forgotten meanwhile, the other has released."""
+    """One process has lost its lock, and doesn't know it yet. The other has released what was forgotten meanwhile."""
     commit(domain, "ab")
     domain.fold_all(0)
     commit(domain, "c")
@@ -230,7 +232,7 @@ def two_fold_in_turn(domain):
 
 
 def what_was_left_is_released_by_hand(domain):
-    """And claimed anew before the next folding."""
+    """The id is claimed again before the next folding."""
     commit(domain, "ab")
     domain.fold_all(0)
     going = domain.begin(0)
@@ -246,7 +248,7 @@ def what_was_left_is_released_by_hand(domain):
 
 
 def what_came_once_is_released_at_once(domain):
-    """While more waits, too; and it isn't released again once it is claimed anew."""
+    """It is released even while more receipts wait. It isn't released again once it is claimed anew."""
     domain.fold_all(0)
     commit(domain, "a")
     commit(domain, "bc")
@@ -260,7 +262,7 @@ def what_came_once_is_released_at_once(domain):
 
 
 def the_log_is_read_anew(domain):
-    """What is forgotten again thereby was released long ago, and has come again since."""
+    """Ids that are forgotten again thereby were released long ago, and have come again since."""
     with claimed_domain(domain.url, "large", window=8) as large:
         commit(large, "abcdefgh")
         commit(large, "i")
@@ -283,7 +285,7 @@ def an_id_is_the_text_of_what_was_forgotten_by_hand(domain):
 
 
 def few_are_left_while_much_waits(domain):
-    """Then neither all claims are read, nor all that waits."""
+    """Then folding reads neither all claims nor all waiting receipts."""
     commit(domain, "a")
     commit(domain, "a")
     domain.fold_all(0)
@@ -314,7 +316,7 @@ def another_domain_has_the_same_ids(domain):
         commit(domain, "d")
         domain.fold(0, 1)
         domain.forget("d")
-        domain.forget("b")  # which this one has forgotten
+        domain.forget("b")  # the rule has forgotten it already
         going = domain.begin(0, joins=True)
         domain.receive(going, received("xyb"), "undone")
         domain.end(going, "commit")
@@ -340,7 +342,7 @@ def more_come_than_are_remembered(domain):
 
 
 def later_rows_stand_before_earlier_ones(domain):
-    """PostgreSQL puts rows where it has cleared away others."""
+    """PostgreSQL reuses the room of rows that it has cleared away."""
     for id_ in "abcd":
         commit(domain, id_)
     domain.fold(0, 3)
@@ -383,7 +385,7 @@ DRAWN_EARLY = (
 
 
 def edited(name, *edits):
-    """Another text of one of the statements."""
+    """Replace parts of one of the statements."""
     statement = getattr(claims, name)
     for before, after in edits:
         assert before in statement
@@ -468,12 +470,12 @@ UNUSUAL = {
         partial(patch.object, concurrent, "_LEFT_AT_MOST", 0),
     ),
 }
-"""Which the model is too seldom shown."""
+"""Faults that the model rarely gets to see."""
 
 
 @pytest.fixture(autouse=True)
 def _few_are_left(monkeypatch):
-    """Claims of ids that came more than once wait for all to be folded in, or until they are as many as this."""
+    """The most claims of repeated ids that may wait until everything is folded in."""
     monkeypatch.setattr(concurrent, "_LEFT_AT_MOST", 1)
 
 
@@ -504,7 +506,7 @@ def test_a_fault_is_noticed(fresh_postgres_url, fault):
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_model_notices_a_fault(fresh_postgres_url, fault):
-    """By itself, with no story told."""
+    """It notices the fault with random steps, without a given story."""
     _, broken = FAULTS[fault]
     with broken(), pytest.raises((AssertionError, pytest.fail.Exception)):
         run(fresh_postgres_url, 1_000, report_multiple_bugs=False, database=None)

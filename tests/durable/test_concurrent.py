@@ -114,7 +114,7 @@ def test_others_go_on_while_one_waits(fresh_postgres_url):
         with orders.batch() as batch:
             assert batch.receive("a", received_at_us=0).verdict is NEW
             assert send(orders, "b", "c") == [NEW, NEW]
-            until(lambda: waiting(url) == 0)  # they are folded in although one is open
+            until(lambda: waiting(url) == 0)  # they are folded in although one batch is open
             began = time.monotonic()
             with pytest.raises(StoreBusyError):
                 send(orders, "a")
@@ -178,7 +178,7 @@ def test_conversion_both_ways(fresh_postgres_url):
 
 
 def test_converting_folds_in_whatever_waits(fresh_postgres_url):
-    """Also what doesn't fit in one folding. Else it would be judged new again."""
+    """That includes receipts that don't fit in one folding. Otherwise their ids would be judged new again."""
     url = fresh_postgres_url
     with concurrent(url) as orders:
         orders._folding.close()
@@ -191,7 +191,7 @@ def test_converting_folds_in_whatever_waits(fresh_postgres_url):
 
 
 def test_converting_drops_claims_that_nobody_made(fresh_postgres_url):
-    """`receiver check` finds them in a damaged store. Kept, they would have messages dropped."""
+    """`receiver check` reports such claims in a damaged store. If they were kept, messages would be dropped."""
     url = fresh_postgres_url
     with opened(url) as old:
         send(old, "a")
@@ -202,7 +202,7 @@ def test_converting_drops_claims_that_nobody_made(fresh_postgres_url):
 
 
 def test_converting_is_said_aloud(fresh_postgres_url, caplog):
-    """Whoever forgets `concurrent=True` takes the domain from all others."""
+    """A program that forgets `concurrent=True` takes the domain from all others."""
     with concurrent(fresh_postgres_url) as orders:
         send(orders, "a")
         assert not caplog.messages
@@ -233,14 +233,14 @@ def test_converting_waits_for_open_transactions(fresh_postgres_url):
             with pytest.raises(StoreBusyError):
                 opened(url, patience_secs=0.1)
         assert send(orders, "a") == [DUPLICATE]
-        with callers(url) as of_earlier_version:  # which knows no gate
+        with callers(url) as of_earlier_version:  # it knows no gate
             of_earlier_version.execute(text("SELECT FROM receiver_domain FOR KEY SHARE"))
             with pytest.raises(StoreBusyError):
                 opened(url, patience_secs=0.1)
 
 
 def test_converting_is_outrun_by_nobody(fresh_postgres_url):
-    """Else it would wait as long as there is always one of them open."""
+    """Otherwise converting would wait as long as there is always an open transaction."""
     url = fresh_postgres_url
     with concurrent(url) as orders, ThreadPoolExecutor() as threads:
         orders._folding.close()
@@ -268,7 +268,7 @@ def test_what_is_refused(fresh_postgres_url, sqlite_url):
 
 
 def test_looked_up_and_forgotten(fresh_postgres_url):
-    """Also before a receipt is folded in: it is known, and can be forgotten once it is."""
+    """Before its receipt is folded in, an id is known too. It can be forgotten after that."""
     url = fresh_postgres_url
     with concurrent(url) as orders:
         assert send(orders, "a", "b", None) == [NEW, NEW, UNCHECKED]
@@ -386,7 +386,7 @@ def test_receipts_that_make_no_sense_are_an_error(fresh_postgres_url, caplog):
 
 
 def test_a_connection_goes_on_after_a_batch_that_has_failed(fresh_postgres_url):
-    """To connect anew each time would take long."""
+    """A new connection each time would take long."""
 
     def session_of(batch):
         return driver_of(batch.connection).info.backend_pid

@@ -28,7 +28,7 @@ ODD_IDS = ["\0", "a\0b", "a", "A", "a ", "\ud800", "\udfff", "é", "e\u0301", "x
 
 
 def cut(url, connection):
-    """Let the server end a connection, without its client's knowing."""
+    """Have the server end a connection, unknown to its client."""
     pid = driver_of(connection).info.backend_pid
     with callers(url, "AUTOCOMMIT") as other:
         other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
@@ -79,7 +79,7 @@ def test_what_no_receipt_can_be(fresh_postgres_url, receipt):
 
 
 def test_opposite_orders(fresh_postgres_url):
-    """Two transactions wait for each other: the server ends one, which may try again; the other goes on."""
+    """Two transactions wait for each other. The server ends one, which may try again; the other goes on."""
     said = []
     with concurrent(fresh_postgres_url) as orders:
         both_have_one = threading.Barrier(2)
@@ -170,7 +170,7 @@ def test_a_callers_patience_is_put_back_though_the_domain_is_another_kind(fresh_
 
 
 def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
-    """Though it has the number of the one that was dropped."""
+    """Even if it has the number of the domain that was dropped."""
     with concurrent(fresh_postgres_url) as orders:
         orders._folding.close()
         execute(fresh_postgres_url, "UPDATE receiver_domain SET incarnation = incarnation + 1")
@@ -179,7 +179,7 @@ def test_a_domain_made_anew_is_another_one(fresh_postgres_url):
 
 
 def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
-    """Nothing of that batch; all of the others."""
+    """The caller keeps nothing of that batch, and all of the others."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         orders._folding.close()
         assert send(orders, "a", connection=connection) == [NEW]
@@ -194,7 +194,7 @@ def test_what_an_exception_leaves_to_the_caller(fresh_postgres_url):
 @pytest.mark.filterwarnings("ignore:nested transaction already deassociated")
 @pytest.mark.parametrize("statement", ["SELECT 1", "SELECT 1 / 0"])
 def test_an_exception_leaves_a_savepoint_open(fresh_postgres_url, statement):
-    """Its later rollback must not bring back what the batch has claimed before it."""
+    """A later rollback to it must not bring back what the batch had claimed before it."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         savepoints = []
 
@@ -217,7 +217,7 @@ def test_an_exception_leaves_a_savepoint_open(fresh_postgres_url, statement):
 
 
 def test_batches_of_one_connection_follow_each_other(fresh_postgres_url):
-    """Else one could take back what the other has called a duplicate of."""
+    """Otherwise one batch could take back the receipt of which the other has found a duplicate."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         with suppress(UndoError), orders.batch(connection) as batch:
             assert batch.receive("a", received_at_us=0).verdict is NEW
@@ -232,7 +232,7 @@ def test_batches_of_one_connection_follow_each_other(fresh_postgres_url):
 
 
 def test_an_exception_takes_back_nobody_elses(fresh_postgres_url):
-    """The batch's claim had gone with a savepoint, and another transaction has claimed the id since."""
+    """The batch's claim had gone with a savepoint. Another transaction has claimed the id since."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         with suppress(UndoError), orders.batch(connection) as batch:
             savepoint = connection.begin_nested()
@@ -247,7 +247,7 @@ def test_an_exception_takes_back_nobody_elses(fresh_postgres_url):
 
 @pytest.mark.parametrize("joins", [False, True])
 def test_a_failed_receive_fails_the_batch(fresh_postgres_url, joins):
-    """PostgreSQL would answer COMMIT with a rollback, and no error."""
+    """Otherwise PostgreSQL would answer COMMIT with a rollback, without an error."""
     with concurrent(fresh_postgres_url, patience_secs=0.05) as orders, callers(fresh_postgres_url) as connection:
         with orders.batch() as holder:
             holder.receive("a", received_at_us=0)
@@ -287,7 +287,7 @@ def test_a_transaction_ended_inside_the_block(fresh_postgres_url, joins, how):
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("how", ["invalidate", "close"])
 def test_a_connection_lost_or_closed_inside_the_block(fresh_postgres_url, joins, how):
-    """That is worth another try, whereas a caller's mistake isn't."""
+    """A lost connection is worth another try. A caller's mistake isn't."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
         def receive():
@@ -302,7 +302,7 @@ def test_a_connection_lost_or_closed_inside_the_block(fresh_postgres_url, joins,
 
 @pytest.mark.parametrize("how", ["rollback", "commit", "begin_nested"])
 def test_a_savepoint_ended_or_left_open_inside_the_block(fresh_postgres_url, how):
-    """Its end, then or later, may undo what was received. So all is taken back."""
+    """The savepoint's end, now or later, may undo receipts. So all of the batch is taken back."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         savepoint = connection.begin_nested()
 
@@ -320,11 +320,11 @@ def test_a_savepoint_ended_or_left_open_inside_the_block(fresh_postgres_url, how
 
 DEFERRED = "CREATE TABLE effects (body int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
 AT_COMMIT = text("INSERT INTO effects VALUES (1), (1)")
-"""Which fails there."""
+"""It fails at the commit."""
 
 
 def test_a_commit_that_fails(fresh_postgres_url):
-    """The connection doesn't stay out of the pool."""
+    """The pool gets the connection back."""
     execute(fresh_postgres_url, DEFERRED)
     with concurrent(fresh_postgres_url) as orders:
         orders._folding.close()
@@ -344,7 +344,8 @@ def test_a_commit_that_fails(fresh_postgres_url):
 
 @pytest.mark.parametrize("more", ["", "b"])
 def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
-    """It has ended the transaction. So nothing is done on the connection that its caller's rollback wouldn't undo."""
+    """The failed commit has ended the transaction. So nothing is done on the connection that its caller's rollback
+    wouldn't undo."""
     execute(fresh_postgres_url, DEFERRED)
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
@@ -365,7 +366,7 @@ def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
 
 
 def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
-    """Others may have been called duplicates of it."""
+    """Other batches may have found duplicates of these receipts."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         orders._folding.close()
 
@@ -387,7 +388,8 @@ def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
     ("joins", "holds"), [(False, "rows"), (False, "receipts"), (True, "nothing"), (True, "rows"), (True, "receipts")]
 )
 def test_what_was_done_on_a_lost_connection_isnt_passed_over(fresh_postgres_url, joins, holds):
-    """A batch begins anew on another connection only while nothing is in it, and never on another than its caller's."""
+    """A batch begins again on another connection only while it is empty, and only if the connection isn't its
+    caller's."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
 
         def receive():
@@ -441,7 +443,7 @@ def test_a_server_lost_while_a_receiver_opens(fresh_postgres_url, monkeypatch):
 
 
 def test_a_server_restarted_while_idle(caplog):
-    """Its dead connections in the pool cost nobody an error."""
+    """The dead connections in its pool cause no errors."""
     with mortal_server() as server, concurrent(server.url) as orders:
         with orders.batch() as one, orders.batch() as other, orders.batch() as third:
             for batch, id_ in [(one, "a"), (other, "b"), (third, "c")]:
@@ -466,7 +468,7 @@ def test_a_server_restarted_while_idle(caplog):
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_connection_lost_as_its_transaction_has_ended(fresh_postgres_url, monkeypatch, caplog, ending):
-    """Nobody hears of it: SQLAlchemy's pool would log a traceback."""
+    """Nothing is logged about it: SQLAlchemy's pool would log a traceback."""
     with concurrent(fresh_postgres_url) as orders:
         with suppress(UndoError), orders.batch() as batch:
             batch.receive("a")
@@ -491,7 +493,7 @@ def refusal(use):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 @pytest.mark.parametrize("joins", [False, True])
 def test_a_fork(fresh_postgres_url, joins):
-    """The child is refused the receiver and its batch, and harms neither; it may open its own."""
+    """The child is refused the receiver and its batch, and harms neither. It may open its own."""
     url = fresh_postgres_url
     with concurrent(url) as orders, callers(url) as connection:
         until(lambda: orders.is_folding)
@@ -518,7 +520,7 @@ def test_a_fork(fresh_postgres_url, joins):
 
 
 def test_closing_under_way(fresh_postgres_url):
-    """Batches that have begun may end; no other begins. All who close wait until it is done."""
+    """Batches that have begun may end, and no other may begin. Every thread that closes waits until that is done."""
     orders = concurrent(fresh_postgres_url)
     until(lambda: orders.is_folding)
     with orders.batch() as batch:
@@ -538,7 +540,7 @@ def test_closing_under_way(fresh_postgres_url):
 
 
 def test_a_batch_that_ends_or_begins_in_mid_close(fresh_postgres_url, monkeypatch):
-    """Its connection is ended with it: no pool keeps it."""
+    """Its connection ends with it: no pool keeps that."""
     orders = concurrent(fresh_postgres_url)
     ends, begins = orders.batch(), orders.batch()
     ends.__enter__()
@@ -555,7 +557,7 @@ def test_a_batch_that_ends_or_begins_in_mid_close(fresh_postgres_url, monkeypatc
 
 
 def test_two_open_a_new_domain_at_once(fresh_postgres_url):
-    """Who comes second finds it made, and leaves the claims of receipts that wait to be folded in."""
+    """The second one sees that the domain is made, and leaves the claims of receipts that wait to be folded in."""
     load = DomainSession.load
 
     def overtaken(second):

@@ -1,4 +1,4 @@
-"""Concurrent receivers in an event loop: tasks that each have a batch, in transactions of their own and joined ones."""
+"""Concurrent receivers in an event loop: each task has a batch, in a transaction of its own or in a joined one."""
 
 import asyncio
 import threading
@@ -19,14 +19,14 @@ from tests.durable.proxy import Cut, proxied
 from tests.stores import execute, rows_of
 
 WAYS = pytest.mark.parametrize("way", ["own", "psycopg", "asyncpg"])
-"""Batches in transactions of their own, and joined ones by each driver."""
+"""Ways to batch: in transactions of their own, and in joined ones by each driver."""
 TABLE = "CREATE TABLE effect (body VARCHAR(100))"
 EFFECT = text("INSERT INTO effect VALUES (:body)")
 POOL = 20
 
 
 class Program:
-    """A receiver that tasks share, and the application's own pool of connections."""
+    """A receiver that tasks share, and the application's pool of connections."""
 
     def __init__(self, orders, engine, *, joins):
         self.orders = orders
@@ -35,7 +35,7 @@ class Program:
 
     @asynccontextmanager
     async def batch(self):
-        """A batch and a connection in its transaction, which is committed at the end."""
+        """A batch, in a transaction that is committed at the end."""
         if not self._joins:
             async with self.orders.batch() as batch:
                 yield batch
@@ -48,7 +48,7 @@ class Program:
             return [(await batch.receive(id_, received_at_us=0)).verdict for id_ in ids]
 
     async def act(self, id_):
-        """What a consumer does with a message."""
+        """Do what a consumer does with a message."""
         async with self.batch() as batch:
             if (await batch.receive(id_, received_at_us=0)).deliver:
                 await batch.run_sync(lambda connection: connection.execute(EFFECT, {"body": id_}))
@@ -129,7 +129,7 @@ def test_a_session_is_joined(fresh_postgres_url):
 @pytest.mark.costly
 @WAYS
 def test_200_tasks_on_a_pool_of_20(fresh_postgres_url, way):
-    """Each id comes to four tasks at about the same time, and two batches of the same task's share no id."""
+    """Each id comes to four tasks at about the same time. Two batches of one task share no id."""
     execute(url := fresh_postgres_url, TABLE)
 
     async def main():
@@ -151,7 +151,7 @@ def test_200_tasks_on_a_pool_of_20(fresh_postgres_url, way):
             await asyncio.gather(*map(work, range(200)))
             assert 5 < most <= POOL
             await until(lambda: waiting(url) == 0)
-            # The folding thread counts what it has committed, and may not have done so yet.
+            # The folding thread counts after its commit, so it may not have counted yet.
             await until(lambda: consumer.orders.figures().rDupIds == 100)
 
     run(main())
@@ -265,7 +265,8 @@ def test_cancelled_while_it_waits_for_an_id(fresh_postgres_url, way):
 @pytest.mark.costly
 @WAYS
 def test_cancelled_at_any_step(fresh_postgres_url, way):
-    """Cancelled after so many turns of the loop, whatever it was about: what is recorded is all of the batch or nothing."""
+    """A batch is cancelled after so many turns of the loop, whatever step it is at. All of it is recorded, or
+    nothing."""
     execute(url := fresh_postgres_url, TABLE)
 
     async def main():
@@ -300,7 +301,7 @@ def test_cancelled_at_any_step(fresh_postgres_url, way):
 
 @pytest.mark.parametrize("way", ["psycopg", "asyncpg"])
 def test_a_batch_that_was_cancelled_leaves_nothing_in_a_transaction_that_goes_on(fresh_postgres_url, way):
-    """The application gives each batch a time, and commits what else it did."""
+    """The application limits each batch's time, and commits its other work."""
 
     async def main():
         async with program(fresh_postgres_url, way) as consumer:
@@ -328,7 +329,7 @@ def test_a_batch_that_was_cancelled_leaves_nothing_in_a_transaction_that_goes_on
 
 @WAYS
 def test_a_statement_that_was_interrupted_commits_nothing(fresh_postgres_url, way):
-    """Also where the program goes on with the block."""
+    """It commits nothing even if the program goes on with the block."""
 
     async def main():
         async with program(fresh_postgres_url, way, patience_secs=LONG_SECS) as consumer:
@@ -354,7 +355,7 @@ def test_a_statement_that_was_interrupted_commits_nothing(fresh_postgres_url, wa
 
 @WAYS
 def test_a_loop_that_is_closed_in_mid_batch(fresh_postgres_url, way, recwarn):
-    """Its task is never ended, only collected."""
+    """The batch's task never ends. It is only collected as garbage."""
     loop = asyncio.new_event_loop()
     kept = {}
 
@@ -389,7 +390,7 @@ def test_a_loop_that_is_closed_in_mid_batch(fresh_postgres_url, way, recwarn):
 
 @WAYS
 def test_a_server_that_ends_all_connections(fresh_postgres_url, way):
-    """While they lie idle, and in mid batch."""
+    """It does so while connections are idle, and during a batch."""
     end_all = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -399,7 +400,7 @@ def test_a_server_that_ends_all_connections(fresh_postgres_url, way):
         async with program(fresh_postgres_url, way) as consumer:
             await asyncio.gather(*(consumer.send(f"{number}") for number in range(POOL)))
             await asyncio.to_thread(lambda: execute(fresh_postgres_url, end_all))
-            if way == "own":  # a pool of the application's is its own to look after
+            if way == "own":  # the application must look after its own pool
                 ids = [f"{number}" for number in range(POOL)]
                 assert set(map(tuple, await asyncio.gather(*map(consumer.send, ids)))) == {(DUPLICATE,)}
             else:
@@ -424,10 +425,10 @@ def test_a_server_that_ends_all_connections(fresh_postgres_url, way):
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_link_that_is_cut_around_a_commit(fresh_postgres_url, cut):
-    """What became of the batch isn't known; sent again, it is judged by what the store has."""
+    """The outcome of the batch isn't known. When its message is sent again, the store decides."""
 
     async def main():
-        # It folds, by a link of its own: a COMMIT of folding could take the cut.
+        # This receiver folds, through a link of its own. Otherwise a COMMIT of folding could take the cut.
         with serial.opened(fresh_postgres_url, concurrent=True) as folds:
             await until(lambda: folds.is_folding)
             await cut_consumer()
@@ -511,7 +512,7 @@ def test_what_is_refused(fresh_postgres_url, sqlite_url):
 
 
 def test_a_store_with_a_password(fresh_postgres_url):
-    """Its connections are made with the address as it was given, not as it is shown."""
+    """Its connections use the address as given, not as it is shown."""
     url = make_url(fresh_postgres_url).set(password="secret")  # noqa: S106 - of nobody
 
     async def main():

@@ -1,4 +1,5 @@
-"""Consumers are replaced one by one: by others of the other kind, and by ones that know claims where the version before doesn't."""
+"""Consumers are replaced one by one: by consumers of the other kind, or of a version with claims where the one
+before had none."""
 
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tests.stores import execute, rows_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
-"""It knows no claims."""
+"""A version without claims."""
 CONSUMER = """
 import sys
 from receiver import Receiver
@@ -38,7 +39,7 @@ with Receiver.open(sys.argv[1], connection_id="broker", destination="queue://ord
 
 
 class OlderConsumer:
-    """A process of the version before, with a receiver open."""
+    """A process of the version before, with an open receiver."""
 
     def __init__(self, package, url):
         self._process = subprocess.Popen(
@@ -65,7 +66,8 @@ class OlderConsumer:
 
 @pytest.mark.costly
 def test_one_of_the_version_before_goes_on_until_the_domain_is_concurrent(postgres_url, tmp_path):
-    """Then it is refused: nobody would claim the ids that it records, and it wouldn't know those that aren't folded in."""
+    """Then it is refused: the ids that it records would not be claimed, and it wouldn't know those that wait to be
+    folded in."""
     package = package_of(BEFORE, tmp_path)
     with fresh_database(postgres_url) as url, OlderConsumer(package, url) as older:
         assert older.receive("a") == "new"
@@ -84,7 +86,8 @@ def test_one_of_the_version_before_goes_on_until_the_domain_is_concurrent(postgr
 
 
 def test_consumers_are_replaced_one_by_one(fresh_postgres_url):
-    """Each that is opened anew takes the rest with it: those of the other kind fail, lose nothing, and are opened again."""
+    """A new consumer converts the domain for all. Consumers of the other kind fail, lose nothing, and are opened
+    again."""
     url = fresh_postgres_url
     with opened(url) as exclusive:
         assert send(exclusive, "a") == [NEW]
@@ -100,7 +103,7 @@ def test_consumers_are_replaced_one_by_one(fresh_postgres_url):
 
 @pytest.fixture
 def receipts_before_0014(fresh_postgres_url):
-    """A store of version 0013 whose domain has receipts to be folded in, a row for each."""
+    """A store of version 0013. Its domain has receipts to be folded in, each in a row of its own."""
     url = fresh_postgres_url
     with opened(url, concurrent=True) as orders:
         domain_id = orders.domain_id
@@ -140,7 +143,7 @@ def test_receipts_that_wait_are_packed_by_an_upgrade(receipts_before_0014):
 
 
 def test_what_comes_while_going_back_waits_is_kept(fresh_postgres_url):
-    """A consumer's transaction is open, so nothing waits as yet; it is committed before the tables can be dropped."""
+    """A consumer's transaction is open, so no receipt waits yet. It is committed before the tables can be dropped."""
     url = fresh_postgres_url
     with opened(url, concurrent=True) as orders:
         orders._folding.close()
@@ -156,7 +159,7 @@ def test_what_comes_while_going_back_waits_is_kept(fresh_postgres_url):
 
 
 def test_a_script_upgrades_no_store_where_receipts_wait(receipts_before_0014):
-    """Only the command can pack them."""
+    """Only the command can pack the receipts."""
     command = [sys.executable, "-m", "alembic", "-x", "url=postgresql://", "upgrade", "0013:0014", "--sql"]
     script = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     with pytest.raises(DBAPIError, match="receipts wait to be folded in"):

@@ -1,4 +1,4 @@
-"""What a receiver promises whatever its store: verdicts, exact text, all or nothing, settings, refusals."""
+"""A receiver's promises with any store: verdicts, exact text, all or nothing, settings, refusals."""
 
 import json
 import math
@@ -19,7 +19,7 @@ CASES = json.loads((Path(__file__).parents[1] / "vectors" / "two_tier.json").rea
 REOPENED_AFTER = 60
 
 LONE_PAIR = "\ud83d\ude00"
-"""Two lone surrogates, which aren't the one character that they would be in UTF-16."""
+"""Two lone surrogates. In UTF-16 they would be one character, but here they aren't."""
 TEXTS = [
     "a", "A", " a", "a ", "a\n", "a\0", "\0a", "\0", "\\0", "\\x61", " ", "\u00a0", "\u00e9", "e\u0301", "\ufeffa", "\ud800", "\udfff", "\\ud800",
     LONE_PAIR, "\U0001f600", "\U0010ffff", "NULL", "None", "nan", "007", "7", "1:s", "'", '"', "%s", "?", "x" * 65_536, "x" * 65_535 + "y", "\udcff",
@@ -55,7 +55,7 @@ def test_ids_and_sources_are_exact_text(any_url):
     sources = ["", *TEXTS]
     with opened(any_url, settings=sizes(1, 0)) as receiver:
         with receiver.batch() as batch:
-            # With a window of one id, an id is forgotten once its source sends another, and no other source's is.
+            # With a window of one id, an id is forgotten once its source sends another. Other sources' ids stay.
             first = batch.receive_many((f"of {source!r}"[-99:] + source[-1:], source, 0) for source in sources)
             last = batch.receive_many((f"of {source!r}"[-99:] + source[-1:], source, 0) for source in sources)
         assert {decision.verdict for decision in first} == {NEW}
@@ -75,7 +75,7 @@ def test_ids_and_sources_are_exact_text(any_url):
 
 
 def test_body_digests_are_exact_text(any_url):
-    """Of an id that came with one digest, every other digest is another body, before and after opening again."""
+    """If an id came with one digest, every other digest is another body, before and after opening again."""
     settings = sizes(10_000, 0)
     digests = [text for text in TEXTS if len(text) < 100]
     receiver = opened(any_url, settings=settings)
@@ -94,7 +94,7 @@ def test_body_digests_are_exact_text(any_url):
 
 
 def test_domains_never_collide(store_url):
-    """All in one store, each with one id; none sees another's."""
+    """All domains are in one store and have one id each. None sees another's."""
     channels = [
         Channel(connection, destination, receiver_id)
         for connection in ("a", "a:b", "a\\:b", "")
@@ -153,7 +153,7 @@ def test_a_batch_left_by_an_exception_records_nothing(any_url):
 
 
 def test_a_rollback_restores_order_and_clock(any_url):
-    """Not the ids alone: what the batch pushed out or expired is back."""
+    """Ids that the batch pushed out or expired are back too."""
     with opened(any_url, settings=sizes(1, 10)) as receiver:
         with receiver.batch() as batch:
             batch.receive_many([("a", "s", 0), ("b", "s", 0)])
@@ -266,7 +266,7 @@ def test_unchecked_receipts_count_and_change_nothing(any_url):
     with opened(any_url, settings=sizes(1, 10)) as receiver:
         with receiver.batch() as batch:
             batch.receive("a", "s", received_at_us=5)
-        with receiver.batch() as batch:  # a batch of nothing else
+        with receiver.batch() as batch:  # a batch with nothing else
             for id_ in (None, ""):
                 decision = batch.receive(id_, "s", received_at_us=10**9, redelivered=True, jms_timestamp_ms=1)
                 assert (decision.verdict, decision.deliver) == (UNCHECKED, True)
@@ -309,7 +309,7 @@ def test_other_settings_resize_before_open_returns_and_others_follow(store_url):
             assert follower.status().window == 6  # until its next batch
             assert undone(follower, "e", "f", "d") == [DUPLICATE, DUPLICATE, NEW]
             assert follower.status().window == 2
-            # Forgotten is forgotten, whatever the window is now.
+            # A forgotten id stays forgotten, whatever the window is now.
             opened(store_url, settings=sizes(6, 0)).close()
             assert undone(resizer, "e", "f", *"abcd") == [DUPLICATE] * 2 + [NEW] * 4
 
@@ -341,7 +341,7 @@ def test_closed(any_url):
     receiver.close()
     with pytest.raises(ClosedError), receiver.batch():
         pass
-    assert receiver.status().rx == 1  # the last figures can still be had
+    assert receiver.status().rx == 1  # the last figures are still available
 
 
 def test_a_batch_belongs_inside_with(any_url):
@@ -356,7 +356,7 @@ def test_a_batch_belongs_inside_with(any_url):
             with pytest.raises(StoreBusyError), batch:
                 pass
             assert batch.receive("x", received_at_us=0).verdict is DUPLICATE
-        with batch:  # once it is over, it may be begun again
+        with batch:  # a batch that is over may be begun again
             assert batch.receive("x", received_at_us=0).verdict is DUPLICATE
         assert receiver.status().rx == 3
 

@@ -1,4 +1,4 @@
-"""A domain whose name would lack a part of its channel, and so hold channels that have nothing to do with each other."""
+"""A domain whose name would lack a part of its channel would merge channels that have nothing to do with each other."""
 
 import pytest
 

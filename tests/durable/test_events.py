@@ -1,4 +1,4 @@
-"""Events and counters for operators: of committed batches alone; bodies that differ; observing only."""
+"""Events and counters for operators: only of committed batches; bodies that differ; receivers that only observe."""
 
 import logging
 import sys
@@ -80,7 +80,7 @@ def test_a_callback_that_raises_harms_nothing(any_url, caplog):
 
 
 def test_a_callback_that_exits_leaves_the_block_of_a_committed_batch(any_url):
-    """The program is to end. What it doesn't acknowledge for that comes again, as a duplicate."""
+    """The program is to end. A message that it doesn't acknowledge therefore comes again, as a duplicate."""
     reported = []
 
     def exit_once(event):
@@ -149,7 +149,7 @@ def test_counters(any_url):
             batch.receive("c", received_at_us=10_000_000, redelivered=True, jms_timestamp_ms=11_000)
         assert (receiver.status().rRedel, receiver.status().rMaxDeliverySecs) == (3, 0.0)
         with receiver.batch() as batch:
-            # By the time as given, not by the domain's clock, which is at 10 s.
+            # By the receipt's own time, not by the domain's clock, which is at 10 s.
             batch.receive("d", received_at_us=8_500_000, redelivered=True, jms_timestamp_ms=7_000)
         with receiver.batch() as batch:
             batch.receive(None, received_at_us=9_000_000, redelivered=True, jms_timestamp_ms=8_999)
@@ -168,14 +168,14 @@ def test_counters_begin_with_the_receiver(store_url):
         with opened(store_url) as other:
             assert send(other, "a", "b") == [DUPLICATE, NEW]
             assert (other.status().rx, other.status().rDupsDet, other.status().rDupIds) == (2, 1, 2)
-        # As of this receiver's own last batch.
+        # As of this receiver's last batch.
         assert (receiver.status().rx, receiver.status().rDupsDet, receiver.status().rDupIds) == (2, 1, 1)
     with opened(store_url) as receiver:
         assert (receiver.status().rx, receiver.status().rDupsDet, receiver.status().rDupIds) == (0, 0, 2)
 
 
 def test_observing_only_delivers_and_marks(any_url, events):
-    """Same verdicts, same state, same counters; only what is delivered differs."""
+    """Verdicts, state and counters are the same. Only delivery differs."""
     ids = ["a", "b", "a", "", "c", "b"]
     with (
         opened(any_url, domain="name:acts", settings=sizes(2, 0)) as acts,
@@ -241,7 +241,8 @@ def test_an_empty_digest_is_none(any_url):
 
 @pytest.mark.parametrize("without", [None, ""])
 def test_nothing_is_claimed_of_an_id_that_first_came_without_a_digest(any_url, without):
-    """Its body is known to nobody: it would be delivered again after any other had come with the id."""
+    """Nobody knows its first body. Otherwise that body would be delivered again after any other had come with the
+    id."""
     with opened(any_url, id_reuse="deliver") as receiver:
         for digest in [without, "another", "its own", "another", "a third"]:
             with receiver.batch() as batch:
@@ -263,7 +264,7 @@ def test_a_body_rolled_back_was_never_there(any_url):
 
 
 def test_an_id_keeps_its_last_sixteen_bodies(any_url):
-    """Each once: one that comes again and again pushes no other out."""
+    """Each body counts once: a body that comes again and again pushes no other out."""
     others = [f"other {number}" for number in range(14)]
     with opened(any_url) as receiver:
 
@@ -276,7 +277,7 @@ def test_an_id_keeps_its_last_sixteen_bodies(any_url):
 
 
 def test_what_is_kept_of_ids_goes_with_them(any_url):
-    """Beside the detector a receiver keeps the bodies of ids, which must not outlive them by much."""
+    """Beside the detector, a receiver keeps the bodies of ids. These must not outlive the ids by much."""
     with opened(any_url, settings=sizes(10, 0)) as receiver:
         for first in range(0, 4_000, 500):
             with receiver.batch() as batch:
@@ -288,7 +289,7 @@ def test_what_is_kept_of_ids_goes_with_them(any_url):
 
 
 def test_a_bodys_row_that_was_rolled_back_takes_no_other_with_it(store_url):
-    """Which has its number now."""
+    """Another row has its number now."""
     with opened(store_url, policy="artemis:id_cache_size=10") as receiver:
         with receiver.batch() as batch:
             batch.receive("x", received_at_us=0, body_digest="one")

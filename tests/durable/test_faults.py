@@ -1,4 +1,4 @@
-"""Every system call of a batch on SQLite fails once, or is the last one before a kill: the store stays consistent."""
+"""Each system call of a batch on SQLite fails once, or is the last one before a kill. The store stays consistent."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def batches(folder, seed, syscall, first, last, *, syscalls=SYSCALLS, fault=None
 
 @pytest.fixture
 def folder(tmp_path, seed):
-    """A folder with the store that batches with faults begin from."""
+    """A folder with the store from which batches with faults begin."""
     make_template(tmp_path, seed)
     return tmp_path
 
@@ -43,7 +43,7 @@ def calls_of_a_batch(folder, seed) -> Counter[str]:
 
 
 def assert_survived(url, seed, answers) -> None:
-    """What the batch reported is true, and sent again until it is confirmed, it has taken effect once."""
+    """Check that the batch's reports are true, and that it takes effect once if it is sent until confirmed."""
     receipts = receipts_of(seed)
     with open_receiver(url, POLICY) as orders:
         assert_sound(url)
@@ -62,7 +62,7 @@ def assert_survived(url, seed, answers) -> None:
 @pytest.mark.costly
 @pytest.mark.parametrize("outcome", [scaled("error=EIO"), slow("error=ENOSPC"), scaled("signal=SIGKILL")])
 def test_a_fault_at_every_system_call_of_a_batch(folder, seed, campaign, outcome):
-    """In the quick run at every fdatasync, of which there are few, and at the last ones of each other kind."""
+    """The quick run tries every fdatasync, of which there are few, and the last calls of each other kind."""
     counted = calls_of_a_batch(folder, seed)
     print(f"in a batch: {counted}")
     assert counted["pwrite64"] > BATCH_SIZE, "it deletes, appends, and moves pages to the file"
@@ -103,7 +103,7 @@ def small_disk(tmp_path):
 
 
 def fill(file: Path) -> None:
-    """Write until no byte more fits."""
+    """Write until not one more byte fits."""
     with file.open("wb", buffering=0) as ballast, suppress(OSError):
         while True:
             ballast.write(bytes(4096))

@@ -1,4 +1,4 @@
-"""Folding: by which process, when, and what becomes of it where something fails."""
+"""Folding: which process does it, when, and what happens if a step fails."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from tests.stores import execute, rows_of
 
 
 def seen_in(secs, value):
-    """What the value is one after another, for so long and until it has changed once."""
+    """The values that `value` gives one after another, for so long and until there was a change."""
     seen = [value()]
     ends = time.monotonic() + secs
     while time.monotonic() < ends or len(seen) < 2:
@@ -27,7 +27,7 @@ def seen_in(secs, value):
 
 
 def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
-    """What is forgotten by it is claimed no longer, though nothing comes."""
+    """Ids that the resize forgets are no longer claimed, even if no receipt comes."""
     url = fresh_postgres_url
     with concurrent(url, settings=sizes(3, 0)) as orders:
         send(orders, "a", "b", "c")
@@ -37,7 +37,7 @@ def test_a_resize_by_another_process_is_noticed(fresh_postgres_url):
 
 
 def test_what_could_not_be_released_is_released_later(fresh_postgres_url, caplog):
-    """Though it was forgotten by the batch before, which retired a source."""
+    """It is released although the batch before, which retired a source, had forgotten it."""
     url = fresh_postgres_url
     with concurrent(url, settings=sizes(2, 0, max_sources=1), patience_secs=0.1) as orders:
         folder = orders._folding
@@ -56,7 +56,7 @@ def test_what_could_not_be_released_is_released_later(fresh_postgres_url, caplog
 
 
 def test_what_a_batch_forgets_at_its_end_is_released_though_nothing_comes(fresh_postgres_url):
-    """It retires a source."""
+    """The batch retires a source at its end."""
     url = fresh_postgres_url
     with concurrent(url, settings=sizes(2, 0, max_sources=1)) as orders:
         with orders.batch() as batch:
@@ -87,7 +87,7 @@ def test_a_lost_folder_is_replaced(fresh_postgres_url):
 
 
 def test_who_doesnt_fold_asks_now_and_then(fresh_postgres_url):
-    """By one connection."""
+    """It asks through one connection."""
     with concurrent(fresh_postgres_url) as first:
         until(lambda: first.is_folding)
         with concurrent(fresh_postgres_url) as second:
@@ -100,7 +100,7 @@ def test_who_doesnt_fold_asks_now_and_then(fresh_postgres_url):
 
 
 def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch):
-    """And again where it comes again, once it was over."""
+    """If it was over and comes again, it is logged again."""
     monkeypatch.setattr("receiver.durable.concurrent._TAKE_OVER_SECS", 0.01)
     url = fresh_postgres_url
     with concurrent(url) as orders:
@@ -125,7 +125,7 @@ def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
 
 
 def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatch):
-    """Also what doesn't fit in one folding."""
+    """That includes receipts that don't fit in one folding."""
     monkeypatch.setattr("receiver.durable.concurrent._LOOK_SECS", LONG_SECS)
     with concurrent(fresh_postgres_url) as orders:
         until(lambda: orders._folding._known is not None)
@@ -136,7 +136,8 @@ def test_who_folds_folds_in_at_the_end_what_waits(fresh_postgres_url, monkeypatc
 
 
 def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
-    """It is at an id that the rule forgets meanwhile; the claim is released once it has rolled back, though nothing comes."""
+    """The rule forgets an id that the transaction has touched. The claim is released once the transaction is rolled
+    back, even if no receipt comes."""
     url = fresh_postgres_url
     with concurrent(url, settings=sizes(1, 0)) as orders, callers(url) as connection:
         send(orders, "a")
@@ -152,7 +153,7 @@ def test_a_long_transaction_holds_up_nobody(fresh_postgres_url):
 
 @pytest.mark.parametrize("callback", ["closes", "exits"])
 def test_a_callback_that_ends_more_than_itself(fresh_postgres_url, callback):
-    """It is called in the thread that folds in: that lets another process take over, or goes on."""
+    """The callback runs in the folding thread. That lets another process take over, or goes on."""
     url, called = fresh_postgres_url, threading.Event()
 
     def end(_duplicate):

@@ -1,4 +1,5 @@
-"""`receiver lookup` and `receiver forget`: what each says, and that every process goes by it; the rest is in the lockstep tests."""
+"""`receiver lookup` and `receiver forget`: their answers, and that every process follows them. The lockstep tests
+have the rest."""
 
 import pytest
 
@@ -32,7 +33,8 @@ def test_the_next_message_is_new_for_everybody_at_once(store_url):
 
 
 def test_all_other_ids_are_remembered_for_as_long_as_before(store_url):
-    """The place of `b` stays taken: `a` leaves the window when it would have, and isn't called back when the rows are read."""
+    """The slot of `b` stays taken. So `a` leaves the window when it would have, and doesn't come back when the rows
+    are read."""
     with opened(store_url, settings=sizes(3, 0)) as receiver:
         receive(receiver, "a", "b", "c")
         forget(store_url, "b")
@@ -55,7 +57,7 @@ def test_rows_that_a_duplicate_has_replaced_are_not_called_back(store_url):
     with opened(store_url, settings=sizes(3, 0)) as receiver:
         receive(receiver, "a", "b", "a", "c")  # b, a, c
         forget(store_url, "a")
-        receive(receiver, "d")  # b leaves, though the first row of `a` is still there
+        receive(receiver, "d")  # b leaves, although the first row of `a` is still there
     with opened(store_url) as receiver:
         assert receive(receiver, "c", "d", "b") == ["duplicate", "duplicate", "new"]
 

@@ -52,7 +52,7 @@ def test_a_child_reports_none_of_its_parents_duplicates(sqlite_url):
 
 
 def test_a_child_of_a_batch_under_way(any_url):
-    """It leaves the batch as it leaves the process; the parent's goes on."""
+    """The child leaves the batch alone. The parent's batch goes on."""
     with opened(any_url) as receiver:
         with receiver.batch() as batch:
             batch.receive("x", received_at_us=0)
@@ -69,7 +69,7 @@ def test_a_child_of_a_batch_under_way(any_url):
 @pytest.mark.parametrize("ending", [None, SystemExit])
 @pytest.mark.parametrize("undo", [False, True])
 def test_a_child_that_leaves_its_parents_batch(store_url, ending, undo):
-    """The `with` blocks of the parent are the child's, too; but what becomes of the batch is the parent's alone."""
+    """The child is inside the parent's `with` blocks too, but only the parent decides the batch."""
 
     def child(receiver, batch):
         said = refusal(lambda: batch.__exit__(ending, ending and ending(), None))
@@ -93,7 +93,7 @@ def test_a_child_that_leaves_its_parents_batch(store_url, ending, undo):
 
 
 def test_status_in_a_child_asks_no_database(store_url):
-    """What became of a caller's transaction is the parent's to look up: the connection is shared with the child."""
+    """The outcome of a caller's transaction is for the parent to look up, since the child shares the connection."""
     engine = create_engine(store_url, poolclass=NullPool)
     with opened(store_url) as receiver:
         with engine.connect() as connection:
@@ -118,7 +118,8 @@ def test_a_child_opens_its_own(store_url):
 
 @pytest.mark.parametrize("under_way", [False, True], ids=["idle", "in-a-batch"])
 def test_a_child_goes_on_when_its_parent_has_closed(store_url, under_way):
-    """What the child's own receiver says is committed is committed, or the child is refused: never lost in silence."""
+    """If the child's own receiver reports a commit, it is committed, or the child is refused. Nothing is lost
+    silently."""
     receiver = opened(store_url)
     send(receiver, "parent's")
     parent_said, child_said = os.pipe(), os.pipe()
@@ -144,7 +145,7 @@ def test_a_child_goes_on_when_its_parent_has_closed(store_url, under_way):
     os.write(parent_said[1], b".")
     committed = answer()
     if store_url.startswith("sqlite"):
-        # In a batch SQLite's connection is in use, and a child can't be rid of it.
+        # During a batch SQLite's connection is in use, and a child can't get rid of it.
         assert committed == ([] if under_way else ["before", "after"])
     with opened(store_url) as another:
         assert undone(another, "parent's", *committed) == [DUPLICATE] * (1 + len(committed))
@@ -168,7 +169,7 @@ def test_processes_of_multiprocessing(store_url):
 
 
 def test_what_threads_of_the_parent_held_does_not_bind_the_child(store_url):
-    """Another thread had the receiver's turn, and a lock of the module, when the process was forked."""
+    """When the process forked, another thread had the receiver's turn and a lock of the module."""
     with opened(store_url) as receiver:
         with held_elsewhere(receiver):
             said = forked(lambda: [refusal(lambda: send(receiver, "x")), refusal(receiver.close)])()

@@ -1,4 +1,5 @@
-"""An interrupt, such as Ctrl-C or a handler of a signal that raises, at each point of a batch at which Python lets one in."""
+"""Interrupts at each point of a batch at which Python allows one. Ctrl-C is one, and so is a signal handler that
+raises."""
 
 import gc
 import signal
@@ -33,13 +34,15 @@ ENDS = {batch.Batch.__exit__.__code__, concurrent.ConcurrentBatch.__exit__.__cod
 
 @pytest.fixture(autouse=True)
 def collected():
-    """Nobody can close what was interrupted while it was opened: it is closed as it is collected, of which 3.13 warns."""
+    """Nobody can close a connection whose opening was interrupted. It is closed when it is collected, and Python
+    3.13 warns of that."""
     yield
     gc.collect()
 
 
 class Interrupt:
-    """One at the point of this number. A point is where a function of ours begins, or one of C's that ours has called ends."""
+    """An interrupt at the `at`-th point. A point is where a function of ours begins, or where a C function that ours
+    has called ends."""
 
     def __init__(self, at: int) -> None:
         self.left = at
@@ -56,7 +59,7 @@ class Interrupt:
         is_point = event in {"call", "c_return"}
         if frame.f_code.co_filename == threading.__file__:  # a Condition, which is written in Python
             frame = frame.f_back
-        # Where `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's.
+        # If `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's fault.
         if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
             self.left -= 1
             if not self.left:
@@ -98,7 +101,7 @@ def test_an_interrupt_anywhere_of_status_lets_go_of_the_receiver(store_url):
     with opened(store_url, patience_secs=0.3) as receiver, engine_of(store_url).connect() as connection:
         while True:
             point += 1
-            with receiver.batch(connection) as joined:  # `status` looks up what became of it
+            with receiver.batch(connection) as joined:  # `status` looks up its outcome
                 joined.receive(f"{point}-a")
             connection.commit()
             with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
@@ -137,7 +140,7 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
             other.start()
             other.join(5)
             if is_kept := other.is_alive():
-                recorder._changed.release()  # or nothing would end
+                recorder._changed.release()  # otherwise nothing would end
             assert not is_kept
             if not interrupt.has_come:
                 break
@@ -183,6 +186,6 @@ def test_an_interrupt_that_has_left_the_driver_locked(fresh_postgres_url, where)
         thread.start()
         thread.join(10)
         if is_kept := thread.is_alive():
-            locks[0].release()  # or nothing would end
+            locks[0].release()  # otherwise nothing would end
         assert not is_kept
         assert send(receiver, "a") == [NEW]
