@@ -1,4 +1,4 @@
-"""Batches in a transaction of the caller's: one with the caller's own rows, whatever becomes of it."""
+"""Batches in a transaction of the caller's. Batch and caller's rows stand or fall together, whatever becomes of it."""
 
 from contextlib import suppress
 
@@ -22,7 +22,7 @@ def plain(url):
 
 
 def beginning(url, statement):
-    """SQLite as SQLAlchemy's documentation has it, so that each transaction begins with a statement of its own."""
+    """An SQLite engine as SQLAlchemy's documentation advises: each transaction begins with a statement of its own."""
     engine = plain(url)
 
     @event.listens_for(engine, "connect")
@@ -49,7 +49,7 @@ def immediate(url):
     ids=lambda pair: f"{pair[0]}-{pair[1].__name__}",
 )
 def application(request):
-    """The address of a store, and how the application makes an engine to it."""
+    """The address of a store, and the way in which the application makes an engine to it."""
     kind, make_engine = request.param
     return request.getfixturevalue("sqlite_url" if kind == "sqlite" else "fresh_postgres_url"), make_engine
 
@@ -61,7 +61,7 @@ def store_url(application):
 
 @pytest.fixture
 def engine(application):
-    """The application's own, with a table of its own beside ours."""
+    """The application's engine. Its table stands beside ours."""
     url, make_engine = application
     engine = make_engine(url)
     METADATA.create_all(engine)
@@ -76,7 +76,7 @@ def orders(store_url):
 
 
 def take(receiver, connection, *ids):
-    """Receive in a batch that joins, and act on what is new."""
+    """Receive in a batch that joins, and act on the new ids."""
     with receiver.batch(connection=connection) as batch:
         verdicts = [batch.receive(id_, received_at_us=0).verdict for id_ in ids]
     act(connection, *(id_ for id_, verdict in zip(ids, verdicts, strict=True) if verdict is NEW))
@@ -94,7 +94,8 @@ def done(engine):
 
 
 def assert_in_step(orders, store_url, engine, *ids):
-    """The ids recorded, the effects, the receiver's memory and that of one opened anew are one."""
+    """Check that these ids are recorded, have their effects, and are remembered by this receiver and by a newly
+    opened one."""
     assert done(engine) == list(ids)
     everything = ["a", "b", "c", "d", "e", "never"]
     expected = [DUPLICATE if id_ in ids else NEW for id_ in everything]
@@ -183,8 +184,8 @@ def test_nested_savepoints(orders, store_url, engine):
 
 
 def test_an_outermost_savepoint_of_the_drivers(orders, store_url, engine):
-    """Python's SQLite driver lets a savepoint begin the transaction, and its release commit it: whatever then lasts,
-    ids and effects are one."""
+    """Python's SQLite driver lets a savepoint begin the transaction, and its release commit it. Whatever is kept,
+    ids and effects agree."""
     with engine.connect() as connection:
         with connection.begin_nested():
             take(orders, connection, "a")
@@ -273,7 +274,7 @@ def test_business_rows_in_a_batch_of_its_own(orders, store_url, engine):
 
 
 def test_business_rows_of_a_batch_without_receipts(orders, engine):
-    """All that came may have been for somebody else; the application's rows are committed all the same."""
+    """All messages may have been for another consumer. The application's rows are committed all the same."""
     with orders.batch() as batch:
         act(batch.connection, "never")
     assert done(engine) == ["never"]
@@ -298,7 +299,8 @@ def test_two_domains_in_one_transaction(orders, store_url, engine):
 
 
 def test_two_receivers_of_a_domain_in_one_transaction(orders, store_url, engine):
-    """What one has read of the other's goes with the transaction, whether or not it recorded anything itself."""
+    """If a receiver has read the other's receipts, they go with the transaction, whether or not it recorded any
+    itself."""
     with opened(store_url) as other:
         with engine.connect() as connection:
             take(orders, connection, "a")
@@ -321,7 +323,7 @@ def test_two_receivers_of_a_domain_in_one_transaction(orders, store_url, engine)
 
 
 def test_no_phantoms_of_what_was_rolled_back(orders, store_url, engine):
-    """Others append just as many receipts after a joined batch that is rolled back: numbers alone tell nothing."""
+    """After a joined batch is rolled back, others append just as many receipts. So numbers alone prove nothing."""
     with opened(store_url) as other:
         for joins_next in (False, True):
             with engine.connect() as connection:
@@ -337,7 +339,7 @@ def test_no_phantoms_of_what_was_rolled_back(orders, store_url, engine):
 
 
 def test_no_phantoms_of_what_was_recorded_or_read_before_it_was_rolled_back(orders, store_url, engine):
-    """Though the newest receipt comes again, under its number and at its time."""
+    """Even if the newest receipt comes again with its number and its time."""
     with opened(store_url) as other:
         with engine.connect() as connection:
             send(orders, "lost", "tail", connection=connection)
@@ -351,7 +353,7 @@ def test_no_phantoms_of_what_was_recorded_or_read_before_it_was_rolled_back(orde
 
 
 def test_no_phantoms_of_what_was_being_read(orders, engine, store_url, monkeypatch):
-    """Memory has the rows already when an interrupt comes, and the log goes back to where memory was."""
+    """When the interrupt comes, memory has the rows already. Then the log goes back to where memory was."""
 
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -377,7 +379,7 @@ def test_a_transaction_may_be_the_first_thing_ever(store_url, engine):
 
 
 def test_marks_go_with_their_receivers(store_url, engine, monkeypatch):
-    """A receiver's own when it closes, and then also those that others left long ago and died."""
+    """A receiver's own marks go when it closes, and so do old marks of receivers that died long ago."""
     monkeypatch.setattr(log, "_KEPT_SEQS", 3)
     long_ago = {"domain_id": 1, "writer": 2, "batch": 1, "last_seq": 1}
     lately = long_ago | {"writer": 3, "last_seq": 2}

@@ -1,4 +1,4 @@
-"""What can't be joined, what is refused at once, and what ends in the middle: an error, and nothing recorded wrongly."""
+"""What can't be joined, what is refused at once, and what ends halfway: an error, and nothing recorded wrongly."""
 
 import re
 import time
@@ -54,7 +54,7 @@ def effects(engine):
 
 @contextmanager
 def refused(error, match=None):
-    """At once, that is, not after the patience of the receiver."""
+    """Check for a refusal at once, not after the receiver's patience."""
     began = time.monotonic()
     with pytest.raises(error, match=match):
         yield
@@ -120,7 +120,8 @@ def test_a_connection_to_another_file(tmp_path):
 
 @pytest.mark.parametrize("has_the_store", ["main", "attached"])
 def test_a_connection_with_another_file_attached(tmp_path, has_the_store):
-    """SQLite commits one after the other: a kill in between would leave ids without effects, or effects without ids."""
+    """SQLite commits to one file after the other. A kill in between would leave ids without effects, or effects
+    without ids."""
     store, other = f"{tmp_path}/store.db", f"{tmp_path}/other.db"
     main, attached = (store, other) if has_the_store == "main" else (other, store)
     with opened(f"sqlite:///{store}") as orders, SequenceIdMaker.open(orders.session.url, message_source_id="a") as ids:
@@ -131,7 +132,7 @@ def test_a_connection_with_another_file_attached(tmp_path, has_the_store):
                     join()
             connection.rollback()
             connection.execute(text("DETACH attached"))
-            connection.execute(text("ATTACH '' AS of_its_own"))  # which nobody reads after a kill
+            connection.execute(text("ATTACH '' AS of_its_own"))  # nobody reads it after a kill
             if has_the_store == "main":
                 assert send(orders, "x", connection=connection) == [NEW]
                 assert ids.next(connection=connection) == "1:a"
@@ -160,7 +161,7 @@ def test_a_connection_to_another_database(fresh_postgres_url, postgres_url):
 
 
 def outrun(orders, other, connection, isolated):
-    """Others commit after the caller's transaction has begun to read."""
+    """Have others commit after the caller's transaction has begun to read."""
     connection.execute(text("SELECT count(*) FROM effects")).scalar()
     send(other, "theirs")
     with refused(StoreBusyError, "others committed"):
@@ -170,7 +171,7 @@ def outrun(orders, other, connection, isolated):
 
 
 def test_a_transaction_that_began_before_others_committed(orders, engine, store_url):
-    """Repeatable reads would hide from the batch what others recorded."""
+    """With repeatable reads, the batch would not see what others recorded."""
     if store_url.startswith("sqlite"):
         event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
@@ -180,14 +181,14 @@ def test_a_transaction_that_began_before_others_committed(orders, engine, store_
     with opened(store_url) as other, isolated.connect() as connection:
         send(orders, "before")
         outrun(orders, other, connection, isolated)
-        # Again in a new transaction, which sees all of it.
+        # A new transaction sees all of it.
         assert send(orders, "ours", "theirs", "before", connection=connection) == [NEW, DUPLICATE, DUPLICATE]
         connection.commit()
     assert send(orders, "ours") == [DUPLICATE]
 
 
 def test_reads_before_the_batch_do_no_harm(orders, engine, store_url):
-    """Read committed, and SQLite as its driver begins transactions by default: nothing older is seen."""
+    """With read committed, and with SQLite's default transactions, the batch sees the newest state."""
     with opened(store_url) as other, engine.connect() as connection:
         connection.execute(text("SELECT count(*) FROM effects")).scalar()
         send(other, "theirs")
@@ -236,7 +237,7 @@ def test_two_transactions_of_the_caller(orders, engine):
 
 @pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
 def test_the_wait_in_a_callers_transaction_is_bounded(store_url, engine, patience_secs):
-    """And the caller's own patience is as before."""
+    """The caller's own patience stays as it was."""
     with opened(store_url, patience_secs=patience_secs) as orders, opened(store_url) as other:
         with (
             held_elsewhere(other),
@@ -255,7 +256,8 @@ def test_the_wait_in_a_callers_transaction_is_bounded(store_url, engine, patienc
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 @pytest.mark.parametrize("joins", [True, False], ids=["joined", "own"])
 def test_a_transaction_ended_inside_the_batch(orders, engine, joins, ending):
-    """The lock went with it, and perhaps the application's rows: nothing is recorded, and another try is no remedy.
+    """The lock went with the transaction, and perhaps the application's rows. So nothing is recorded, and another try
+    is no remedy.
 
     The batch's own connection refuses to commit.
     """
@@ -269,7 +271,7 @@ def test_a_transaction_ended_inside_the_batch(orders, engine, joins, ending):
             batch.receive("x", received_at_us=0)
             act(batch.connection)
             getattr(batch.connection, ending)()
-            act(batch.connection)  # begins another
+            act(batch.connection)  # begins another transaction
         connection.rollback()
     assert effects(engine) == (ending == "commit" and joins)
     assert send(orders, "x", "before") == [NEW, DUPLICATE]
@@ -278,14 +280,15 @@ def test_a_transaction_ended_inside_the_batch(orders, engine, joins, ending):
 
 
 def test_a_refused_commit_that_is_passed_over(orders, engine):
-    """SQLAlchemy's transaction is over then, though the driver's isn't: it can't be committed at the block's end."""
+    """SQLAlchemy's transaction is over then, although the driver's isn't. So it can't be committed when the block
+    ends."""
     with refused(SettingsError, "ended inside"), orders.batch() as batch:
         batch.receive("x", received_at_us=0)
         act(batch.connection)
         with suppress(SettingsError):
             batch.connection.commit()
     assert effects(engine) == 0
-    with orders.batch() as batch:  # and the connection works as before
+    with orders.batch() as batch:  # the connection works as before
         batch.receive("x", received_at_us=0)
         act(batch.connection)
     assert effects(engine) == 1
@@ -294,7 +297,7 @@ def test_a_refused_commit_that_is_passed_over(orders, engine):
 
 @pytest.mark.parametrize("joins", [True, False], ids=["joined", "own"])
 def test_a_link_lost_inside_the_batch(orders, engine, joins):
-    """The caller didn't end the transaction, so another try is the remedy, also where the connection was made anew."""
+    """The caller didn't end the transaction. So another try is the remedy, even if the connection was made anew."""
     for goes_on in (False, True):
         with engine.connect() as connection:
             with refused(StoreError, "lost"), orders.batch(connection if joins else None) as batch:
@@ -327,7 +330,8 @@ def test_a_connection_closed_inside_the_batch(orders, engine):
 
 
 def test_a_statement_of_the_application_that_fails_inside_the_batch(orders, engine, store_url):
-    """PostgreSQL then refuses all else in the transaction; caught or not, what isn't committed isn't recorded."""
+    """Then PostgreSQL refuses every other statement of the transaction. Whether the error is caught or not, nothing
+    is recorded without a commit."""
     for joins in (False, True):
         connection = engine.connect() if joins else None
         recorded = store_url.startswith("sqlite")
@@ -346,7 +350,7 @@ def test_a_statement_of_the_application_that_fails_inside_the_batch(orders, engi
 
 
 def interrupted(connection):
-    """A statement that is interrupted, as where a disk is full: SQLite rolls the whole transaction back by itself."""
+    """Interrupt a statement, as a full disk may. SQLite then rolls back the whole transaction by itself."""
     driver = driver_of(connection)
     driver.set_progress_handler(lambda: 1, 1)
     try:
@@ -356,7 +360,7 @@ def interrupted(connection):
 
 
 def test_a_transaction_of_our_own_that_sqlite_has_rolled_back(sqlite_url):
-    """Effects that follow would be committed one by one, without their ids, and come again with their messages."""
+    """Later effects would be committed one by one without their ids, and come again with their messages."""
     engine = create_engine(sqlite_url, poolclass=NullPool)
     with opened(sqlite_url) as orders:
         with engine.begin() as connection:
@@ -375,7 +379,8 @@ def test_a_transaction_of_our_own_that_sqlite_has_rolled_back(sqlite_url):
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_a_transaction_that_sqlite_has_rolled_back(sqlite_url, goes_on):
-    """Its ids would be committed without the effects: by themselves, or in the transaction that the driver begins next."""
+    """Its ids would be committed without the effects: by themselves, or in the transaction that the driver begins
+    next."""
     engine = create_engine(sqlite_url, poolclass=NullPool)
     with opened(sqlite_url) as orders:
         with engine.begin() as connection:
@@ -395,7 +400,7 @@ def test_a_transaction_that_sqlite_has_rolled_back(sqlite_url, goes_on):
 
 
 def test_closing_while_the_callers_transaction_is_under_way(store_url, engine):
-    """It waits for nobody, and says so; what the transaction recorded is up to the caller."""
+    """Closing doesn't wait, and logs that. The transaction's receipts are up to the caller."""
     with engine.begin() as connection:
         orders = opened(store_url, patience_secs=SHORT_SECS)
         send(orders, "x", connection=connection)
@@ -405,7 +410,7 @@ def test_closing_while_the_callers_transaction_is_under_way(store_url, engine):
 
 
 def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders, engine, store_url):
-    """Nothing of it stays, though the caller goes on and commits."""
+    """None of the batch stays, although the caller goes on and commits."""
     if store_url.startswith("sqlite"):
         refusing = "CREATE TRIGGER refuse BEFORE INSERT ON receiver_joined BEGIN SELECT RAISE(ABORT, 'refused'); END"
     else:
@@ -423,7 +428,7 @@ def test_a_batch_that_cannot_be_recorded_leaves_the_transaction_as_it_was(orders
 
 @pytest.mark.parametrize("by_hand", ["COMMIT", "ROLLBACK"])
 def test_a_transaction_of_our_own_ended_by_hand(orders, by_hand):
-    """Behind the back of SQLAlchemy. What would be committed statement by statement from there on isn't sent."""
+    """SQLAlchemy doesn't notice. Further statements aren't sent, since each would be committed by itself."""
     with refused(SettingsError, "ended inside"), orders.batch() as batch:
         batch.receive("x", received_at_us=0)
         driver_of(batch.connection).execute(by_hand)
@@ -431,7 +436,7 @@ def test_a_transaction_of_our_own_ended_by_hand(orders, by_hand):
 
 
 def test_what_an_application_does_to_a_connection_that_it_was_lent(orders, store_url):
-    """Another domain's batch may join it; and what was prepared on it may be dropped."""
+    """Another domain's batch may join it. A prepared statement on it may be dropped."""
     with opened(store_url, domain="name:other") as other:
         with orders.batch() as batch:
             assert send(other, "x", connection=batch.connection) == [NEW]

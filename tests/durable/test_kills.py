@@ -1,4 +1,4 @@
-"""Kill -9 at random moments: what was committed is never delivered again, and nothing else is lost."""
+"""Kill -9 at random moments: a committed message is never delivered again, and no other message is lost."""
 
 import random
 import time
@@ -24,7 +24,7 @@ MUCH_FORGOTTEN = "apama:window=40,expiry=0.2"
 
 
 def live_and_die(job: Job, chosen: random.Random) -> Worker:
-    """Work until killed at some moment: between two reports, or a little after one."""
+    """Work until killed at a random moment: between two reports, or a little after one."""
     with working(job) as worker:
         worker.listen(at_most=chosen.randrange(2 * BATCHES_PER_KILL))
         time.sleep(chosen.uniform(0, LONGEST_BATCH_SECS))
@@ -34,7 +34,7 @@ def live_and_die(job: Job, chosen: random.Random) -> Worker:
 
 
 def committed_unheard(worker: Worker, turns: list[tuple[int, int, str]]) -> bool:
-    """Whether, of the turns that the worker left, the last is one it could not report; all others are as reported."""
+    """Whether the worker could not report its last turn. All its other turns must be as reported."""
     heard = [(worker.job.stream, report.first, report.said) for report in worker.heard if report.event == "committed"]
     unheard = turns[len(heard) :]
     assert turns[: len(heard)] == heard
@@ -55,11 +55,11 @@ JUDGED = [
     ("sequence", 0, False),
     ("perfect", 0, True),
 ]
-"""The policy, how many sources it keeps at most, and whether its transactions are the caller's."""
+"""The policy, the most sources that it keeps, and whether its transactions are the caller's."""
 
 
 def test_a_process_has_been_given_all_imports():
-    """Else each of hundreds takes a second."""
+    """Otherwise each of hundreds of processes would take a second to start."""
     with PROCESSES.Pool(1) as pool:
         assert pool.apply(eval, ("'tests.durable.worker' in __import__('sys').modules",))
 
@@ -89,7 +89,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources,
         turns, _ = journal.read(store_url)
         unheard += committed_unheard(worker, turns[turns_before:])
         turns_before = len(turns)
-        # As a broker does: again from the last batch that it heard of.
+        # A broker sends again from the last batch that it has been told of.
         job = replace(job, first=worker.unconfirmed)
     with working(job) as worker:
         worker.listen()
@@ -107,7 +107,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources,
 
 @pytest.mark.scaled
 def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
-    """Whatever was there of it, the next one makes it."""
+    """The next process makes the store, whatever is left of it."""
     chosen = random.Random(seed)
     job = Job(url=unmade_store_url, seed=seed, stream=0, count=200, batch_size=BATCH_SIZE, policy=NOTHING_FORGOTTEN)
     journal.make(unmade_store_url)
@@ -128,7 +128,7 @@ def test_kills_while_the_store_is_made(unmade_store_url, seed, campaign):
 
 @pytest.mark.parametrize("is_committed", [False, True], ids=["before", "after"])
 def test_an_interrupt_around_the_commit(store_url, monkeypatch, is_committed):
-    """Whoever catches it and goes on holds up nobody, and has the batch judged by what became of it."""
+    """If a program catches it and goes on, it holds up nobody, and the batch's outcome decides the next verdicts."""
     with open_receiver(store_url, NOTHING_FORGOTTEN) as orders, open_receiver(store_url, NOTHING_FORGOTTEN) as other:
         log = orders.session.log
         commit = log.commit

@@ -1,4 +1,4 @@
-"""A batch's own connection, while the application has it: nobody ends the transaction but the batch."""
+"""A batch's own connection, lent to the application: only the batch ends the transaction."""
 
 from contextlib import suppress
 
@@ -76,7 +76,7 @@ def test_savepoints_of_its_are_its_own(opened):
 
 
 def test_an_interrupt_while_it_is_rolled_back(opened):
-    """Neither this thread nor the database keeps others from the domain afterwards."""
+    """Afterwards neither this thread nor the database keeps others from the domain."""
     url, receiver = opened
 
     def interrupt(_):

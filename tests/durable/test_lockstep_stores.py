@@ -1,4 +1,4 @@
-"""Whatever comes, in whatever transactions, to however many receivers: the store and the naive model say the same."""
+"""Whatever comes, in whatever transactions, to however many receivers: the store and the naive model agree."""
 
 import asyncio
 import random
@@ -116,7 +116,7 @@ def test_sqlite(sqlite_file):
 
 @pytest.mark.scaled
 def test_postgresql(fresh_postgres_url):
-    # To make a case smaller takes minutes here, and what fails on one database fails on the other.
+    # Shrinking a case takes minutes here, and what fails on one database fails on the other.
     run(fresh_postgres_url, 20, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 
 
@@ -133,7 +133,7 @@ def test_in_an_event_loop(request, driver, full):
 @pytest.mark.scaled
 @pytest.mark.thinned(2)
 def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):
-    """Windows so large that forgotten rows wait to be deleted, and many are there whenever somebody reads them."""
+    """The windows are so large that forgotten rows wait to be deleted. Many wait whenever a receiver reads the rows."""
     chosen = random.Random(seed)
     sizes_us = [(100, 0), (150, 300_000), (20, 900_000), (0, 500_000), (60, 1)]
     domain = Domain(store_url, "long", 3, *sizes_us[1])
@@ -166,11 +166,11 @@ def test_long_runs_in_which_deleting_lags(store_url, seed, campaign):
 
 
 def test_the_model_resizes_as_the_rules_have_it():
-    """What the model does to a domain of two ids, worked by hand."""
+    """The model's resizing of a domain with two ids, worked by hand."""
     model = Model(1, 10)
     for id_, received_at_us in [("a", 0), ("b", 1), ("a", 2), ("c", 3)]:
         model.receive(id_, "s", received_at_us)
-    # s: c; in time: a@0, superseded by a@2, and b@1.
+    # The source's queue has c. The time queue has b@1, and a@0, which a@2 supersedes.
     assert [(entry.id, entry.received_at_us) for entry in model.entries()] == [("b", 1), ("a", 2), ("c", 3)]
     larger = model.resized(2, 10)
     assert [entry.id for entry in larger.queues["s"]] == ["a", "c"]

@@ -1,7 +1,7 @@
-"""A failover of PostgreSQL whose standby lacks the last commits: nothing is used that memory alone still knows.
+"""A failover of PostgreSQL to a standby that lacks the last commits: nothing is used that only memory still knows.
 
-What the new primary has is what counts. A message whose id it doesn't have is new, for its effect is gone with the id;
-one whose id it has is a duplicate, also if it came to others since.
+The new primary's data counts. A message whose id it lacks is new, because the effect went with the id. A message whose
+id it has is a duplicate, even if the id came to another receiver since.
 """
 
 import threading
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.costly, pytest.mark.thinned(3)]
 LOST = ["lost 1", "lost 2", "lost 3"]
 OTHERS = ["other 1", "other 2", "other 3"]
 TAILS = pytest.mark.parametrize("tail", [[], ["the same"]], ids=["other tails", "one tail"])
-"""With the second, the newest row that memory knows is there again, to the byte, behind rows that it doesn't know."""
+"""With one tail, the newest row that memory knows exists again, byte for byte, behind rows that memory doesn't know."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def pair():
 
 @pytest.fixture
 def url(pair):
-    """A new database on the pair."""
+    """The address of a new database on the pair."""
     name = f"receiver_test_{uuid.uuid4().hex}"
     pair.primary.ask(f"CREATE DATABASE {name} TEMPLATE made")
     yield shown(make_url(pair.url).set(database=name))
@@ -58,7 +58,7 @@ def url(pair):
 
 @contextmanager
 def lost(pair):
-    """What is committed within is lost: the standby takes over without it."""
+    """Lose what is committed inside the block: the standby takes over without it."""
     pair.detach()
     try:
         yield
@@ -74,7 +74,7 @@ def test_batches_of_its_own(pair, url, tail, only_follows):
         send(orders, "kept")
         with lost(pair):
             send(another if only_follows else orders, *LOST, *tail)
-            with orders.batch():  # reads what came, and records nothing
+            with orders.batch():  # reads the new rows, and records nothing
                 pass
         with opened(url) as new:
             send(new, *OTHERS, *tail)
@@ -97,7 +97,7 @@ def synchronous_pair():
 @pytest.mark.parametrize("concurrent", [False, True], ids=["exclusive", "concurrent"])
 @pytest.mark.parametrize("ended_by", ["crash", "pg_terminate_backend", "pg_cancel_backend"])
 def test_a_commit_whose_wait_for_the_standby_is_ended(synchronous_pair, ended_by, concurrent):
-    """It is visible by then, on the primary alone: that doesn't make it one that nothing takes back."""
+    """By then the commit is visible, but only on the primary. So it may still be lost."""
     pair = synchronous_pair
     waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     ended = []
@@ -126,7 +126,7 @@ def test_a_commit_whose_wait_for_the_standby_is_ended(synchronous_pair, ended_by
 
 @TAILS
 def test_batches_in_the_callers_transactions(pair, url, tail):
-    """Whose connections memory knows nothing of."""
+    """Memory knows nothing of the callers' connections."""
     engine = create_engine(url, poolclass=NullPool)
     with opened(url) as orders:
         with lost(pair):
@@ -164,7 +164,7 @@ def test_tasks(pair, url, tail, driver, joins):
 
 @TAILS
 def test_concurrent_receivers(pair, url, tail):
-    """Also their thread that folds, which remembers what it has folded."""
+    """That includes the folding thread, which remembers what it has folded."""
     with opened(url, concurrent=True) as orders:
         send(orders, "kept")
         with lost(pair):
@@ -191,7 +191,7 @@ def test_other_policies(pair, url, tail, policy):
 
 
 def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
-    """The last writer's random number shows it, so nothing is read anew."""
+    """The last writer's random number proves it, so nothing is read anew."""
     with opened(url) as orders:
         send(orders, *OTHERS)
         with lost(pair):
@@ -207,7 +207,7 @@ def test_an_address_of_both_servers_leads_to_the_one_that_takes_writes(pair, url
         send(orders, "kept")
         pair.catch_up()
         pair.fail_over()
-        pair.build_standby()  # where the address has the lost one
+        pair.build_standby()  # the address leads to the lost one's host
         assert send(orders, "kept", "new") == [DUPLICATE, NEW]
         pair.catch_up()
         pair.fail_over()
@@ -228,7 +228,7 @@ def test_a_cut_link_alone_costs_no_reading(pair, url):
 
 
 def test_a_server_that_recovers_has_another_run(pair, url):
-    """It may have lost commits, where synchronous_commit is off."""
+    """It may have lost commits, if synchronous_commit is off."""
     with opened(url) as orders:
         send(orders, "1")
         before = orders.session.log.rows.server_run
@@ -262,7 +262,7 @@ def test_sizes_that_were_changed(pair, url):
 
 
 def test_numbers_never_go_back(pair, url):
-    """Whatever the store says: the sender knows better."""
+    """The sender's own memory counts, whatever the store says."""
     with gateway(url) as ids:
         given = numbers([ids.next()])
         with lost(pair):
@@ -298,7 +298,7 @@ def test_keys_stay_the_same_until_they_are_confirmed(pair, url):
 
 
 def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
-    """A bridge has at hand what it has kept, while its target is away: by then another's messages may have the numbers."""
+    """A bridge holds messages while its target is away. By then, another bridge's messages may have their numbers."""
     seen = []
     origin = Origin(MemoryBroker().source, "broker", "queue://orders")
 
@@ -322,7 +322,7 @@ def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
 
 
 def test_a_target_whose_number_is_anothers(fresh_postgres_url):
-    """A standby that was restored may give it again. What waits for the other target isn't ours to hand on."""
+    """A restored standby may give the number again. Messages for the other target aren't ours to hand on."""
     with (
         opened(fresh_postgres_url) as orders,
         Inbox.open(fresh_postgres_url, domain_id=orders.domain_id, target="file:/a") as ours,
@@ -338,7 +338,8 @@ def test_a_target_whose_number_is_anothers(fresh_postgres_url):
 
 @contextmanager
 def lost_unseen(url):
-    """What is committed within is lost, as through a pooler, or where an older copy was put into the place of a file."""
+    """Lose what is committed inside the block, without a failover: as behind a pooler, or when an older copy
+    replaces a file."""
     engine = create_engine(url, poolclass=NullPool)
     tables = ["receiver_domain", "receiver_receipt"]
     with engine.begin() as connection:
@@ -354,7 +355,7 @@ def lost_unseen(url):
 
 
 def test_a_loss_that_the_connection_does_not_show(store_url):
-    """Rows tell."""
+    """The rows show it."""
     with opened(store_url) as orders:
         send(orders, "kept")
         with lost_unseen(store_url):
@@ -366,7 +367,7 @@ def test_a_loss_that_the_connection_does_not_show(store_url):
 
 
 def test_a_loss_that_no_row_shows(store_url):
-    """The clock tells."""
+    """The clock shows it."""
     with opened(store_url, policy="cmq:retry=0,network=0") as orders:
         send(orders, "kept")
         with lost_unseen(store_url), orders.batch() as batch:
@@ -378,7 +379,7 @@ def test_a_loss_that_no_row_shows(store_url):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("is_known", [False, True])
 def test_a_loss_that_the_connection_does_not_show_under_any_policy(sqlite_url, kind, is_known):
-    """Each receipt with an id leaves a row, and its row tells."""
+    """Each receipt with an id leaves a row, and the row shows the loss."""
     kept, lost, *_ = kind.ids
     with opened(sqlite_url, policy=kind.text(*kind.roomy)) as orders:
 

@@ -1,8 +1,9 @@
-"""Failovers under load, half of them with lost commits: what the new primary knows as done is done once, and nothing else is.
+"""Failovers under load, half of them with lost commits. What the new primary knows as done is done once, and nothing
+else is.
 
-All that works on the pair goes on through each failover: batches of a receiver's own, joined ones, tasks, concurrent
-receivers, a bridge to rows of the same database, and a sender; some by an address that follows the primary, some by one that
-names both servers. Brokers send again what isn't acknowledged, and at the end everything.
+All workers on the pair go on through each failover: a receiver's own batches, joined batches, tasks, concurrent
+receivers, a bridge to rows of the same database, and a sender. One part uses an address that follows the primary, the
+other an address with both servers. Brokers send unacknowledged messages again, and all messages once more at the end.
 """
 
 import asyncio
@@ -40,18 +41,19 @@ EFFECT = "INSERT INTO effect (kind, id) VALUES (:kind, :id)"
 LOST = (ReceiverError, SQLAlchemyError, OSError)
 SECS = 900
 TURNS = 25
-"""So many batches are one receiver's, then as many the other's."""
+"""So many batches are the first receiver's, then as many the second's."""
 THREADS = 3
 IDS = 600
-"""New ones that a worker may send between two failovers; then earlier ones come again. So a long run ends, within the memory."""
+"""New ids that a worker may send between two failovers. Then earlier ids come again. So a long run ends, within its
+memory."""
 ALL = sizes(1_000_000, 0)
-"""However long the failovers take, no id is forgotten before everything comes again at the end."""
+"""So large that no id is forgotten before all come again at the end, however long the failovers take."""
 
 
 class Worker:
-    """Takes messages from a broker of its own and turns each into a row, in a thread of its own.
+    """Takes messages from a broker of its own, and turns each into a row, in a thread of its own.
 
-    It has two receivers of one domain, of which now one works and now the other: the one that rested knows what was lost.
+    It has two receivers of one domain, which work by turns. The receiver that rested still knows what was lost.
     """
 
     def __init__(self, kind: str, url: str) -> None:
@@ -59,7 +61,7 @@ class Worker:
         self.url = url
         self.acknowledged: list[str] = []
         self.sent = 0
-        """How many ids; some were sent more than once."""
+        """How many ids were sent. A few were sent more than once."""
         self.may_send = IDS
         self.waiting: list[str] = []
         self.is_over, self.is_idle, self.again = threading.Event(), threading.Event(), threading.Event()
@@ -71,12 +73,12 @@ class Worker:
         self._thread.start()
 
     def come_to_rest(self) -> None:
-        """Nothing new is sent, and nothing waits."""
+        """Send no new messages, and wait until none waits."""
         self.is_over.set()
         self._wait(self.is_idle.is_set)
 
     def redeliver(self) -> None:
-        """Everything, once more, to those that were at work before."""
+        """Deliver all messages once more, to the same receivers."""
         self.again.set()
         self._wait(lambda: not self._thread.is_alive())
 
@@ -98,7 +100,7 @@ class Worker:
         return [f"{number}" for number in range(self.sent)]
 
     def goes_on(self) -> bool:
-        """Whether there is something to do; once all is done, everything comes again."""
+        """Whether there is work left. Once all is done, all messages come again."""
         if self.is_over.is_set() and not self.waiting and not self.is_idle.is_set():
             self.is_idle.set()
             self.again.wait(SECS)
@@ -106,7 +108,7 @@ class Worker:
         return not self.is_over.is_set() or bool(self.waiting)
 
     def take(self) -> list[str]:
-        """What waits, and something new."""
+        """The waiting messages, and a few new ones."""
         if not self.is_over.is_set():
             self.waiting += [f"{self._next()}" for _ in range(3)]
         return self.waiting[:9]
@@ -126,7 +128,7 @@ class Worker:
         return receivers[self._turn // TURNS % 2]
 
     def go_on(self, handle: Callable[[list[str]], None]) -> None:
-        """Whatever is lost comes again."""
+        """Handle messages to the end. Lost ones come again."""
         while self.goes_on():
             ids = self.take()
             try:
@@ -156,7 +158,7 @@ class OfItsOwn(Worker):
 
 
 class InThreads(OfItsOwn):
-    """They share a concurrent receiver, and each has a batch of its own."""
+    """Threads that share a concurrent receiver. Each has its own batch."""
 
     def work(self):
         with (
@@ -214,7 +216,7 @@ class InTasks(Worker):
 
 
 class InTasksAtOnce(InTasks):
-    """They share a concurrent receiver, and each has a batch of its own."""
+    """Tasks that share a concurrent receiver. Each has its own batch."""
 
     is_concurrent = True
 
@@ -224,7 +226,7 @@ class InTasksAtOnce(InTasks):
 
 
 class Bridged(Worker):
-    """The bridge tries again by itself; its broker is one in memory."""
+    """A bridge, which tries again by itself. Its broker is in memory."""
 
     def work(self):
         broker = MemoryBroker()
@@ -248,7 +250,8 @@ class Bridged(Worker):
         bridge.stop()
 
     def _is_at_work(self, bridge):
-        """What it has taken and not kept yet is in no queue: it takes nothing more while that is so."""
+        """Whether the bridge still has work. Messages that it has taken and not kept are in no queue, but meanwhile
+        it takes no others."""
         taken = bridge.receiver.status()
         return bridge.figures.any_waits or taken.rx < len(self.acknowledged)
 
@@ -257,7 +260,7 @@ class Bridged(Worker):
 
 
 class Sender(Worker):
-    """It keeps all the numbers that it was given, and committed."""
+    """A sender. It keeps all numbers that it was given and that are committed."""
 
     def __init__(self, kind, url):
         super().__init__(kind, url)
@@ -274,7 +277,7 @@ class Sender(Worker):
 
 
 def wait_for(workers: Sequence[Worker]) -> None:
-    """Until each is at work: what can't be reached at the start is an error."""
+    """Wait until each is at work, because a server that can't be reached at the start is an error."""
     give_up = time.monotonic() + SECS
     while not all(len(worker.acknowledged) + len(getattr(worker, "numbers", ())) > 9 for worker in workers):
         assert time.monotonic() < give_up
@@ -288,7 +291,8 @@ def rows(url: str, kind: str) -> Counter[str]:
 
 
 def as_text(record: logging.LogRecord) -> bool:
-    """Makes a log record text: pytest keeps it until the test ends, and an error in it keeps a whole domain in memory."""
+    """Turn a log record into text. pytest keeps records until the test ends, and an error in one would keep a whole
+    domain in memory."""
     record.msg, record.args, record.exc_info = record.getMessage(), None, None
     return True
 

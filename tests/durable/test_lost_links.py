@@ -1,4 +1,4 @@
-"""The link to PostgreSQL breaks around a commit: its outcome is read, not guessed, and a resend is judged right."""
+"""The link to PostgreSQL breaks around a commit. Its outcome is read, not guessed, and a resend is judged right."""
 
 import random
 import threading
@@ -28,10 +28,10 @@ COUNT = 10 * BATCH_SIZE
 
 
 class Bridge:
-    """Sends a stream's batches through a receiver, each as often as the test says, and writes their journal."""
+    """Sends a stream's batches through a receiver, each as often as the test asks, and writes the journal."""
 
     folder: Path
-    """Where all of a test's bridges record."""
+    """The folder in which all of a test's bridges record."""
 
     def __init__(self, url: str, seed: int, *, joins: bool = False, patience_secs: float = PATIENCE_SECS) -> None:
         self.receipts = stream_of(seed, 0, COUNT)
@@ -52,7 +52,7 @@ class Bridge:
         self.orders.close()
 
     def send(self, number: int, during=lambda: None) -> str:
-        """The verdicts of that batch of the stream."""
+        """Send the batch with this number. Returns its verdicts."""
         first = number * BATCH_SIZE
         received = self.receipts[first : first + BATCH_SIZE]
         if self._engine is None:
@@ -69,7 +69,7 @@ class Bridge:
         return journal.letters(decisions)
 
     def verify(self, url: str, *, batches: list[int]) -> None:
-        """These batches were committed, in this order, with the right verdicts, and are recorded."""
+        """Check that exactly these batches were committed, in this order, with the right verdicts, and are recorded."""
         assert_sound(url)
         turns, _ = journal.read(url)
         assert [first // BATCH_SIZE for _, first, _ in turns] == batches
@@ -92,7 +92,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def direct_url(fresh_postgres_url):
-    """The store itself, past the proxy."""
+    """The store's address without the proxy."""
     journal.make(fresh_postgres_url)
     return fresh_postgres_url
 
@@ -107,7 +107,7 @@ ALL_DUPLICATES = "d" * BATCH_SIZE
 
 
 def test_cut_before_the_commit(proxy, direct_url, seed):
-    """Proven not to be committed: the batch fails, and its resend is delivered."""
+    """The commit proves not to have happened. So the batch fails, and its resend is delivered."""
     with Bridge(proxy.url, seed) as bridge:
         bridge.send(0)
         proxy.arm(Cut.BEFORE_COMMIT)
@@ -121,13 +121,14 @@ def test_cut_before_the_commit(proxy, direct_url, seed):
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE_REPLY, Cut.LATE_COMMIT])
 def test_cut_after_the_commit(proxy, direct_url, seed, cut):
-    """Proven to be committed, though nobody said so: the batch ends normally, and a resend is all duplicates."""
+    """The commit proves to have happened, although no answer came. So the batch ends normally, and a resend is all
+    duplicates."""
     with Bridge(proxy.url, seed) as bridge:
         bridge.send(0)
         proxy.arm(cut)
         bridge.send(1)
         assert not proxy.armed
-        with Bridge(direct_url, seed, patience_secs=2) as other:  # who isn't kept waiting
+        with Bridge(direct_url, seed, patience_secs=2) as other:  # it isn't kept waiting
             other.send(2)
         assert bridge.send(1) == ALL_DUPLICATES
         bridge.send(3)
@@ -153,7 +154,7 @@ def test_the_outcome_is_read_once_the_database_is_back(proxy, direct_url, seed):
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_batch_that_only_lent_its_connection(proxy, direct_url, seed, cut):
-    """Without a receipt, what its caller wrote is committed or not, and that is reported as surely."""
+    """Without a receipt, the caller's rows are committed or not, and the report is just as sure."""
     lines = Table("lines", MetaData(), Column("line", Integer))
     engine = create_engine(direct_url, poolclass=NullPool)
     lines.create(engine)
@@ -177,7 +178,7 @@ def test_a_batch_that_only_lent_its_connection(proxy, direct_url, seed, cut):
 
 @pytest.mark.parametrize("cut", [Cut.BEFORE_COMMIT, Cut.BEFORE_REPLY])
 def test_outcome_that_cant_be_read(proxy, direct_url, seed, cut):
-    """Not proven either way: the batch fails; the resend finds out."""
+    """Nothing is proven. So the batch fails, and the resend shows the outcome."""
     with Bridge(proxy.url, seed, patience_secs=0.5) as bridge:
         bridge.send(0)
         proxy.arm(cut, then_unreachable=True)
@@ -194,7 +195,7 @@ def test_outcome_that_cant_be_read(proxy, direct_url, seed, cut):
 
 
 def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
-    """Whether one's own batch is among what was recorded since can't be known then."""
+    """Then nobody can know whether the batch is among those recorded since."""
     failures = []
 
     def send_and_be_cut_off() -> None:
@@ -232,7 +233,7 @@ def test_cut_in_the_middle_of_a_batch(proxy, direct_url, seed, joins):
 
 
 def test_cut_while_idle(proxy, direct_url, seed):
-    """Nothing was under way, so nothing fails."""
+    """No batch is under way, so none fails."""
     with Bridge(proxy.url, seed) as bridge:
         bridge.send(0)
         proxy.cut()
@@ -243,7 +244,8 @@ def test_cut_while_idle(proxy, direct_url, seed):
 
 @pytest.mark.parametrize("cut", Cut)
 def test_the_callers_own_commit_is_cut(proxy, direct_url, seed, cut):
-    """The caller hears of the lost link; the receiver looks up what became of the batch before it judges the resend."""
+    """The caller gets an error of the lost link. The receiver looks up the batch's outcome before it judges the
+    resend."""
     with Bridge(proxy.url, seed, joins=True) as bridge:
         bridge.send(0)
         proxy.arm(cut)
@@ -257,7 +259,7 @@ def test_the_callers_own_commit_is_cut(proxy, direct_url, seed, cut):
 
 
 def test_the_figures_are_asked_for_before_a_late_commit(proxy, direct_url, seed):
-    """A commit that may still come isn't taken for one that failed."""
+    """A commit that may still arrive doesn't count as failed."""
     with Bridge(proxy.url, seed, joins=True) as bridge:
         bridge.send(0)
         proxy.arm(Cut.LATE_COMMIT)
@@ -275,7 +277,7 @@ def test_the_figures_are_asked_for_before_a_late_commit(proxy, direct_url, seed)
 @pytest.mark.scaled
 @pytest.mark.parametrize("joins", [False, True], ids=["own-transaction", "joined"])
 def test_the_server_is_killed_and_restarted(seed, campaign, joins):
-    """At random moments under a worker that sends again what failed."""
+    """It is killed at random moments, under a worker that sends failed batches again."""
     chosen = random.Random(seed)
     with mortal_server() as server:
         journal.make(server.url)

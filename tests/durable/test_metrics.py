@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, as text: the receivers' own figures, and an alarm before the first miss."""
+"""The text that Prometheus scrapes: the receivers' own figures, and an alarm before the first miss."""
 
 import re
 import subprocess
@@ -29,7 +29,7 @@ def registry():
 
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """Samples by name and the values of their labels, the domain first."""
+    """The samples by name and label values, with the domain first."""
     samples = {}
     for family in text_string_to_metric_families(generate_latest(registry).decode()):
         for sample in family.samples:
@@ -91,7 +91,8 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
 
 
 def test_each_commit_is_timed_once(registry, store_url):
-    """A batch in its caller's transaction has no commit of its own, and one rolled back counts in neither."""
+    """A batch in its caller's transaction has no commit of its own. A batch that is rolled back is in neither
+    histogram."""
     with opened(store_url) as orders:
         export(orders, registry)
         began = time.perf_counter()
@@ -119,7 +120,7 @@ def test_the_text_is_well_formed_with_and_without_receivers(registry):
 
 
 def test_headroom_shows_before_the_first_miss(registry):
-    """The sender repeats itself ever later, by one message more each time; nobody looks but at scrapes."""
+    """The sender repeats itself one message later each time. Only the scrapes show it."""
     window = 100
     first_seen: dict[str, int] = {}
     first_missed = None
@@ -184,7 +185,8 @@ def test_receivers_of_a_domain_are_added_up_and_counters_never_fall(registry):
 
 
 def test_what_duplicates_needed_is_the_domains(registry, store_url):
-    """The largest over its receivers, from the first scrape after a restart; nothing before there was a duplicate."""
+    """The largest need over its receivers, from the first scrape after a restart on; none before there was a
+    duplicate."""
     needs = {"receiver_window_need_ids", "receiver_expiry_need_seconds"}
     with opened(store_url, settings=sizes(4, 0)) as one, opened(store_url) as other:
         export(one, registry)

@@ -1,4 +1,5 @@
-"""What duplicates needed of each tier, as the status has it: held against the log itself, over restarts and processes."""
+"""The needs that duplicates had of each tier, as the status shows them, against the log itself, over restarts and
+processes."""
 
 import pytest
 from hypothesis import example, given
@@ -16,7 +17,8 @@ KEEP_SOURCES = {"max_sources": 0, "retire_sources_after_days": 0}
 
 
 def model_need(log, window):
-    """The need of the last receipt of a log of (id, source, time), a duplicate, by going back through the log."""
+    """The need of a log's last receipt, which is a duplicate. The log has (id, source, time), and is searched
+    backwards."""
     id_ = log[-1][0]
     earlier = log[:-1]
     newest = max(row for row, (known, _, _) in enumerate(earlier) if known == id_)
@@ -31,7 +33,7 @@ def model_need(log, window):
 
 
 def model_status(needs, latest_us):
-    """The largest of the needs, by their times, in the hour of the latest receipt and the 24 before."""
+    """The largest of the needs, by their times: in the latest receipt's hour and the 24 hours before."""
     recent = [need for us, need in needs if us // HOUR_US >= latest_us // HOUR_US - 24]
     if not recent:
         return None, None, None
@@ -53,7 +55,7 @@ BATCHES = st.lists(
 @given(window=st.integers(0, 5), expiry_us=st.sampled_from([1, 5, HOUR_US, 30 * HOUR_US]), batches=BATCHES)
 @example(window=1, expiry_us=HOUR_US, batches=[[("a", "s", 0), ("b", "s", 1)], [("a", "s", 1)]])
 def test_the_status_and_a_naive_model(window, expiry_us, batches):
-    """Only a verdict is taken from the receiver; what it missed shows in neither."""
+    """The receiver gives only the verdict. Missed duplicates show in neither."""
     log, needs, now_us = [], [], 0
     with opened(MEMORY, settings=sizes(window, expiry_us, **KEEP_SOURCES)) as orders:
         for steps in batches:
@@ -73,15 +75,15 @@ def test_the_status_and_a_naive_model(window, expiry_us, batches):
     [
         (4, 0, "aa", Tier.SOURCE, (1, False, 0.000001)),
         (4, 0, "abca", Tier.SOURCE, (3, False, 2.0)),  # by the receipt before, which sets the clock with W = 0
-        (4, 0, "abcda", Tier.SOURCE, (4, False, 3.0)),  # no less than W would do
+        (4, 0, "abcda", Tier.SOURCE, (4, False, 3.0)),  # less than W wouldn't catch it
         (0, 4 * SECOND_US, "abca", Tier.TIME, (1, True, 2.0)),
         (2, 4 * SECOND_US, "abca", Tier.TIME, (3, True, 2.0)),
-        (2, 9 * SECOND_US, "abcdefga", Tier.TIME, (3, True, 6.0)),  # 7, but whoever let it go can't know
+        (2, 9 * SECOND_US, "abcdefga", Tier.TIME, (3, True, 6.0)),  # in truth 7, which it cannot know
         (2, 0, "abca", None, (None, None, None)),  # missed
     ],
 )
 def test_needs_by_hand(window, expiry_us, ids, tier, expected):
-    """One receipt a second; the last is the duplicate."""
+    """One receipt comes each second. The last one is the duplicate."""
     events = []
     with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=events.append) as orders:
         with orders.batch() as batch:
@@ -94,7 +96,7 @@ def test_needs_by_hand(window, expiry_us, ids, tier, expected):
 
 
 def test_a_silence_is_no_need():
-    """With nothing received meanwhile the clock stood still, so the least expiry would have caught it, however late."""
+    """While no receipt came, the clock stood still. So the least expiry would have caught it, however late."""
     with opened(MEMORY, settings=sizes(4, SECOND_US, **KEEP_SOURCES)) as orders:
         for us in (0, 24 * HOUR_US):
             with orders.batch() as batch:
@@ -108,7 +110,7 @@ def receive(orders, *rows):
 
 
 def test_a_need_is_of_the_last_day():
-    """Hour by hour, by the times of receipts; what was smaller then shows when the larger is over."""
+    """Needs are kept by hours, by the times of receipts. Once the larger need is over, the smaller one shows."""
     with opened(MEMORY, settings=sizes(10, 0, **KEEP_SOURCES)) as orders:
         receive(orders, ("a", 0), ("b", 1), ("c", 2), ("a", 3))
         receive(orders, ("d", 5 * HOUR_US), ("e", 5 * HOUR_US), ("d", 5 * HOUR_US))
@@ -120,7 +122,8 @@ def test_a_need_is_of_the_last_day():
 
 
 def test_what_is_needed_survives_restarts_and_is_the_domains(store_url):
-    """Over its receivers: another knows at its next batch, one opened anew at once, and whoever looks from outside."""
+    """They are the largest over its receivers. Another receiver knows them at its next batch, a newly opened one at
+    once, and so does a look from outside."""
     settings = sizes(3, 20 * SECOND_US)
     with opened(store_url, settings=settings) as one, opened(store_url) as other:
         receive(one, *((id_, second * SECOND_US) for second, id_ in enumerate("abcda")))
@@ -139,7 +142,7 @@ def test_what_is_needed_survives_restarts_and_is_the_domains(store_url):
 
 
 def test_a_wider_window_makes_no_guess_exact(store_url):
-    """What was more than the old W is at least that much beside the new one."""
+    """A need above the old W is a lower bound with the new W too."""
     with opened(store_url, settings=sizes(2, 9 * SECOND_US)) as orders:
         receive(orders, *((id_, second * SECOND_US) for second, id_ in enumerate("abcdefga")))
     with opened(store_url, settings=sizes(8, 9 * SECOND_US)) as orders:
@@ -149,7 +152,7 @@ def test_a_wider_window_makes_no_guess_exact(store_url):
 
 
 def test_duplicates_that_raise_nothing_leave_what_is_stored():
-    """The very same, so that nothing is written out again for them."""
+    """It stays the same object, so it isn't written out again for them."""
     events = []
     with opened(MEMORY, settings=sizes(9, 0), on_duplicate=events.append) as orders:
         send(orders, *"abca")

@@ -1,4 +1,5 @@
-"""What a receiver promises under any policy: which may be had, what is refused, transactions, bodies, a sound store."""
+"""A receiver's promises under any policy: which policies it takes, what is refused, transactions, bodies, a sound
+store."""
 
 import json
 from contextlib import suppress
@@ -118,7 +119,7 @@ def test_an_id_that_cannot_be_judged_changes_nothing(any_url, text):
             assert batch.receive(good.format(2), received_at_us=1).verdict is NEW
             assert batch.receive(good.format(2), received_at_us=2).age_us == 1
         assert receiver.status().rx == 3
-        # One id stands for many here, so a body can't be held against an earlier one.
+        # One id stands for many here, so a body can't be compared with an earlier one.
         with receiver.batch() as batch:
             batch.receive(good.format(3), received_at_us=3, body_digest="a")
             assert batch.receive(good.format(3), received_at_us=3, body_digest="b").body_differs is None
@@ -126,7 +127,7 @@ def test_an_id_that_cannot_be_judged_changes_nothing(any_url, text):
 
 @pytest.mark.parametrize("case", BROKER, ids=lambda case: case["address"])
 def test_what_a_broker_accepted(any_url, case):
-    """Each send or transaction is a batch; the receiver is opened again now and then."""
+    """Each send or transaction is a batch. Now and then the receiver is opened again."""
     options = {"policy": f"artemis:id_cache_size={case['id_cache_size']}", "reject_batches": True}
     receiver = opened(any_url, **options)
     for number, step in enumerate(case["steps"]):
@@ -153,7 +154,7 @@ def test_a_rejected_batch_leaves_no_trace(store_url):
     with opened(store_url, policy="artemis:id_cache_size=9", reject_batches=True) as receiver:
         assert send(receiver, "a", "a") == [NEW, NEW]
         for joins in (False, True):
-            with suppress(BatchRejectedError), engine.connect() as connection:  # rolled back as it is left
+            with suppress(BatchRejectedError), engine.connect() as connection:  # it is rolled back when it is left
                 with receiver.batch(connection if joins else None) as batch:
                     batch.connection.exec_driver_sql("INSERT INTO paid VALUES ('b')")
                     assert [batch.receive(id_, received_at_us=0).verdict for id_ in "bac"] == [NEW, DUPLICATE, NEW]
@@ -166,7 +167,7 @@ def test_a_rejected_batch_leaves_no_trace(store_url):
 
 
 def test_an_id_used_again_rejects_no_batch(any_url):
-    """It is delivered, so its batch isn't to come again."""
+    """Such an id is delivered, so its batch needn't come again."""
     with opened(any_url, policy="artemis:id_cache_size=9", reject_batches=True, id_reuse="deliver") as receiver:
         for body in "123":
             with receiver.batch() as batch:
@@ -176,7 +177,7 @@ def test_an_id_used_again_rejects_no_batch(any_url):
 
 
 def test_a_minimum_message_time(any_url):
-    """It is recorded with its batch, alone too; ids without a send time go by when they were received."""
+    """It is recorded with its batch, or without receipts. An id without a send time goes by the time of its receipt."""
     options = {"policy": "cmq:retry=2,network=1"}
     receiver = opened(any_url, **options)
     with receiver.batch() as batch:
@@ -207,7 +208,7 @@ def test_a_minimum_message_time(any_url):
 
 
 def test_a_minimum_moved_by_another_receiver_is_followed(store_url):
-    """Nothing else tells of it, for no receipt came with it; nor may a receiver that lags put it back."""
+    """Nothing else shows it, because no receipt came with it. A receiver that lags must not set it back."""
     with opened(store_url, policy="cmq:retry=0,network=0") as orders, opened(store_url) as other:
         send(orders, "a", "b")
         send(other, "c")
@@ -252,7 +253,7 @@ def test_bodies_are_told_apart_through_restarts(store_url, text):
         with opened(store_url, **options) as receiver, receiver.batch() as batch:
             delivered.append(batch.receive("a", received_at_us=0, body_digest=body).deliver)
     assert delivered == [True, True, False, False, False, True, False, False]
-    assert row_count(store_url) <= 3  # the first receipt, the one that tells of all bodies, and the newest
+    assert row_count(store_url) <= 3  # the first receipt, the one with all bodies, and the newest
     assert_sound(store_url)
 
 

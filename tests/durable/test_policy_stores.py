@@ -1,4 +1,4 @@
-"""Any policy in any store judges as the same policy does in memory, whoever receives, whatever is undone or resized."""
+"""Any policy in any store judges as the same policy in memory, whoever receives, whatever is undone or resized."""
 
 import uuid
 from contextlib import suppress
@@ -22,7 +22,7 @@ WHO = st.integers(0, 2)
 
 
 class InMemory:
-    """A policy that never stops, and a row for each receipt, as the store would have them if it deleted none."""
+    """A policy that never stops, and a row for each receipt, as in a store that deletes none."""
 
     def __init__(self, text: str) -> None:
         self.policy = policy(text)
@@ -39,12 +39,13 @@ class InMemory:
         return decision
 
     def resize(self, text: str) -> None:
-        """What is remembered goes through an empty policy of the other sizes, oldest first; the domain's time stands."""
+        """Replay what is remembered through an empty policy of the other sizes, oldest first. The domain's time
+        stays."""
         before, self.policy = self.policy, policy(text)
         entries = set(before.entries())
         rows = [row for row in self.rows.values() if row.seq in entries]
         if before.serial not in {0, *entries}:
-            # The latest receipt's number and time stay: as of a duplicate, which changes nothing else.
+            # The latest receipt's number and time stay, in a row like a duplicate's, which changes nothing else.
             rows.append(ReceiptRow(before.serial, before.latest_us, 0, None, ""))
         self.policy.replay(rows, None)
 
@@ -147,7 +148,7 @@ def test_as_in_memory(any_url, kind, request):
         settings=settings(
             max_examples=examples(EXAMPLES[database]),
             stateful_step_count=12,
-            # To make a case smaller takes minutes on a server, and what fails on one database fails on the other.
+            # Shrinking a case takes minutes on a server, and what fails on one database fails on the other.
             phases=[Phase.explicit, Phase.reuse, Phase.generate] + ([Phase.shrink] if database != "postgresql" else []),
         ),
     )

@@ -1,4 +1,4 @@
-"""Through a real PgBouncer. Only `pool_mode=session` is promised to work, but no other may do harm."""
+"""A real PgBouncer. Only `pool_mode=session` is promised to work, but no other mode may do harm."""
 
 import os
 import shutil
@@ -23,12 +23,12 @@ pytestmark = pytest.mark.skipif(
 RECEIVERS = 4
 BATCHES, BATCH = 25, 4
 SERVER_CONNECTIONS = {"session": 50, "transaction": 3}
-"""Few, so that transactions of one client change between them."""
+"""So few that a client's transactions move between them."""
 
 
 @contextmanager
 def pooler(url: str, mode: str) -> Iterator[str]:
-    """The address of the database by a PgBouncer of its own."""
+    """The address of the database through a new PgBouncer."""
     database, (port,) = make_url(url), free_ports(6432)
     host = database.host or database.query["host"]
     settings = {
@@ -39,7 +39,7 @@ def pooler(url: str, mode: str) -> Iterator[str]:
         "pool_mode": mode,
         "default_pool_size": SERVER_CONNECTIONS[mode],
     }
-    if not os.geteuid():  # it doesn't run as root, and the socket of the wheel's server is its owner's
+    if not os.geteuid():  # it refuses root, and the server's socket is for its owner
         settings["user"] = Path(host).owner() if host.startswith("/") else "nobody"
     with tempfile.TemporaryDirectory(prefix="receiver-pooler-") as folder:
         Path(folder).chmod(0o755)
@@ -86,16 +86,17 @@ def test_each_message_takes_effect_once(fresh_postgres_url, mode, is_concurrent)
 
 
 def test_concurrent_receivers_need_sessions(fresh_postgres_url):
-    """Else a process that has ended may have the folding locked for as long as the pooler keeps the connection."""
+    """Otherwise a process that has ended may keep the lock of folding for as long as the pooler keeps its
+    connection."""
     with pooler(fresh_postgres_url, "transaction") as url, opened(url) as receiver:
         send(receiver, "a")
         with pytest.raises(SettingsError, match="another process of the server for each transaction"):
             opened(url, concurrent=True)
-        assert send(receiver, "a") == [DUPLICATE]  # the domain is of the same kind as before
+        assert send(receiver, "a") == [DUPLICATE]  # the domain's kind is as before
 
 
 def test_a_statement_that_was_prepared_elsewhere_is_an_error_that_says_so(fresh_postgres_url):
-    """In a transaction of a caller whose driver prepares statements, as psycopg does by default."""
+    """So it is in a transaction of a caller whose driver prepares statements, as psycopg does by default."""
     with pooler(fresh_postgres_url, "transaction") as url, opened(url) as receiver:
         engine = create_engine(url, poolclass=NullPool, connect_args={"prepare_threshold": 0})
         with engine.connect() as caller, engine.connect() as other:
@@ -106,7 +107,7 @@ def test_a_statement_that_was_prepared_elsewhere_is_an_error_that_says_so(fresh_
 
             receive()
             with other.begin():
-                other.execute(text("SELECT 1"))  # has the server's connection that the caller had
+                other.execute(text("SELECT 1"))  # it takes the server connection that the caller had
                 with pytest.raises(StoreError) as caught:
                     receive()
     assert caught.value.hint == "PgBouncer needs pool_mode=session"

@@ -1,4 +1,4 @@
-"""The proxy cuts where it says, so that what the durable tests conclude from it holds."""
+"""The proxy cuts exactly when it says, so the durable tests may rely on it."""
 
 import psycopg
 import pytest
@@ -8,7 +8,7 @@ from tests.durable.proxy import Cut, proxied
 
 
 def plain(url: str) -> str:
-    """The address as psycopg itself takes it."""
+    """The address in psycopg's own form."""
     return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
 
 
@@ -22,7 +22,7 @@ def proxy(fresh_postgres_url):
 
 @pytest.fixture
 def effects(fresh_postgres_url):
-    """Waits for whoever still writes, then reads what is committed, past the proxy."""
+    """Waits for all writers, then reads the committed rows without the proxy."""
 
     def read() -> list[int]:
         with psycopg.connect(plain(fresh_postgres_url)) as connection:
@@ -69,7 +69,7 @@ def test_a_late_commit_comes_after_the_client_has_lost_the_link(proxy, effects):
     proxy.arm(Cut.LATE_COMMIT)
     with pytest.raises(psycopg.OperationalError):
         insert(proxy, 1)
-    # It holds its lock until it is through: a reader who waits for the lock sees it.
+    # The commit holds its lock until it is done. A reader that waits for the lock sees it.
     assert effects() == [1]
 
 

@@ -1,4 +1,4 @@
-"""A long log that is read back, whole or bit by bit, gives the memory of whoever wrote it."""
+"""A long log that is read back, at once or little by little, gives the memory of the receiver that wrote it."""
 
 from contextlib import closing, suppress
 
@@ -22,7 +22,7 @@ RECEIPTS = [
     )
     for number in range(3_000)
 ]
-"""Each id comes again after 1,900 receipts, when one of the anonymous source is forgotten; few rows say with which bodies."""
+"""Each id comes again after 1,900 receipts, when ids of the anonymous source are forgotten. Few rows have bodies."""
 
 
 def batches():
@@ -35,13 +35,13 @@ def receive(receiver, receipts):
 
 
 def look(receiver):
-    """A batch of nothing, which reads on."""
+    """Read on, by an empty batch."""
     with receiver.batch():
         pass
 
 
 def judged(receiver):
-    """What it would decide on all of them, each with another body; nothing is recorded."""
+    """The decisions on all of them, each with another body. Nothing is recorded."""
     asked = [receipt._replace(received_at_us=3_000_000, body_digest="other") for receipt in reversed(RECEIPTS)]
     with suppress(UndoError), receiver.batch() as batch:
         decisions = batch.receive_many(asked)
@@ -73,7 +73,7 @@ def test_an_old_libpq_passes_rows_on_one_by_one(fresh_postgres_url, monkeypatch)
 
 
 def test_reading_that_is_broken_off_begins_anew(store_url, monkeypatch):
-    """Even in the midst of what the server sends: nothing is half read, and the domain is free at once."""
+    """That holds even while the server still sends rows: nothing is half read, and the domain is free at once."""
     with closing(opened(store_url, settings=SIZES)) as writer, closing(opened(store_url)) as follower:
         for receipts in batches():
             receive(writer, receipts)

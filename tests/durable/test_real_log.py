@@ -1,4 +1,5 @@
-"""A log recorded off a real broker, fed through an SQLite receiver that is killed on the way: what `simulate` says."""
+"""A log recorded from a real broker, fed through an SQLite receiver that is killed on the way: verdicts are as in
+`simulate`."""
 
 import csv
 import random
@@ -14,7 +15,7 @@ from tests.durable.opened import sizes
 from tests.durable.worker import PATIENCE_SECS, PROCESSES
 
 BATCHES = 431
-"""What the log makes, at the least."""
+"""The least number of batches in the log."""
 
 
 def simulated(tmp_path, settings):
@@ -28,7 +29,7 @@ def simulated(tmp_path, settings):
 
 
 def feed(url, settings, *, hold_in_batch=None, kill_after=None):
-    """Let a process feed until it is killed inside a batch, or some time after so many commits; or until it is done."""
+    """Have a process feed the log. It is killed inside a batch, or a while after so many commits, or it gets done."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=real_log.feed, args=(url, settings, hold_in_batch, theirs))
     process.start()

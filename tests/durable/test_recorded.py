@@ -1,4 +1,4 @@
-"""A receiver's own log says what the receiver said: sized from it, a window fits."""
+"""A receiver's recording has the receiver's own verdicts: a window that is sized from it fits."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ def test_only_what_was_committed_is_recorded(store_url, tmp_path):
 
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
 def test_cancelled_tasks(url, driver, joins, tmp_path):
-    """What a batch has received is recorded if it is committed, and only then."""
+    """A batch's receipts are recorded exactly if the batch is committed."""
     folder = tmp_path / "receipts"
     folder.mkdir()
 
@@ -108,7 +108,7 @@ def test_cancelled_tasks(url, driver, joins, tmp_path):
 
 
 def test_what_is_rolled_back_takes_no_room_from_what_is_committed(store_url, tmp_path, monkeypatch):
-    """As much as may wait in the store was packed many times, and never committed."""
+    """Many times, as much as may wait in the store was packed and never committed."""
     monkeypatch.setattr(recording, "_LEAST_LIMIT_BYTES", 0)
     engine = create_engine(store_url, poolclass=NullPool)
     with opened(store_url, record=Recording(tmp_path / "r.parquet", rotate_bytes=1_000)) as orders:

@@ -25,7 +25,7 @@ WINDOW = 20
 
 
 def receive(receiver, *received):
-    """Verdicts on receipts (id, source, time in us) of one batch."""
+    """Receive (id, source, time in us) in one batch, and return the verdicts."""
     with receiver.batch() as batch:
         return [batch.receive(id_, source, received_at_us=us).verdict for id_, source, us in received]
 
@@ -65,7 +65,7 @@ def test_a_source_that_has_not_sent_for_long_is_retired(any_url):
 
 
 def test_silent_sources_are_counted_anew_for_the_status(any_url):
-    """Batches count them each quarter of an hour: it takes a look at all sources."""
+    """Batches count them only each quarter of an hour, because counting looks at all sources."""
     with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=0)) as orders:
         receive(orders, ("a", "old", 0), ("b", "new", DAY_US))
         assert orders.status().silent_sources == 0, "exactly a day isn't longer"
@@ -81,7 +81,7 @@ def test_silent_sources_are_counted_anew_for_the_status(any_url):
 
 
 def test_the_next_are_retired_together_a_thirtieth_of_the_time_later(any_url):
-    """Each retirement makes every other process read the log anew."""
+    """Sources aren't retired one by one, because each time every other process must read the log anew."""
     with opened(any_url, settings=sizes(2, 0, retire_sources_after_days=30)) as orders:
         receive(orders, ("a", "s", 0), ("b", "t", 1), ("c", "u", 2))
         for us, retired in [
@@ -144,7 +144,7 @@ def test_as_many_sources_as_may_be_are_kept(any_url):
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("reads_anew", ["reopened", "rolled back"])
 def test_who_often_reads_the_log_anew_retires_too(reads_anew, store_url):
-    """A process that is soon over, or one whose batches fail now and then."""
+    """For example, a process that soon ends, or one whose batches fail now and then."""
     orders = opened(store_url, settings=sizes(2, 0, retire_sources_after_days=30))
     for number in range(100):
         receive(orders, (f"{number}", f"source {number}", number * DAY_US // 2))
@@ -192,7 +192,7 @@ def test_what_a_batch_retires_is_rolled_back_with_it(any_url):
 
 
 def test_what_a_batch_retires_that_fails_is_not_retired(store_url):
-    """Though the batch has decided on nothing."""
+    """Even if the batch has decided on nothing."""
     with opened(store_url, settings=sizes(2, 0)) as orders:
         receive(orders, ("a", "s", 0), ("b", "t", 0))
     with opened(store_url, settings=sizes(2, 0, max_sources=1)) as orders:
@@ -205,7 +205,7 @@ def test_what_a_batch_retires_that_fails_is_not_retired(store_url):
 
 @pytest.mark.thinned(2)
 def test_the_newest_row_stays_whichever_source_is_retired_last(store_url):
-    """It has the number and the time of the latest receipt."""
+    """That row has the number and the time of the latest receipt."""
     names = [f"{number}" for number in range(20)]
     with opened(store_url, settings=sizes(2, 0)) as orders:
         receive(orders, *((f"of {name}", name, 0) for name in names))
@@ -216,7 +216,7 @@ def test_the_newest_row_stays_whichever_source_is_retired_last(store_url):
 
 
 def test_another_process_notices(store_url):
-    """It reads the log anew, although no new row tells it."""
+    """It reads the log anew, although no new row shows the change."""
     with opened(store_url, settings=sizes(2, 0)) as orders, opened(store_url) as other:
         receive(orders, ("a", "s", 0), ("b", "t", 0))
         assert receive(other, ("x", "t", 0)) == [NEW]
@@ -227,7 +227,7 @@ def test_another_process_notices(store_url):
 
 
 def test_who_reads_the_log_anew_for_others_retiring_waits_with_its_own(store_url):
-    """Else each would cause the other's reading again and again."""
+    """Otherwise two processes would make each other read the log again and again."""
     minute_us = 60_000_000
     settings = sizes(2, 0, retire_sources_after_days=1)
     with opened(store_url, settings=settings) as orders, opened(store_url, settings=settings) as other:
@@ -241,7 +241,7 @@ def test_who_reads_the_log_anew_for_others_retiring_waits_with_its_own(store_url
 
 
 def test_a_source_that_is_retired_by_its_own_batch_has_another_queue_later(store_url):
-    """Its rows of that batch tell others so, and no other's."""
+    """The source's rows of that batch show it to others, and no other rows do."""
     with opened(store_url, settings=sizes(2, 10, max_sources=1)) as orders:
         receive(orders, ("a", "s", 0), ("b", "t", 0))
         assert orders.status().retired_sources == 1
@@ -252,7 +252,7 @@ def test_a_source_that_is_retired_by_its_own_batch_has_another_queue_later(store
 
 
 def test_resizing_gives_what_is_remembered_of_a_retired_source_a_queue_again(store_url):
-    """By the rule on changed settings: what is remembered goes through an empty domain."""
+    """By the rule on changed settings, what is remembered is replayed through an empty domain."""
     with opened(store_url, settings=sizes(2, 10)) as orders:
         receive(orders, ("a", "s", 0), ("b", "t", 1))
         retire_sources(store_url, sources=["s"])
@@ -264,7 +264,7 @@ def test_resizing_gives_what_is_remembered_of_a_retired_source_a_queue_again(sto
 
 
 def test_a_forgotten_newest_receipt_stays_forgotten_through_a_resize(store_url):
-    """Its row stays, for it tells the latest number and time."""
+    """Its row stays, since it has the latest number and time."""
     with opened(store_url, settings=sizes(2, 0)) as orders:
         receive(orders, ("a", "s", 7))
     retire_sources(store_url, sources=["s"])
@@ -314,7 +314,7 @@ def test_by_hand_only_in_the_domains_named(store_url):
 
 @pytest.mark.scaled
 def test_years_of_restarts_need_no_more_than_the_live_sources(store_url, seed, campaign):
-    """Each restart of the senders makes as many new sources; those before it have ended."""
+    """Each restart of the senders makes as many new sources, and the earlier ones have ended."""
     chosen = random.Random(seed)
     settings = sizes(WINDOW, 1_000_000, retire_sources_after_days=1, max_sources=0)
     live = SENDERS * WINDOW

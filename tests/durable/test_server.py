@@ -1,4 +1,4 @@
-"""The server of one's own dies and comes back with what was committed."""
+"""A test's own server dies, and comes back with all that was committed."""
 
 import psycopg
 import pytest

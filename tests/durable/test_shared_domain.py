@@ -1,4 +1,4 @@
-"""Processes that share a domain judge as one detector would that is fed in the order of their commits."""
+"""Processes that share a domain judge like one detector that receives in the order of their commits."""
 
 import itertools
 from contextlib import ExitStack
@@ -19,7 +19,7 @@ SMALL = "apama:window=20,expiry=0.1"
 
 
 def received_together(job: Job) -> dict[int, list[Received]]:
-    """Work through a stream in each of the processes, all at the same time; the streams."""
+    """Have each process work through a stream, all at the same time. Returns the streams."""
     journal.make(job.url)
     start = FORKED.Barrier(PROCESSES)
     with ExitStack() as stack:
@@ -34,7 +34,8 @@ def received_together(job: Job) -> dict[int, list[Received]]:
 
 
 def interleavings(turns: list[tuple[int, int, str]]) -> int:
-    """How often it was another's turn. Whoever pauses lets others go on, if they have begun by then."""
+    """How often the turn went to another process. A process that pauses lets others go on, if they have begun by
+    then."""
     return sum(before[0] != after[0] for before, after in itertools.pairwise(turns))
 
 

@@ -1,4 +1,4 @@
-"""Several receivers and threads: whose turn it is, what is refused at once, and how long anything waits."""
+"""Several receivers and threads: which has its turn, what is refused at once, and how long a wait may last."""
 
 import sys
 import threading
@@ -64,7 +64,7 @@ def test_so_is_one_of_another_receiver_of_the_domain(store_url):
 
 
 def test_who_is_far_behind_reads_on_though_others_have_deleted_what_it_knew(store_url):
-    last = 80 * ROWS_AT_ONCE  # so that a server is still at it when it is told that no more is wanted
+    last = 80 * ROWS_AT_ONCE  # so many that the server still sends rows when it is asked to stop
     with opened(store_url, settings=sizes(last // 2, 0)) as one, opened(store_url) as other:
         send(one, "x")
         with other.batch() as batch:
@@ -150,7 +150,7 @@ def test_it_is_closed_while_another_thread_waits(any_url, monkeypatch, waits_to)
     lock = session._thread_lock
 
     class ClosedMeanwhile:
-        """The receiver's lock, which its owner gives back only once another thread has closed the receiver."""
+        """The receiver's lock. Its owner gives it back only once another thread has closed the receiver."""
 
         release = lock.release
 
@@ -193,7 +193,8 @@ def test_opening_a_domain_that_is_there_waits_for_nobody(store_url, tmp_path, ca
 
 
 def test_what_is_over_gives_up_nothing_of_others(any_url):
-    """A batch whose COMMIT has failed is given up once more as its block ends. Another thread may have the domain by then."""
+    """If its COMMIT failed, a batch is given up again when its block ends. By then another thread may have the
+    domain."""
     with opened(any_url) as receiver:
         with receiver.batch() as batch:
             batch.receive("x", received_at_us=0)
@@ -226,7 +227,7 @@ def test_threads_ask_for_the_status_beside_batches_that_join(sqlite_url):
 
 @pytest.mark.parametrize("each_has_its_own", [False, True])
 def test_threads_take_turns(any_url, each_has_its_own):
-    """Whoever comes first: each id is new once, and what a thread saw, it saw whole."""
+    """Whichever thread comes first, each id is new once, and no thread sees half a batch."""
     if any_url == MEMORY and each_has_its_own:
         pytest.skip("receivers in memory share nothing")
     threads, rounds, size = 4, 15, 5
@@ -262,7 +263,7 @@ def test_threads_take_turns(any_url, each_has_its_own):
 
 
 def test_a_batch_may_move_between_threads(any_url):
-    """Begun in one thread, used and ended in others."""
+    """It begins in one thread, and is used and ended in others."""
     with opened(any_url) as receiver:
         batch = receiver.batch()
         for step in (

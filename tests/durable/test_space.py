@@ -1,4 +1,4 @@
-"""A store takes what its live ids need, however many have come and gone."""
+"""A store needs as much room as its live ids, however many have come and gone."""
 
 import random
 import sqlite3
@@ -16,7 +16,7 @@ GAP_US = 1_000
 
 
 def feed(receiver, receipts, batch_size, random_, start=0):
-    """New ids from many sources, one a millisecond."""
+    """Receive new ids from many sources, one a millisecond."""
     for first in range(start, start + receipts, batch_size):
         numbers = range(first, min(first + batch_size, start + receipts))
         with receiver.batch() as batch:
@@ -36,7 +36,7 @@ def bytes_of(sqlite_url):
 
 
 def bytes_needed(sqlite_url, folder):
-    """Of a store that never held anything but the live rows of this one."""
+    """The size of a store that never held any rows but this store's live ones."""
     copy = folder / "needed.db"
     opened(f"sqlite:///{copy}").close()
     with sqlite3.connect(copy) as connection:
@@ -103,7 +103,7 @@ def test_a_file_shrinks_with_its_domain(sqlite_url, seed):
         feed(receiver, 30_000, 1_000, random.Random(seed))
     large = bytes_of(sqlite_url)
     with opened(sqlite_url, settings=sizes(10, 0)) as receiver:
-        for number in range(20):  # each batch gives some of it back
+        for number in range(20):  # each batch gives a little of it back
             send(receiver, str(number))
     assert bytes_of(sqlite_url) < large / 5
 
@@ -120,7 +120,7 @@ def test_postgresql_stays_flat_when_it_is_vacuumed(fresh_postgres_url, seed):
         operator.execute("ALTER TABLE receiver_receipt SET (autovacuum_enabled = off)")
         for turn in range(8):
             feed(receiver, 5_000, 500, random_, start=turn * 5_000)
-            operator.execute("VACUUM receiver_receipt")  # what autovacuum does when it comes round
+            operator.execute("VACUUM receiver_receipt")  # as autovacuum does later
             (size,) = operator.execute("SELECT pg_total_relation_size('receiver_receipt')").fetchone()
             sizes_seen.append(size)
     assert max(sizes_seen[2:]) <= 1.3 * sizes_seen[1]

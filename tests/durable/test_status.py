@@ -1,4 +1,4 @@
-"""The status line as Apama's people know it, and how near the windows came to missing a duplicate."""
+"""The status line as Apama's users know it, and how nearly the windows missed a duplicate."""
 
 import io
 import logging
@@ -27,7 +27,7 @@ MESSAGE = """2017-03-05 18:17:36.091 INFO  [27192:JMSReceiver:orders] - 'orders'
 
 
 def logged(*lines: str) -> str:
-    """What a log has of these lines, written as a correlator does."""
+    """These lines in a log, as a correlator writes them."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
@@ -103,7 +103,7 @@ def test_every_counter_of_a_batch_is_added():
     total = Tally(**dict.fromkeys(counters, 1))
     total.add(batch)
     sums = {name: number + 1 for number, name in enumerate(counters, start=2)}
-    sums["max_delivery_us"] -= 1  # the larger one, and no sum
+    sums["max_delivery_us"] -= 1  # the larger one, not the sum
     assert {name: getattr(total, name) for name in counters} == sums
     of_process = {"time_tier_dups"}  # no domain keeps it
     state = batch.added_to(DomainState(*[1] * len(DomainState._fields)))
@@ -115,7 +115,7 @@ def test_every_counter_of_a_batch_is_added():
 @pytest.mark.parametrize(
     ("window", "expiry_us", "ids", "tier", "expected"),
     [
-        (4, 0, "aa", Tier.SOURCE, 3 / 4),  # the next three ids would have pushed it near the end, a fourth out
+        (4, 0, "aa", Tier.SOURCE, 3 / 4),  # three more ids would have pushed it to the end, a fourth out
         (4, 0, "abca", Tier.SOURCE, 1 / 4),
         (4, 0, "abcda", Tier.SOURCE, 0),
         (1, 0, "aa", Tier.SOURCE, 0),
@@ -128,7 +128,7 @@ def test_every_counter_of_a_batch_is_added():
     ],
 )
 def test_headroom_by_hand(window, expiry_us, ids, tier, expected):
-    """One receipt a second; the last is the duplicate."""
+    """One receipt comes each second. The last one is the duplicate."""
     reported = []
     with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=reported.append) as orders:
         assert (orders.status().min_headroom, orders.status().recent_min_headroom) == (None, None)
@@ -146,7 +146,7 @@ def test_headroom_by_hand(window, expiry_us, ids, tier, expected):
     receipts=st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("st"), st.integers(0, 50)), max_size=60),
 )
 def test_headroom_is_a_share(window, expiry_us, receipts):
-    """It is what was left of the better tier, and no receipt but a duplicate counts."""
+    """It is the share that was left of the better tier. Only duplicates count."""
     reported = []
     with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=reported.append) as orders:
         with orders.batch() as batch:

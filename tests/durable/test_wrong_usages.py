@@ -1,4 +1,4 @@
-"""What a program may get wrong, with receivers of each kind: the error says what to do, and names nothing within."""
+"""Mistakes in the use of receivers of each kind: the error says what to do, and names nothing internal."""
 
 import asyncio
 import copy
@@ -35,7 +35,7 @@ NO_RECEIPTS = (
 
 @pytest.fixture(params=["memory", "sqlite", "concurrent", "async", "async concurrent"])
 def receive_many(request):
-    """That of a batch under way, of each kind of receiver."""
+    """`receive_many` of an open batch, for each kind of receiver."""
     kind = request.param
     is_concurrent = kind.endswith("concurrent")
     url = request.getfixturevalue("fresh_postgres_url" if is_concurrent else "sqlite_url")
@@ -124,7 +124,7 @@ def test_a_batch_in_an_event_loop_that_has_not_begun():
 
 
 def test_what_run_sync_cannot_run(sqlite_url):
-    """A coroutine that nobody awaits would leave its effect out, and the id would be recorded all the same."""
+    """Nobody would await the coroutine. Then its effect would be missing, although the id is recorded."""
 
     async def effect(_connection):
         raise AssertionError

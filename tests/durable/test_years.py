@@ -1,4 +1,4 @@
-"""Years of daily restarts and upgrades: what a store, its memory and its recording take stays the same."""
+"""Years of daily restarts and upgrades: the sizes of a store, its memory and its recording stay the same."""
 
 import subprocess
 import sys
@@ -14,13 +14,13 @@ from tests.stores import engine_of
 
 PROGRAM = Path(__file__).with_name("year_of_restarts.py")
 VERSIONS = ["e09966d7833eaea6437ae3e5f475c592b0abdb62", "46c346d8ea60c831f47cf520840a8c7c1feca3cc", None, None, None]
-"""Which version has the store in each year; None: this one."""
+"""The version that has the store in each year; None for this one."""
 SLACK = 1.1
-"""What a year may add to the one before: a day is more or less full."""
+"""How much larger a year may be than the one before, since days are more or less full."""
 
 
 def taken(url, folder):
-    """What the store and the recording take."""
+    """The sizes of the store and of the recording."""
     engine = engine_of(url)
     tables = [name for name in inspect(engine).get_table_names() if name.startswith("receiver_")]
     with engine.connect() as connection:
@@ -32,7 +32,7 @@ def taken(url, folder):
 
 @pytest.mark.slow
 def test_years(missing_sqlite_url, tmp_path_factory, request):
-    """By their days: all 365 in the long run. A source that has ended is retired after 30 days."""
+    """Each year has all its 365 days only in the long run. A source that has ended is retired after 30 days."""
     days = 365 if request.config.getoption("--campaign") == "long" else 60
     url, folder, after = missing_sqlite_url, tmp_path_factory.mktemp("receipts"), []
     for year, version in enumerate(VERSIONS):
@@ -43,7 +43,7 @@ def test_years(missing_sqlite_url, tmp_path_factory, request):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=3_600, check=False)
         assert ran.returncode == 0, ran.stderr
         memory_kb, duplicates = map(int, ran.stdout.split())
-        # Before the very first day nothing has been sent.
+        # On the very first day nothing was sent before.
         assert duplicates == (days - (year == 0)) * SENDERS * MESSAGES
         after.append(taken(url, folder) | {"memory": memory_kb})
         print(f"year {year}: {after[-1]}")
