@@ -1,4 +1,4 @@
-"""Whatever bytes come, a reader reads them or says what is wrong with them. `python -m tests.fuzz` searches for hours."""
+"""Whatever bytes come, a reader reads them or says what is wrong. `python -m tests.fuzz` searches for hours."""
 
 import random
 
@@ -12,7 +12,7 @@ FOUND = {
     "parquet": [
         # The name of a column isn't UTF-8.
         READERS["parquet"][1][0].replace(b"body_digest", b"body\x97digest"),
-        # A column may have no nulls, and counts them nevertheless. What Arrow throws then ended the process.
+        # A column may have no nulls, and yet counts them. Arrow's exception then ended the process.
         READERS["parquet"][1][0].replace(b"\x25\x02\x18\x0bdestination", b"\x25\0\x18\x0bdestination"),
     ],
     "amqp": [
@@ -25,11 +25,11 @@ FOUND = {
     ],
     "settings": [b"? [a]\n: 1\n"],
 }
-"""What a fuzzer found."""
+"""Bytes by which a fuzzer has shown a fault."""
 
 
 def changed(draw, seeds):
-    """A seed with some of its bytes changed, doubled, left out, or put elsewhere."""
+    """A seed with a few of its bytes changed, doubled, left out or moved."""
     data = bytearray(draw.choice(seeds))
     for _ in range(draw.choice([1, 1, 2, 4, 8])):
         at = draw.randrange(len(data) + 1)

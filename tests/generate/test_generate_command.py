@@ -1,4 +1,4 @@
-"""`receiver generate` as it is called."""
+"""`receiver generate`, called as a command."""
 
 import csv
 import io

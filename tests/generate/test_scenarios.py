@@ -1,4 +1,4 @@
-"""Each scenario does what its name says, exactly as long as asked, and the same again for the same seed."""
+"""Each scenario does what its name says, for exactly as long as asked. Equal seeds give equal logs."""
 
 import tracemalloc
 from collections import Counter, defaultdict
@@ -36,7 +36,7 @@ def rows_of(plan, block_rows=1 << 20):
 
 
 def resends(rows):
-    """Each duplicate with the first receipt of its id."""
+    """Each duplicate, behind the first receipt of its id."""
     firsts = {}
     return [(first, row) for row in rows if (first := firsts.setdefault(row["unique_message_id"], row)) is not row]
 
@@ -159,7 +159,7 @@ def test_outage_is_hours_of_silence_and_then_everything_unacknowledged_again():
         again = [(first, row) for first, row in resent if 0 <= row["received_at"] - times[at] < SECOND_US]
         assert again
         assert all(row["jms_redelivered"] and first["received_at"] <= times[at - 1] for first, row in again)
-        # The last receipt before the silence is among them, and none between it and the oldest one is left out.
+        # The last receipt before the silence is among them. None between it and the oldest one is left out.
         assert again[-1][0] is rows[at - 1]
         assert len(again) == at - rows.index(again[0][0])
 
@@ -213,7 +213,7 @@ def test_nothing_from_before_an_outage_is_received_during_it():
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
-    """NumPy and the objects of Python are traced; a log ten times as long may not need more of them."""
+    """NumPy's memory and that of Python's objects are traced. A log ten times as long must not need more."""
 
     def peak_bytes(receipts):
         tracemalloc.start()
@@ -225,7 +225,7 @@ def test_a_long_log_holds_no_more_rows_than_a_short_one(scenario):
         assert total == receipts
         return peak
 
-    peak_bytes(40_000)  # whatever is made once
+    peak_bytes(40_000)  # objects that are made only once
     assert peak_bytes(400_000) < 1.3 * peak_bytes(40_000)
 
 

@@ -1,4 +1,4 @@
-"""Compacted logs as folders: names, order, and what is wrong with one that was touched."""
+"""Compacted logs as folders: their names, their order, and errors of a folder that was touched."""
 
 import json
 import unicodedata
@@ -51,7 +51,7 @@ HOSTILE = [
     "domain=x",
 ]
 STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, "e")]]
-"""The rows of three files of one domain, whose clock stepped back between the first two."""
+"""The rows of one domain's three files. The clock stepped back between the first two."""
 
 
 def made(
@@ -61,7 +61,7 @@ def made(
     before: Manifest | None = None,
     bad_rows: Iterable[bytes] | None = None,
 ) -> Path:
-    """A compacted log of one part for each list of rows."""
+    """Make a compacted log with one part for each list of rows."""
     folder.mkdir(exist_ok=True)
     with adding(folder, before) as new:
         files_by_domain = []
@@ -113,7 +113,7 @@ def test_one_domain_alone(tmp_path):
 
 
 def test_files_taken_one_by_one_are_logs_of_their_own(tmp_path):
-    """What the manifest is for: times alone would put rows of the second file first."""
+    """So the manifest is needed: times alone would put rows of the second file first."""
     folder = made(tmp_path, STEPPED_BACK)
     assert ids(read(*sorted(folder.glob("*/*/*.parquet")), time_unit="us")) == ["c", "d", "a", "b", "e"]
 
@@ -143,7 +143,7 @@ def test_status_lines_come_along(tmp_path):
 
 
 def test_an_append_that_fails_notes_no_bad_rows(tmp_path):
-    """First none can be read any more, then the manifest can't be written, because a folder has its name."""
+    """First no bad rows can be read any more. Then the manifest can't be written, because a folder has its name."""
     folder = made(tmp_path / "out", [[Row(1, "a")]], bad_rows=[b"first\n"])
     append = partial(made, folder, [[Row(2, "b")]], before=manifest_of(folder))
     files = sorted(folder.rglob("*"))

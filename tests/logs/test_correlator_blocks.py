@@ -1,4 +1,4 @@
-"""Messages read by the block are those that are read line by line, whatever the log holds."""
+"""Reading by the block gives the same messages as reading line by line, whatever the log holds."""
 
 from itertools import pairwise
 from unittest import mock
@@ -52,7 +52,7 @@ LINES = [
 
 
 def outcome(data, options, cuts):
-    """The rows, what else was read, and the error, if any."""
+    """The rows, the other things that were read, and the error if there is one."""
     borders = [0, *sorted(cuts), len(data)]
     pieces = (data[start:stop] for start, stop in pairwise(borders) if start < stop)
     skipped, batches, error = [], [], ""
@@ -107,7 +107,7 @@ def test_by_the_block_as_line_by_line(log, line_break, options, block_bytes, cut
     "more", ["", STATUS, "text of no message\n", "2017-03-05 18:17:36.091 INFO  [1:R] - started\n"]
 )
 def test_plain_messages_are_not_read_line_by_line(more):
-    """Else the property above would compare nothing."""
+    """Otherwise the property above would compare nothing."""
     data = "".join([message(str(number), body='"two\nlines"') + more for number in range(50)]).encode()
     with mock.patch.object(correlator._Parser, "_more") as line_of_a_message:
         (columns, _status_lines, _skipped), *_ = outcome(message("first").encode() + data, {}, [])[0]

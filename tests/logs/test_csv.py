@@ -1,4 +1,5 @@
-"""CSV: both ways to the rows agree, hostile text comes through, and each refusal names its physical line."""
+"""CSV: both ways of reading give the same rows, hostile text comes through, and each refusal names its physical
+line."""
 
 import csv
 import io
@@ -28,7 +29,7 @@ def source_of(data, cuts=()):
 
 
 def outcome(data, on_error, *, exact=False, cuts=()):
-    """The rows and how many were skipped, or the error."""
+    """The rows and how many were skipped; or the error."""
     plain = csv_log._is_plain
     if exact:
         csv_log._is_plain = lambda _data: False

@@ -1,4 +1,4 @@
-"""Which files a path stands for, how they are compressed, what format they are in."""
+"""The files that a path stands for, their compression and their format."""
 
 import bz2
 import gzip
@@ -27,7 +27,7 @@ SAMPLE = Path(__file__).parents[2] / "examples" / "artemis-receipts.csv.gz"
 
 
 def from_stdin(data, *arguments):
-    """Read in another process, whose standard input is a pipe."""
+    """Read in another process, with a pipe as its standard input."""
     program = (
         "import sys; sys.path.insert(0, sys.argv[1]); from reading import read\n"
         "print([tuple(row) for row in read(*sys.argv[2:])])"
@@ -333,7 +333,7 @@ def test_all_columns_that_lack_are_named_at_once_with_the_nearest_names(tmp_path
     ],
 )
 def test_a_hint_never_proposes_another_of_our_columns(tmp_path, names, column, meant):
-    """It proposes the field that is probably meant, or none. What is proposed may be taken as it stands."""
+    """It proposes the field that is probably meant, or none. The proposal may be copied as it is."""
     path = tmp_path / "log.csv"
     given = names if column == "received_at" else f"received_at,{names}"
     path.write_text(f"{given}\n{','.join('1' for _ in given.split(','))}\n")
@@ -399,7 +399,7 @@ def test_the_recorded_log():
 
 
 def test_folders_named_key_value_are_searched_to_any_depth(tmp_path):
-    """Of rows with one time, those of the file that comes first by its path come first."""
+    """If rows have the same time, those of the file whose path sorts first come first."""
     names = ["b.csv", "day=2/hour=1/a.csv", "day=2/z.csv", "day=10/a.csv", "day=/a.csv", "a.csv"]
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

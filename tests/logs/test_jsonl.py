@@ -1,4 +1,4 @@
-"""JSON Lines: exact, against a naive reading; each refusal names its line."""
+"""JSON Lines are read exactly, compared with a naive reader. Each refusal names its line."""
 
 import json
 from fractions import Fraction
@@ -15,7 +15,7 @@ from receiver.logs.jsonl import read_jsonl
 
 
 def naive(data: bytes):
-    """The rows that can be read, by the rules, one by one; numbers of the lines that can't."""
+    """The readable rows, one by one by the rules; and the numbers of the unreadable lines."""
     rows, bad = [], []
     for number, line in enumerate(data.split(b"\n"), 1):
         if not line.strip(b" \t\r"):
@@ -234,7 +234,8 @@ def test_mapped_fields(tmp_path):
     ],
 )
 def test_a_field_inside_others_is_reached_by_its_path(tmp_path, row, id_):
-    """Through objects, and texts that are JSON; a field of the whole name comes first."""
+    """The path leads through objects, and through texts that are JSON. A field with the whole path as its name comes
+    first."""
     log = tmp_path / "log.jsonl"
     there = {"received_at": 1, "message": {"order": {"id": "there"}}}
     log.write_text("\n".join(map(json.dumps, [{"received_at": 1, **row}, there])))

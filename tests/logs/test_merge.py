@@ -1,4 +1,4 @@
-"""Several logs as one, against a naive merge that sorts rows."""
+"""Several logs as one, compared with a naive merge that sorts rows."""
 
 import csv
 
@@ -14,7 +14,7 @@ from receiver.logs.batches import Waiting, merge
 
 
 def batch_of(rows, shape):
-    """A batch of these rows; the shape tells how each column is held."""
+    """A batch of these rows. The shape says how each column is stored."""
     texts = [row.unique_message_id for row in rows]
     sources = pa.array([row.message_source_id for row in rows], pa.string())
     return LogBatch(
@@ -92,7 +92,7 @@ def test_a_file_is_opened_only_when_its_turn_comes():
 
 @pytest.mark.usefixtures("tiny_blocks")
 def test_files_of_several_formats_are_merged_by_their_running_maximum(tmp_path):
-    """A clock that steps back in one file must not pull its rows before what came in another meanwhile."""
+    """If one file's clock steps back, its rows must not move before rows that came in another file meanwhile."""
     left = [Row(10, "l0"), Row(30, "l1"), Row(5, "l2", "s"), Row(31, "l3")]
     right = [Row(20, "r0", destination="q"), Row(30, "r1"), Row(30, "r2"), Row(40, "r3")]
     (tmp_path / "b.csv").write_bytes(csv_bytes(left))

@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, where nothing else stands."""
+"""A folder appears whole or not at all, and replaces nothing."""
 
 import pytest
 

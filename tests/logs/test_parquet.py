@@ -1,4 +1,4 @@
-"""Parquet: every type a column may have, and what Arrow's reader doesn't check."""
+"""Parquet: every type that a column may have, and checks that Arrow's reader leaves out."""
 
 import io
 from datetime import UTC, datetime
@@ -99,7 +99,7 @@ def test_bytes_that_are_not_utf8(log):
 
 
 def test_text_that_claims_to_be_utf8_is_checked(log):
-    """Writers that never looked at their bytes mark them as text all the same."""
+    """Writers may mark bytes as text without ever looking at them."""
     forged = pa.array([b"a", b"\xff\xfe"], pa.binary()).view(pa.string())
     written(log, received_at=[1, 2], unique_message_id=forged, receiver_id=forged)
     assert refusal(log).location == f"{log}:2"
@@ -107,7 +107,7 @@ def test_text_that_claims_to_be_utf8_is_checked(log):
 
 @pytest.mark.parametrize("text", [pa.binary(), pa.string()])
 def test_a_word_that_is_not_utf8_is_of_its_row_alone(log, monkeypatch, text):
-    """All batches of a row group have the dictionary of all of its rows."""
+    """All batches of a row group share the dictionary of all its rows."""
     monkeypatch.setattr("receiver.logs.parquet.BATCH_ROWS", 1)
     words = pa.array([*[b"a"] * 2_000, b"\xff", *[b"b"] * 2_000], pa.binary()).view(text)
     written(log, received_at=range(4_001), unique_message_id=["id"] * 4_001, message_source_id=words)
@@ -129,7 +129,7 @@ def test_a_footer_that_counts_other_rows_than_there_are(log):
     begin = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
     complaints = set()
     for at in range(begin, len(content) - 8):
-        if content[at - 1 : at + 1] == b"\x16\x0a":  # in Thrift, a number of 64 bits: 5
+        if content[at - 1 : at + 1] == b"\x16\x0a":  # in Thrift, the 64-bit number 5
             log.write_bytes(content[:at] + b"\0" + content[at + 1 :])
             try:
                 assert len(read(log)) == 5
@@ -168,7 +168,7 @@ def test_a_time_that_cannot_be_meant_names_its_row(log, value):
 
 @pytest.mark.parametrize(("names", "is_dictionary"), [(3, True), (5_000, False)])
 def test_few_names_are_a_dictionary_and_many_are_not(log, names, is_dictionary):
-    """Arrow copies what it has of a dictionary for every piece: a million sources took minutes."""
+    """Arrow copies the dictionary for every piece. With a million sources that took minutes."""
     sources = [f"source {number % names}" for number in range(5_000)]
     written(log, received_at=range(5_000), unique_message_id=sources, message_source_id=sources)
     (batch,) = filter(len, opened(log))
@@ -215,7 +215,7 @@ def test_rows_are_numbered_through_all_row_groups(log):
 
 
 def test_batches_are_bounded_by_bytes_too(log):
-    """A few ids of 64 KB make a file of some KB; a batch of them must not take gigabytes."""
+    """Few ids of 64 KB make a file of a few KB. A batch of them must not take gigabytes."""
     ids = [f"{number % 5}{'x' * (1 << 16)}" for number in range(4_000)]
     written(log, received_at=list(range(4_000)), unique_message_id=ids, message_source_id=[id_[0] for id_ in ids])
     read_ids, sizes = [], []

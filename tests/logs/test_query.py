@@ -1,4 +1,4 @@
-"""A log in a database: what a query gives is what a file with the same rows gives."""
+"""A log in a database: a query gives the same as a file with the same rows."""
 
 import tracemalloc
 import uuid
@@ -33,7 +33,7 @@ ALL = f"SELECT {COLUMNS} FROM receipts ORDER BY received_at"  # noqa: S608
 
 @pytest.fixture
 def filled(store_url):
-    """The address of a database with a table of receipts, in disorder."""
+    """The address of a database with a table of receipts, which are out of order."""
     engine = create_engine(store_url)
     with engine.begin() as connection:
         columns = ", ".join(
@@ -102,7 +102,7 @@ def test_what_is_no_log_is_refused(filled, sql, said):
 
 
 def test_types_of_databases(fresh_postgres_url):
-    """Times with a zone and without, numbers without limit, UUIDs, bytes."""
+    """Times with and without a zone, numbers without limit, UUIDs, bytes."""
     key = uuid.UUID(int=7)
     sql = (
         f"SELECT timestamptz '2026-05-01 12:00:00+02' AS received_at, uuid '{key}' AS unique_message_id, 18::numeric AS jms_timestamp, "
@@ -150,7 +150,7 @@ def test_a_password_is_not_shown():
 
 @pytest.mark.costly
 def test_memory_does_not_grow_with_the_rows(tmp_path):
-    """Of a million rows as of a hundred thousand; all of them at once would take some hundred megabytes."""
+    """A million rows take as much memory as a hundred thousand. All at once would take hundreds of megabytes."""
     (tmp_path / "empty.db").touch()
 
     def peak_bytes(rows):

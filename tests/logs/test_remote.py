@@ -1,4 +1,4 @@
-"""Logs at URLs, on a server of S3 on loopback: the same receipts as from files."""
+"""Logs at URLs, on an S3 server on loopback, give the same receipts as files."""
 
 import json
 
@@ -16,7 +16,7 @@ ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number 
 
 @pytest.fixture(scope="module")
 def s3():
-    from moto.server import ThreadedMotoServer  # which takes long to import
+    from moto.server import ThreadedMotoServer  # takes long to import
 
     server = ThreadedMotoServer("127.0.0.1", port=0)
     server.start()

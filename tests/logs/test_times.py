@@ -1,4 +1,4 @@
-"""Times: what each text means, and that whole columns mean the same as their values one by one."""
+"""Times: the meaning of each text. Whole columns mean the same as their values one by one."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -126,7 +126,7 @@ def iso_texts(draw):
 
 @st.composite
 def alike(draw):
-    """Columns as real logs have them: one form throughout, now and then an odd value."""
+    """Columns as in real logs: one form throughout, and now and then an odd value."""
     form = draw(st.sampled_from([iso_texts(), numbers, digits, moments.map(lambda moment: moment.isoformat() + "Z")]))
     values = draw(st.lists(form, min_size=1, max_size=8))
     return values + draw(st.lists(st.one_of(iso_texts(), numbers, st.text(max_size=5)), max_size=1))
@@ -224,7 +224,7 @@ def test_arrow_timestamps(unit, one_us):
 
 local_times = st.one_of(
     st.integers(-(10**11), LATEST_US),
-    # Around the hours in which clocks are changed.
+    # Near the hours in which clocks are changed.
     st.builds(
         lambda day, us: day * 86_400_000_000 + us,
         st.sampled_from([736, 13_240, 13_450, 20_520, 20_541, 20_548, 20_730, 20_751, 20_758]),

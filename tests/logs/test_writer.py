@@ -1,4 +1,4 @@
-"""Tables come back as they were written, and appear whole or not at all."""
+"""Tables are read back as they were written, and appear whole or not at all."""
 
 import csv
 import gzip
@@ -118,7 +118,7 @@ def test_every_format_gives_back_the_exact_rows(folder, ending, first, second):
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
 @pytest.mark.parametrize("others", [[], ["x"], [None], ["x", None]])
 def test_json_lines_of_columns_that_hold_one_value(tmp_path, kind, text, count, others):
-    """With and without other values beside it, and where no column has another value."""
+    """They are written with and without other values beside it, and when no column has another value."""
     texts = [text] * count + others
     schema = pa.schema({"id": kind, "flag": pa.bool_(), "number": pa.int64()})
     columns = [texts, [False] * len(texts), [None] * len(texts)]

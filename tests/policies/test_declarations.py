@@ -1,4 +1,4 @@
-"""Every policy declares all that is known of it, and that is enough: no other file of the package names it."""
+"""Every policy declares all that is known of it. So no other file of the package needs to name it."""
 
 import ast
 import dataclasses
@@ -25,7 +25,7 @@ FACTS_DECLARED = [field.name for field in dataclasses.fields(Declaration)]
 
 @pytest.fixture
 def imported(tmp_path, monkeypatch):
-    """Import a file as if it stood in the room of policies; the room is as before afterwards."""
+    """Import a file as if it stood in the policies' package, which is restored afterwards."""
     monkeypatch.setattr(receiver.policies, "__path__", [*receiver.policies.__path__, str(tmp_path)])
     monkeypatch.setattr("receiver.policies.interface._registered", list(POLICIES))
 
@@ -78,7 +78,7 @@ def test_a_policy_that_contradicts_itself_or_others_cannot_be_imported(imported,
 
 @EACH
 def test_what_is_declared_can_be_used(kind):
-    """By all who go by it, so that nothing fails at the end of a run."""
+    """Everything that uses the declaration can, so that nothing fails at the end of a run."""
     declared = kind.declaration
     for fact in ("name", "kind", "parameters", "records_duplicates", "keeps_ids", "goes_by_send_time"):
         assert getattr(kind, fact) == getattr(declared, fact)
@@ -141,7 +141,7 @@ def test_every_cause_has_its_meaning():
 
 @pytest.mark.parametrize("room", ["store", "report", "cli", "compare"])
 def test_no_other_room_names_a_policy(room):
-    """But for the schema: migrations have fixed its default, and both messages and servers have sequences."""
+    """The schema may: migrations have fixed its default. And both messages and servers have sequences."""
     names = {kind.name for kind in POLICIES} | {kind.kind for kind in POLICIES}
     said = [
         (file.name, node.value)
@@ -180,7 +180,7 @@ with Receiver.open("sqlite:///toys.db", domain="name:advanced", **where) as toys
 
 @pytest.mark.slow
 def test_a_new_policy_is_one_file(tmp_path):
-    """It is compared, explained, made durable and found sound, with nothing else changed in the package."""
+    """It is compared, explained, made durable and audited, and nothing else in the package changes."""
     grown(tmp_path, toy=toy(FACTS), callers_clock_toy=callers_clock_toy())
     (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")
     helped = ran(tmp_path, "-m", "receiver", "compare", "--help")

@@ -1,8 +1,9 @@
-"""A policy made again from the rows that a store still has, or that follows another's rows, is that other policy.
+"""A policy that is rebuilt from a store's remaining rows, or follows another policy's rows, behaves exactly like that
+policy.
 
-No database here: what matters is which rows may go. `Store` does what the durable receiver does: it appends a row for
-each receipt with an id, deletes any of those that the policy has named forgotten and of those that tell of duplicates
-only, and always keeps the newest.
+No database is needed, since only the choice of rows to delete matters. `Store` does as the durable receiver: it appends
+a row for each receipt with an id. It deletes rows that the policy has named forgotten, and rows that only show
+duplicates. It always keeps the newest row.
 """
 
 from random import Random
@@ -43,7 +44,7 @@ class Store(Lockstep):
         return [decision]
 
     def delete(self, how_many: str, random: Random, namer: Policy) -> None:
-        """Rows that `namer` has named up to now, or that no policy needs."""
+        """Delete rows that `namer` has named up to now, or that no policy needs."""
         self.named = self.named.union(namer.take_forgotten()) & set(self.rows)
         assert namer.take_forgotten() == []
         reported = (
@@ -97,7 +98,7 @@ def test_following_now_and_then_is_having_seen_it_all(kind: Kind, data, deletion
 @cases(15)
 @given(data=st.data(), random=RANDOMS)
 def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
-    """Those left never outgrow what is remembered, however long it goes on."""
+    """However long it goes on, the remaining rows never outgrow what is remembered."""
     store = Store(kind, data.draw(kind.sizes))
     steps = data.draw(kind.many_steps(20, stored=True))
     for _ in range(100):
@@ -106,7 +107,8 @@ def test_rows_go_when_they_no_longer_matter(kind: Kind, data, random):
         firsts = [
             row for row in store.rows.values() if row.first_received_at_us is None or store.policy.records_duplicates
         ]
-        # Apama names an id's newest entry with the id; of Artemis' slots some show that an id in others is forgotten.
+        # Apama names an id's newest entry together with the id. Of Artemis' slots, a few show that an id in others is
+        # forgotten.
         spare = {"apama": store.policy.remembered_ids, "artemis": store.policy.sizes[0]}.get(kind.name, 0)
         assert len(firsts) <= len(store.policy.entries()) + spare + 1
 

@@ -1,4 +1,4 @@
-"""Solace: what happens at a failover to the replication mate, and to a broker that numbers messages by itself."""
+"""Solace: a failover to the replication mate, and to a broker that numbers messages by itself."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def id_of(origin: str, number: int) -> str:
 
 
 class Consumer:
-    """Takes what an endpoint delivers, and lists what its policy lets through."""
+    """Takes an endpoint's messages, and lists those that its policy lets through."""
 
     def __init__(self, text: str) -> None:
         self.policy = policy(text)
@@ -37,16 +37,16 @@ def ids(origin: str, first: int, last: int) -> list[str]:
 
 
 def test_the_mate_goes_on_with_the_same_ids(consumer):
-    """Both mates of a replication group number a message alike. What wasn't acknowledged comes again from the mate."""
+    """Both mates of a replication group number a message alike. Unacknowledged messages come again from the mate."""
     consumer.receive(*ids(SITE, 1, 5))
-    consumer.receive(*ids(SITE, 3, 8))  # the failover: 3 to 5 weren't acknowledged at the site that is gone
+    consumer.receive(*ids(SITE, 3, 8))  # the failover: 3 to 5 weren't acknowledged at the lost site
     assert consumer.taken == ids(SITE, 1, 8)
     consumer.receive(*ids(SITE, 7, 9))  # and back
     assert consumer.taken == ids(SITE, 1, 9)
 
 
 def test_the_mate_may_lack_what_was_replicated_asynchronously(consumer):
-    """With asynchronous replication the mate may lack the latest messages; a gap in the numbers is no harm."""
+    """With asynchronous replication the mate may lack the latest messages. A gap in the numbers does no harm."""
     consumer.receive(*ids(SITE, 1, 5))
     consumer.receive(*ids(SITE, 4, 4), *ids(SITE, 9, 10))
     assert consumer.taken == [*ids(SITE, 1, 5), *ids(SITE, 9, 10)]
@@ -60,12 +60,13 @@ def test_the_mate_may_write_the_ids_in_another_case():
 
 
 def test_another_origin_begins_anew():
-    """Ids of two origins can't be compared, so the first of the other is new; from then on its ids are what counts."""
+    """Ids of two origins can't be compared. So the first id of the other origin is new, and from then on its ids
+    count."""
     last, lookup = Consumer("solace-last"), Consumer("solace-lookup")
     for consumer in (last, lookup):
         consumer.receive(*ids(SITE, 1, 5), *ids(ELSEWHERE, 1, 2), *ids(ELSEWHERE, 2, 3))
         assert consumer.taken == [*ids(SITE, 1, 5), *ids(ELSEWHERE, 1, 3)]
-        consumer.receive(*ids(SITE, 4, 5))  # what the old origin sends again
+        consumer.receive(*ids(SITE, 4, 5))  # the old origin sends these again
     assert lookup.taken == [*ids(SITE, 1, 5), *ids(ELSEWHERE, 1, 3)]
     assert last.taken == [*ids(SITE, 1, 5), *ids(ELSEWHERE, 1, 3), *ids(SITE, 4, 5)]  # lets that through once
     last.receive(*ids(SITE, 4, 5))
@@ -74,14 +75,14 @@ def test_another_origin_begins_anew():
 
 
 def test_two_origins_by_turns_let_everything_through():
-    """One endpoint, one origin: that is what the rule takes for granted."""
+    """The rule relies on one origin for each endpoint."""
     consumer = Consumer("solace-last")
     consumer.receive(*[id_of(origin, 1) for _ in range(3) for origin in (SITE, ELSEWHERE)])
     assert len(consumer.taken) == 6
 
 
 def test_a_late_one_behind_newer_ones_is_lost():
-    """The price of one stored id: called a duplicate, though it never came before."""
+    """The price of storing only one id: it counts as a duplicate, although it never came before."""
     last, lookup = Consumer("solace-last"), Consumer("solace-lookup")
     for consumer in (last, lookup):
         consumer.receive(id_of(SITE, 1), id_of(SITE, 3), id_of(SITE, 2))

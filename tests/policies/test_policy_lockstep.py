@@ -1,4 +1,4 @@
-"""Whatever comes, each policy and its naive model say the same."""
+"""Whatever comes, each policy and its naive model give the same answers."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is refused: texts that name no policy, sizes that can't be meant, and receipts, which then change nothing."""
+"""Refusals: of texts that name no policy, of sizes that make no sense, and of receipts, which then change nothing."""
 
 import pytest
 from hypothesis import given
@@ -173,7 +173,7 @@ def seen(made) -> tuple:
 
 
 def used(kind: Kind):
-    """A policy that has seen its share: two ids and a clock that stepped back."""
+    """A policy that has received two ids, one of them twice, with a clock that stepped back."""
     made = policy(kind.text(*kind.roomy))
     for number, id_ in enumerate([*kind.ids[:2], kind.ids[0]]):
         made.receive(id_, "s", received_at_us=10 - number)

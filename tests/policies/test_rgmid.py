@@ -1,4 +1,4 @@
-"""Replication group message ids: which texts are some, and their order."""
+"""Replication group message ids: which texts are valid, and their order."""
 
 import pickle
 

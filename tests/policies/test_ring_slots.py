@@ -1,4 +1,4 @@
-"""Artemis: one id on several slots of the ring, which only transactions bring about."""
+"""Artemis: one id on several slots of the ring, which only transactions cause."""
 
 from random import Random
 
@@ -28,7 +28,7 @@ def test_a_dead_slot_takes_its_id_out_once_more():
     cache = ArtemisIdCache(4)
     cache.receive_transaction(list("aba"))
     assert verdicts(cache, "cdaa") == ["new", "new", "new", "duplicate"]
-    assert cache.receive("a", received_at_us=0).window_left == 0  # for the next id comes where the second a lies
+    assert cache.receive("a", received_at_us=0).window_left == 0  # the next id overwrites the second a
     assert verdicts(cache, "ea") == ["new", "new"]
 
 
@@ -49,7 +49,7 @@ def test_a_smaller_ring_keeps_the_newest_places_and_their_ids():
 
 
 def test_what_others_have_accepted_ends_a_transaction_that_nobody_commits():
-    """It is of a batch that took nothing, so that nobody threw the ring away."""
+    """The transaction belongs to a batch that received nothing, so the ring was kept."""
     cache = ArtemisIdCache(3)
     cache.begin_transaction()
     cache.replay([ReceiptRow(1, 0, None, None, "a", policy_state=1)], None)
@@ -58,7 +58,7 @@ def test_what_others_have_accepted_ends_a_transaction_that_nobody_commits():
 
 
 def test_an_id_that_never_comes_to_rest_does_not_keep_rows_for_ever():
-    """Sent all the time, an id on two slots dies by turns of either, once per turn of the ring."""
+    """An id on two slots is sent all the time. It dies by either slot in turn, once per turn of the ring."""
     store = Store(ARTEMIS, (7,))
     store.do(("together", [("receive", "a", None, 0, None)] * 2))
     for number in range(500):

@@ -1,6 +1,6 @@
-"""What a power cut leaves of a store, a recording or a file: rebuilt from recorded system calls, and opened again.
+"""Stores, recordings and files after a power cut: rebuilt from recorded system calls, and opened again.
 
-All that was acknowledged is there, and all or nothing of the rest.
+Everything acknowledged is there. Every other step is there as a whole or not at all.
 """
 
 import random
@@ -19,7 +19,7 @@ from tests.power.system_calls import recorded
 pytestmark = pytest.mark.costly
 ROOT = Path(__file__).resolve().parents[2]
 STATES = {"quick": 6, "small": 25, "long": 400}
-"""How many states a program is tried on, by each model."""
+"""How many states are tried for each program and model."""
 
 
 def files_in(folder):
@@ -27,7 +27,7 @@ def files_in(folder):
 
 
 class Cuts:
-    """A program's run on a folder, which is put there as cuts leave it."""
+    """A program's run on a folder, and the folder as power cuts leave it."""
 
     def __init__(self, name, tmp_path, seed, patched=""):
         self.program = PROGRAMS[name]
@@ -47,7 +47,7 @@ class Cuts:
         self.events = recorded(command, self.folder, tmp_path / "strace.log", ROOT)
 
     def states(self, count, model, draw):
-        """Files, and what was said, as cuts at drawn times leave them."""
+        """The files that cuts at drawn times leave, and what the program had said by then."""
         disk = Disk(self._before)
         due = Counter(draw.randrange(len(self.events) + 1) for _ in range(count))
         for number, event in enumerate([None, *self.events]):

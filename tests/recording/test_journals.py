@@ -1,4 +1,4 @@
-"""What receivers of the version before recorded to is read and finished, with exactly the batches that were committed."""
+"""Journals of receivers of the version before are read and finished, with exactly the committed batches."""
 
 import signal
 import subprocess
@@ -38,8 +38,8 @@ def batch(*numbers):
 
 
 def test_every_cut(tmp_path):
-    """With whatever a power cut may have left behind it."""
-    data, ends = beginning(), []  # of each batch, and of what says that it was committed
+    """Behind the cut is whatever a power cut may have left."""
+    data, ends = beginning(), []  # where each batch ends, and each note of its commit
     for number in range(1, 4):
         data += frame(number, batch(number, 10 + number))
         written = len(data)
@@ -48,7 +48,7 @@ def test_every_cut(tmp_path):
     torn = tmp_path / NAME
     for cut in range(len(data) + 1):
         for tail in (b"", b"\0" * 40, b"garbage" * 9):
-            left = data[:cut] + tail  # the tail may happen to be what was cut off
+            left = data[:cut] + tail  # the tail may be just what was cut off
             torn.write_bytes(left)
             whole = [(left.startswith(data[:written]), left.startswith(data[:said])) for written, said in ends]
             committed = [number for number, (_, said) in enumerate(whole, start=1) if said]
@@ -74,7 +74,7 @@ def test_one_without_uncertain_batches_is_finished_by_anyone(tmp_path, store_id)
     "data", [JOURNAL_BEGINS + frame(-1), beginning() + frame(1, b"x") + frame(1)], ids=["header", "batch"]
 )
 def test_a_frame_that_makes_no_sense_is_said_and_the_file_stays(tmp_path, data, caplog):
-    """An empty frame needs no checksum but 0."""
+    """An empty frame needs no checksum, only 0."""
     (tmp_path / NAME).write_bytes(data)
     with pytest.raises(LogFormatError, match="a frame can't be read"):
         read(tmp_path)
@@ -103,7 +103,7 @@ def test_one_whose_file_is_finished_is_removed(tmp_path):
 
 
 def test_the_number_of_a_process_at_work_is_kept(tmp_path, store_url):
-    """It has left a journal in order, and is at work on another. A journal that makes no sense harms nobody."""
+    """The process has left one journal in order, and works on another. An unreadable journal harms nobody."""
     folder = tmp_path / "receipts"
     folder.mkdir()
     with opened(store_url) as orders:
@@ -123,13 +123,13 @@ def test_the_number_of_a_process_at_work_is_kept(tmp_path, store_url):
 
 @pytest.fixture
 def sqlite_url(tmp_path):
-    """As everywhere but in this folder, where the tables are there already: here the version before makes them."""
+    """An SQLite file without tables, unlike elsewhere in this folder: the version before makes them."""
     return f"sqlite:///{tmp_path / 'receiver.db'}"
 
 
 @pytest.fixture
 def fresh_postgres_url(postgres_url):
-    """Likewise."""
+    """A PostgreSQL database without tables, for the same reason."""
     with fresh_database(postgres_url) as url:
         yield url
 
@@ -182,12 +182,13 @@ def test_one_of_a_killed_process_is_settled_by_its_store(package_before, store_u
     with before(package_before, store_url, folder, joins, until) as process:
         assert process.wait() == -signal.SIGKILL
     wait_for_the_dead(store_url)
-    opened("memory://", record=folder).close()  # which can't know, and leaves it alone
+    opened("memory://", record=folder).close()  # it can't know, and leaves it alone
     opened(store_url, destination="queue://refunds", record=folder).close()
     assert len(unfinished(folder)) == 1
     with opened(store_url, record=folder) as orders:
         send(orders, "new")
-    # A joined batch is looked up, and its journal told, as the next one begins: so the fifth is uncertain there.
+    # A joined batch is looked up, and noted in its journal, when the next one begins. So the fifth batch is uncertain
+    # there.
     committed = [f"{number}" for number in range(6 if until == "committed" and not joins else 5)]
     assert sorted(ids(read(folder))) == [*committed, "new"]
     assert set(remembered(store_url, *(f"{number}" for number in range(7)))) == set(committed)

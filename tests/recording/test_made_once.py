@@ -1,4 +1,4 @@
-"""Files of a recording are made once, of batches that are in the store."""
+"""Each file of a recording is made only once, from batches in the store."""
 
 import pytest
 from recorded import ids, read, segments, unfinished
@@ -10,7 +10,7 @@ from tests.stores import execute, rows_of
 
 @pytest.mark.quick
 def test_a_finished_file_is_never_replaced(store_url, tmp_path):
-    """By what is left of its batches in the store, some of which may be deleted already."""
+    """It isn't replaced by the batches left in the store, of which a part may be deleted already."""
     path = tmp_path / "r.parquet"
     orders = opened(store_url, record=path)
     for id_ in "abc":
@@ -43,7 +43,7 @@ def test_parts_that_nobody_makes_are_removed(tmp_path):
     left = tmp_path / ".receipts-20261121T074500.123456Z-4711.jsonl.zst.part"
     left.write_bytes(b"half")
     with (tmp_path / ".receipts.jsonl.zst.lock").open("ab") as lock:
-        assert rotating.taken(lock)  # as a process that is at it
+        assert rotating.taken(lock)  # as a process does that makes it
         orders = opened("memory://", record=tmp_path, patience_secs=0.1)
         assert unfinished(tmp_path) == [left]
         rotating._let_go(lock)

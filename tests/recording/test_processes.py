@@ -50,7 +50,7 @@ def of_source(receipts_read, source):
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 def test_processes_share_a_folder(tmp_path, ending):
-    """Nobody closes these recorders: the end of a process does."""
+    """The end of the process closes these recorders, and nobody else does."""
     path = tmp_path / f"receipts.{ending}"
     processes = {f"s{number}": start(path, f"s{number}", 40) for number in range(3)}
     for process in processes.values():
@@ -67,7 +67,7 @@ def test_processes_share_a_folder(tmp_path, ending):
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", FORMATS)
 def test_kill_9(tmp_path, ending):
-    """At random moments: what was flushed is there, what is there is whole and in order, nothing breaks its readers."""
+    """At random moments: flushed receipts are there, every file is whole and in order, and no reader fails."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201
     chance = random.Random(seed)  # noqa: S311
@@ -103,7 +103,7 @@ def test_a_child_leaves_the_file_to_its_parent(tmp_path):
     recorder = Recorder(tmp_path)
     recorder.record([receipt(0)])
     recorder.flush()
-    with recorder._changed:  # as another thread may hold it at that very moment
+    with recorder._changed:  # another thread may hold it at that very moment
         child = os.fork()
         if child == 0:
             recorder.record([receipt(1), receipt(2)])
@@ -159,7 +159,7 @@ def test_a_child_of_who_has_a_store_records_nothing_and_keeps_nobody_from_making
 
 
 def test_receivers_of_several_domains_and_stores_share_a_folder(store_url, tmp_path):
-    """Each domain's receipts are in their order; at the end of one, those of others in its store are written too."""
+    """Each domain's receipts are in order. When one receiver ends, it also writes those of others in its store."""
     urls = [store_url, store_url, f"sqlite:///{tmp_path / 'other.db'}", "memory://"]
     folder = tmp_path / "receipts"
     folder.mkdir()
@@ -194,7 +194,7 @@ send(orders, "a")
 
 @pytest.mark.parametrize("kind", ["exclusive", "concurrent"])
 def test_a_program_that_ends_without_closing_its_receiver_records_everything(store_url, tmp_path, kind):
-    """A file is made at its end. What comes later waits in the store."""
+    """Its end makes a file. Later receipts wait in the store."""
     if kind == "concurrent" and not store_url.startswith("postgresql"):
         pytest.skip("concurrent receivers are for PostgreSQL")
     command = [sys.executable, "-c", UNCLOSED, store_url, str(tmp_path / "receipts"), kind]

@@ -1,4 +1,5 @@
-"""Whatever goes wrong, nothing is raised where a batch commits: receipts are dropped, counted, and reported once."""
+"""Whatever goes wrong, a commit never raises because of it. Receipts are dropped and counted, and a warning is given
+once."""
 
 import logging
 import os
@@ -76,7 +77,7 @@ def test_a_full_disk(tiny_disk, warnings, ending):
 
 
 def test_a_disk_too_full_for_parquet(tiny_disk):
-    """What was written waits for space, and the next recorder finishes it."""
+    """Written receipts wait for space, and the next recorder finishes the file."""
     with Recorder(tiny_disk / "receipts.parquet") as recorder:
         recorder.record([incompressible(0)])
         recorder.flush()
@@ -217,7 +218,7 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
 
 
 def test_what_was_left_behind_is_finished(tmp_path):
-    """By a killed process that had no store, with half a batch at the end."""
+    """A killed process without a store left it, with half a batch at its end."""
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(0), receipt(1, unique_message_id="\ud800")])
         (waiting,) = unfinished(tmp_path)
@@ -235,7 +236,7 @@ def test_what_was_left_behind_is_finished(tmp_path):
     assert ids(read(tmp_path)) == ["id-0", "id-0", "id-0", "id-3"]
 
 
-# With a store, what can't be written to a file waits there.
+# With a store, receipts that can't be written to a file wait there.
 
 
 def test_a_full_disk_beside_a_store(store_url, tiny_disk, warnings):
@@ -264,7 +265,7 @@ def test_a_full_disk_beside_a_store(store_url, tiny_disk, warnings):
 
 
 def test_a_folder_that_is_gone_beside_a_store(store_url, tmp_path, monkeypatch, warnings):
-    """What comes is dropped once as much waits as may."""
+    """Once as many receipts wait as may, new ones are dropped."""
     monkeypatch.setattr(recording, "_LEAST_LIMIT_BYTES", 0)
     folder = tmp_path / "receipts"
     folder.mkdir()
@@ -323,7 +324,7 @@ def test_damage_in_the_store_costs_what_is_damaged(store_url, tmp_path, warnings
 
 
 def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings):
-    """Receipts wait for them."""
+    """Meanwhile receipts wait in the store."""
     lock = tmp_path / ".r.parquet.lock"
     with opened(store_url, record=tmp_path / "r.parquet", patience_secs=0.1) as orders, lock.open() as file:
         assert rotating.taken(file)

@@ -1,4 +1,4 @@
-"""Kill -9 at each step, and at random: a recording holds every receipt of every committed batch, and no other."""
+"""Kill -9 at each step, and at random moments: a recording has every receipt of every committed batch, and no other."""
 
 import random
 import signal
@@ -46,7 +46,7 @@ def living(life):
 
 
 def live_to_the_end(life):
-    """The exit status: -9 for a life that killed itself."""
+    """Run a life to its end. Returns the exit status, which is -9 if the life killed itself."""
     with living(life) as process:
         process.join(ENDS_SECS)
         wait_for_the_dead(life.url)
@@ -72,7 +72,8 @@ def expected(life, batches):
 
 
 def recorded_receipts(life):
-    """File by file, for read together they would be merged by times, which clocks set back contradict."""
+    """The receipts file by file. Read together, the files would be merged by times, which clocks set back
+    contradict."""
     folder = Path(life.path)
     return [receipt for name in segments(folder) for receipt in read(folder / name)]
 
@@ -83,7 +84,7 @@ def receipts_counted(url):
 
 
 def assert_complete(life):
-    """What was committed is in finished files, and nothing else is left."""
+    """Check that all committed receipts are in finished files, and that nothing else is left."""
     committed = booked(life.url)
     assert recorded_receipts(life) == expected(life, committed)
     assert len(expected(life, committed)) == receipts_counted(life.url)
@@ -98,7 +99,7 @@ def test_kills_at_each_step(life, step, joins):
         life = replace(life, number=life.number + 1, joins=joins, step=step, when=when)
         assert live_to_the_end(life) == KILLED
         before = expected(life, booked(life.url))
-        # Files are finished in the order of commits, each of them whole.
+        # Files are finished in the order of commits, and each is whole.
         assert before[: len(recorded_receipts(life))] == recorded_receipts(life)
         opened(life.url, record=life.path).close()
         assert_complete(life)
@@ -111,7 +112,7 @@ def test_kills_of_those_who_finish_what_is_left(life, first, step):
     """Whatever others have received since."""
     assert live_to_the_end(replace(life, step=first)) == KILLED
     with opened(life.url) as other:
-        for number in range(10):  # pushes out whatever was received
+        for number in range(10):  # pushes out all earlier ids
             send(other, *(f"other {number}-{index}" for index in range(10)))
     known, committed = recorded_receipts(life), expected(life, booked(life.url))
     for again in (1, 2):
@@ -124,7 +125,7 @@ def test_kills_of_those_who_finish_what_is_left(life, first, step):
 
 
 def test_it_is_finished_by_whoever_records_there_and_has_the_store(life, store_url, tmp_path):
-    """Also of a domain that is dropped."""
+    """That includes batches of a dropped domain."""
     assert live_to_the_end(replace(life, step="committed", when=5)) == KILLED
     known = recorded_receipts(life)
     for options in ({"url": "memory://"}, {"url": f"sqlite:///{tmp_path / 'other.db'}"}, {"record": None}):
@@ -159,7 +160,7 @@ def test_what_another_host_has_left_is_taken_once_it_is_old(life, store_url, ste
 @pytest.mark.scaled
 @pytest.mark.slow
 def test_processes_killed_at_random(life, pytestconfig, seed):
-    """Several record one domain in one folder."""
+    """Several processes record one domain in one folder."""
     chosen = random.Random(seed)  # noqa: S311
     kills = KILLS[pytestconfig.getoption("--campaign")]
     for _ in range(kills):
@@ -176,7 +177,7 @@ def test_processes_killed_at_random(life, pytestconfig, seed):
                 process.kill()
         wait_for_the_dead(life.url)
         life = replace(life, number=first + 3)
-    opened(life.url, record=Recording(life.path, keep_files=None)).close()  # a fast machine makes more than are kept
+    opened(life.url, record=Recording(life.path, keep_files=None)).close()  # a fast machine makes more files than usual
     committed = booked(life.url)
     assert Counter(recorded_receipts(life)) == Counter(expected(life, committed))
     assert len(recorded_receipts(life)) == receipts_counted(life.url) > 0

@@ -33,7 +33,7 @@ def test_by_size(tmp_path, ending):
 
 
 def test_by_time(tmp_path):
-    """Also while nothing comes any more; and no file is made of nothing."""
+    """It happens even if no receipt comes any more. And no empty file is made."""
     with Recorder(Recording(tmp_path, rotate_secs=0.05)) as recorder:
         for number in range(2):
             recorder.record([receipt(number)])
@@ -46,14 +46,14 @@ def test_by_time(tmp_path):
 
 
 def test_never_in_practice(tmp_path):
-    """The longest time that the settings take is longer than a thread can wait."""
+    """The longest time that the settings allow is longer than a thread can wait."""
     with Recorder(Recording(tmp_path, rotate_bytes=10**12, rotate_secs=10**12)) as recorder:
         record_in_turns(recorder, 3)
     assert (len(segments(tmp_path)), recorder.written) == (1, 60)
 
 
 def test_the_oldest_are_removed(tmp_path):
-    """Only those of the recorder's own name."""
+    """Only files with the recorder's own name are removed."""
     others = ["receipts.csv", "receipts-20260101T000000.000000Z-1.parquet", "r-20260101T000000.000000Z-1.jsonl.zst"]
     for name in others:
         (tmp_path / name).write_text("not mine")
@@ -111,7 +111,7 @@ def test_threads_share_a_recorder(tmp_path):
 
 @pytest.mark.parametrize("ending", FORMATS)
 def test_by_size_from_a_store(store_url, tmp_path, ending):
-    """And the oldest files are removed."""
+    """The oldest files are removed too."""
     path = tmp_path / f"r.{ending}"
     with opened(store_url, record=Recording(path, rotate_bytes=700, keep_files=None)) as orders:
         for batch in range(12):

@@ -1,4 +1,4 @@
-"""What was recorded is what a log holds: to the letter, in order, by whatever path it is read."""
+"""A log holds exactly what was recorded: to the letter, in order, by whatever path it is read."""
 
 import pytest
 from hypothesis import HealthCheck, given
@@ -27,7 +27,7 @@ receipts = st.builds(
 
 
 def as_read(receipt: Receipt) -> Receipt:
-    """Missing and empty mean the same in a log, as in a receipt."""
+    """The receipt as a log has it, where missing and empty mean the same."""
     return receipt._replace(
         unique_message_id=receipt.unique_message_id or "",
         message_source_id=receipt.message_source_id or None,
@@ -90,7 +90,7 @@ def test_what_waits_is_no_log_yet(tmp_path):
 
 
 def test_texts_of_several_lines(tmp_path):
-    """Each stands as it is, among others that are kept another way."""
+    """Each stays as it is, beside others that are stored in another way."""
     texts = ["a", "b\nc", "", "\n", "d"]
     with Recorder(tmp_path) as recorder:
         rows = [(7, 5, None, text, text, None, None) for text in texts if text]
@@ -102,7 +102,7 @@ def test_texts_of_several_lines(tmp_path):
 
 
 def test_batches_of_several_channels_share_a_file():
-    """In their order, which is that of one source here."""
+    """They are in order, which here is the order of one source."""
     batches = [
         unpacked(packed([], [(0, receipt(number))], Channel(f"broker-{number % 2}", "queue://orders")).data)
         for number in range(9)
@@ -147,7 +147,7 @@ def test_the_bad_are_told_from_the_good(goods):
 
 
 def test_times_stay_as_read(tmp_path):
-    """A clock that was set back is for the reader to judge."""
+    """A clock that was set back is the reader's to judge."""
     times = [START_US, START_US - 5_000_000, 0, 5, START_US]
     with Recorder(tmp_path) as recorder:
         recorder.record([receipt(0, received_at_us=at_us) for at_us in times])
