@@ -1,4 +1,4 @@
-"""What `docs/questions.md` advises is tried."""
+"""The advice of `docs/questions.md`, tried."""
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -26,4 +26,4 @@ def test_an_applications_own_migrations_leave_our_tables_alone(store_url):
             return [change[0] for change in compare_metadata(context, Base.metadata)]
 
     assert proposed(include_name=own["include_name"]) == []
-    assert proposed().count("remove_table") == len(METADATA.tables) + 1  # and Alembic's own of ours
+    assert proposed().count("remove_table") == len(METADATA.tables) + 1  # and Alembic's version table

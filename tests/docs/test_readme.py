@@ -1,4 +1,4 @@
-"""What the README and the pages behind it show works as it stands there; the README's commands are run by `.ci/run`."""
+"""The examples of the README and the pages behind it work exactly as printed. `.ci/run` runs the README's commands."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def test_the_library_in_a_few_lines():
 
 @pytest.mark.slow
 def test_a_receiver_that_remembers(tmp_path, monkeypatch):
-    """The ten lines, and then each command on the store that they made."""
+    """Run the ten lines, and then each command on the store that they made."""
     monkeypatch.chdir(tmp_path)
     (receiver,) = blocks(START, "python", "A receiver that remembers")
     assert len([line for line in receiver.splitlines() if line]) == 9
@@ -51,7 +51,7 @@ def test_a_receiver_that_remembers(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_on_spark(tmp_path):
-    """The commands as they stand, in a copy of the checkout that holds what they name."""
+    """Run the commands exactly as printed, in a copy of the checkout that has the files they name."""
     if shutil.which("java") is None:
         pytest.skip("there is no Java")
     for name in ("examples", "spark_jobs"):
@@ -92,7 +92,7 @@ COMMANDS = list(dict.fromkeys(command for _, command, _ in SHOWN))
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.partition(" ")[0])
 def test_the_output_shown(command):
-    """Of the commands in their order, but for the lines marked."""
+    """The commands print it, in their order, except for the marked lines."""
     ran = subprocess.run(
         [sys.executable, "-m", "receiver", *shlex.split(command)],
         cwd=README.parent,
@@ -118,7 +118,7 @@ def test_the_pages_show_both_commands():
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_picture_of_the_report_is_taken_by_its_commands(tmp_path):
-    """Of the size that it has; how it looks depends on the machine's fonts."""
+    """The picture has its size. Its look depends on the machine's fonts."""
     if shutil.which("chromium") is None:
         pytest.skip("needs Chromium: apt-get install chromium")
     (tmp_path / "examples").symlink_to(README.parent / "examples")
@@ -132,9 +132,9 @@ def test_the_picture_of_the_report_is_taken_by_its_commands(tmp_path):
 
 
 def test_the_readme_is_short():
-    """The two numbers are explained before any output has them."""
+    """W and E are explained before any output has them."""
     text = README.read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
     (output,) = blocks("README.md", "text")
-    assert output.count("\n") == len(output.splitlines()) <= 8 + 1  # and the mark that there is more
+    assert output.count("\n") == len(output.splitlines()) <= 8 + 1  # one for the mark that there is more
     assert 0 < text.index("**W, the window.**") < text.index("**E, the expiry.**") < text.index(output)

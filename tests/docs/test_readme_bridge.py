@@ -1,4 +1,4 @@
-"""The bridge of `docs/start.md`, as it is written there, against a real broker; the README's brokers."""
+"""The bridge of `docs/start.md`, exactly as printed, on a real broker; and the README's brokers."""
 
 import re
 import sys

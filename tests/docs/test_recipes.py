@@ -1,4 +1,4 @@
-"""The programs in `examples/recipes/`: each is killed as it works, and has each row once at the end."""
+"""The programs in `examples/recipes/`: each is killed at work, and has each row once at the end."""
 
 import asyncio
 import random
@@ -49,11 +49,12 @@ PIKA, KAFKA, NATS, SQS, REDIS = (
 WAITS_SECS = 180
 SENT_AT_ONCE = 20
 WAIT_AT_MOST = 1_000
-"""Messages. With more than the window of 2,000 ids, a duplicate would come when its id is forgotten."""
+"""The most messages that may wait. With more than the window of 2,000 ids, a duplicate would come after its id is
+forgotten."""
 
 
 class Consumer:
-    """A recipe in a folder of its own; `send` is called with ids that are to be sent."""
+    """A recipe in a folder of its own. `send` takes the ids to send."""
 
     def __init__(self, folder, recipe, real, send):
         self.folder, self.send, self.sent = folder, send, 0
@@ -64,7 +65,7 @@ class Consumer:
             database.execute("CREATE TABLE orders (id TEXT, body TEXT)")
 
     def send_more(self):
-        """New ids, and some of them once more, as a sender does that didn't get an answer; none where many wait."""
+        """Send new ids, and a few of them once more, like a sender without an answer. If many wait, send none."""
         if self.sent - len(set(self.rows())) > WAIT_AT_MOST:
             return
         ids = [str(n) for n in range(self.sent, self.sent + SENT_AT_ONCE)]
@@ -81,7 +82,7 @@ class Consumer:
                 process.kill()
 
     def killed(self, when, draw):
-        """It dies on command, or at random, with messages before it."""
+        """Run it until it dies, on command or at random, with messages to take."""
         self.send_more()
         if when == "random":
             with self.started() as process:
@@ -121,7 +122,7 @@ def each_row_once(tmp_path, draw, request):
             consumer.killed(("before", "after", "random")[number % 3], draw)
         with consumer.started() as process:
             consumer.wait(process, lambda: len(set(consumer.rows())) == consumer.sent)
-            time.sleep(redelivers_after_secs + 0.5)  # what a dead one held comes again by then
+            time.sleep(redelivers_after_secs + 0.5)  # messages that a dead consumer held come again by then
         assert sorted(consumer.rows(), key=int) == [str(n) for n in range(consumer.sent)]
         survived({"kills": kills}, consumer.sent)
 
@@ -147,7 +148,7 @@ def test_pika(rabbitmq, each_row_once, tmp_path):
 
 @pytest.fixture
 def topic(kafka, tmp_path):
-    """Its name, how the recipe reads it, and what sends to it."""
+    """A topic's name, the real values for the recipe, and a function that sends to the topic."""
     name = f"orders-{tmp_path.name}"
     kafka.declare(name, partitions=2)
     producer = Producer({"bootstrap.servers": kafka.servers})
@@ -172,7 +173,7 @@ def test_kafka_by_hand(topic, each_row_once):
 
 
 def ending(process):
-    """What a consumer says that is to end by itself."""
+    """The errors of a consumer that ends by itself."""
     return process.communicate(timeout=WAITS_SECS)[1]
 
 
@@ -204,7 +205,7 @@ def test_kafka_by_hand_says_what_retention_has_deleted(kafka, topic, tmp_path):
 
 @pytest.fixture
 def launched(tmp_path):
-    """Starts a server, ended afterwards."""
+    """Starts servers, which end with the test."""
     server = Server(tmp_path / "server.log")
 
     def launch(command, is_up):
@@ -219,7 +220,7 @@ def launched(tmp_path):
 @pytest.mark.slow
 @pytest.mark.scaled
 def test_nats(launched, each_row_once, tmp_path):
-    import nats  # which takes long to import
+    import nats  # takes long to import
 
     (port,) = free_ports(4222)
     launched(["nats-server", "-js", "-sd", str(tmp_path), "-a", HOST, "-p", str(port)], "Server is ready")
@@ -253,7 +254,7 @@ def test_redis_streams(launched, each_row_once, tmp_path):
 
 @pytest.fixture
 def elasticmq(launched, tmp_path):
-    """Where an SQS answers."""
+    """The address of an SQS."""
     cached = pytest.importorskip("tests.brokers.cached", reason="no brokers where there is no fcntl, as on Windows")
     jars = cached.fetched(
         lambda cache: cached.fetch_jars(cache, "elasticmq-1.7.1", ["org.elasticmq:elasticmq-server_2.13:1.7.1"])

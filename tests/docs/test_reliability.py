@@ -1,4 +1,4 @@
-"""What `docs/reliability.md` names is there, and the campaigns are as large as `tests/README.md` says."""
+"""What `docs/reliability.md` names exists, and the campaigns are as large as `tests/README.md` says."""
 
 import math
 import re
@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 SIZES_OF_CAMPAIGNS = (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
 SHARE = 4
-"""One in so many of a campaign's kills is in each test that kills."""
+"""Each test that kills has this fraction of a campaign's kills."""
 JUDGED = len(test_kills.JUDGED)
-"""The policies and ways to join transactions under which processes are killed; in the quick run on a database each."""
+"""How many policies and ways to join transactions are tried with kills. The quick run tries each on one database."""
 KILLS = [CAMPAIGNS[size].kills for size in SIZES]
 
 

@@ -1,4 +1,4 @@
-"""The worked case of `docs/semantics.md`, row by row: the page, the model and the detector tell the same story."""
+"""The worked case of `docs/semantics.md`, row by row: page, model and detector agree."""
 
 from pathlib import Path
 

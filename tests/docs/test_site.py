@@ -1,4 +1,4 @@
-"""The documents as a site: built strictly, so a link or an anchor that leads nowhere fails, and without a network."""
+"""The documents as a site. It is built strictly, so a dead link or anchor fails, and without a network."""
 
 import importlib
 import inspect
@@ -24,12 +24,12 @@ PUBLIC = (
     "receiver.errors",
 )
 NOT_SHOWN = {"ArtemisIdCache", "detects_nothing"}
-"""Of use to the package alone."""
+"""Names that only the package uses."""
 STRUCTURE = {"h1", "h2", "h3", "ul", "ol", "li", "table", "tr", "pre", "strong", "em", "img"}
 
 
 class Page(HTMLParser):
-    """What a page's article is made of, the anchors it has, and what it loads."""
+    """The elements of a page's article, its anchors, and what it loads."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def pages_of(folder: Path) -> list[Page]:
 
 @pytest.mark.slow
 def test_each_page_shows_what_its_file_does(site):
-    """Headings, lists, tables and blocks, as CommonMark reads them, which the site's Markdown does by other rules."""
+    """Headings, lists, tables and blocks are as CommonMark reads them. The site's Markdown has other rules."""
     forge = MarkdownIt("commonmark").enable("table")
     sources = {"index": ROOT / "README.md", **{file.stem: file for file in (ROOT / "docs").glob("*.md")}}
     shown = {name: Page((site / f"{name}.html").read_text(encoding="utf-8")).tags for name in sources}

@@ -1,4 +1,4 @@
-"""What `docs/testing.md` shows is run, and so are the programs in `examples/testing/`."""
+"""The programs of `docs/testing.md` and of `examples/testing/` run."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ def names_of(*snippets):
 
 
 def told(said):
-    """What doesn't depend on where a program stands, on its name and on Hypothesis."""
+    """The words that don't depend on a program's path, its name, or Hypothesis."""
     return re.sub(r" \([^()]*:\d+\)|\(Hypothesis .*|story_\w+", "", said).split()
 
 

@@ -1,4 +1,4 @@
-"""What `docs/tuning.md` shows is run as it stands there, and each of its figures is the sample log's."""
+"""The examples of `docs/tuning.md` run exactly as printed, and each of its figures is the sample log's."""
 
 import os
 import re
@@ -37,7 +37,7 @@ LOGS, NEEDS, SURE, SHADOW, CHANGE = (
 TEXT = " ".join((ROOT / PAGE).read_text(encoding="utf-8").split())
 MOST_LINES = 200
 APAMA, BRIDGE, TABLE, KAFKA = blocks(PAGE, "sh", LOGS)
-"""The ways to a log."""
+"""The ways to get a log."""
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def folder(tmp_path):
 
 
 def counted(printed: str) -> tuple[int, int]:
-    """How many receipts and duplicates a run of `simulate` has printed."""
+    """The numbers of receipts and duplicates that a run of `simulate` has printed."""
     (reported,) = re.findall(r"([\d,]+) receipts?, ([\d,]+) duplicates?", printed)
     return int(reported[0].replace(",", "")), int(reported[1].replace(",", ""))
 
@@ -153,7 +153,7 @@ def test_grades_defaults_and_budget_are_the_programs():
 
 
 def test_what_is_tried_is_what_the_log_supports(analysis):
-    """And Apama gets it. Both blocks are XML, and together they are a bean."""
+    """Apama gets that setting. Both blocks are XML, and together they are a bean."""
     (bean,), (lines,) = blocks(PAGE, "xml", LOGS), blocks(PAGE, "xml", CHANGE)
     properties = ET.fromstring(bean.replace("</bean>", f"{lines}</bean>"))  # noqa: S314 - our own text
     setting = analysis.of(Kind.BOTH).setting
@@ -209,7 +209,7 @@ def test_a_table_of_receipts(folder, fresh_postgres_url):
 
 @pytest.mark.slow
 def test_a_topic_of_kafka(folder):
-    """There is no broker here: a script stands for kcat, and writes what kcat writes with `-J`."""
+    """A script replaces kcat, because no broker runs here. It writes what kcat writes with `-J`."""
     program = folder / "kcat"
     program.write_text(
         "#!/bin/sh\nfor n in 57 58; do\n"
@@ -257,7 +257,7 @@ def test_sizing_the_sample_log(folder, analysis):
 
 @pytest.mark.slow
 def test_a_shadow_of_a_receiver(folder, monkeypatch):
-    """It drops nothing, and what it records is replayed, as is the next day's log."""
+    """It drops nothing. Its recording is replayed, and so is the next day's log."""
     monkeypatch.chdir(folder)
     (folder / "shadow").mkdir()
     broker = Broker("1", "2", "2")

@@ -1,4 +1,4 @@
-"""The versions that the README states are those that the package asks for, and those of the brokers under test."""
+"""The README's versions are those that the package requires, and those of the tested brokers."""
 
 import re
 import tomllib

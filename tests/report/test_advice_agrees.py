@@ -1,6 +1,6 @@
-"""The decision and the findings agree: both are read as a person would read them, on logs of every kind.
+"""The decision and the findings agree. Both are read as a person would read them, on logs of every kind.
 
-A sentence that tells to raise, lower, set or keep W or E has to be what the decision does too.
+If a sentence advises to raise, lower, set or keep W or E, the decision does so too.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SMALL, LARGE = (3, 100_000), (50_000, 7_200 * SECOND_US)
 
 
 class Read(NamedTuple):
-    """A decision, as read from its words."""
+    """A decision, read from its words."""
 
     verb: dict[str, str]
-    """What it does to W, and to E."""
+    """What the decision does to W, and to E."""
     size: dict[str, float]
     """W, and E in seconds."""
     by_memory: bool = False
-    """Whether memory decided, and not what is set today and the log."""
+    """Whether memory decided, rather than the present setting and the log."""
 
 
 def read(said: str) -> Read:
@@ -81,7 +81,8 @@ def secs_or_ids(text: str) -> float:
 
 
 def contradictions(sentence: str, advised: Read) -> list[str]:
-    """What it tells to do and the decision doesn't; what it says of the setting advised and isn't so."""
+    """The advice of a sentence that the decision doesn't follow, and the sentence's wrong claims on the advised
+    setting."""
     found = []
     for verb, what, size in TOLD.findall(sentence.lower()):
         tier, least = TIERS.get(what), secs_or_ids(size)
@@ -112,7 +113,7 @@ def check(analysis: Analysis) -> Read:
         match block.content:
             case Items(texts=items):
                 texts += items
-            case Text(text) if not text.startswith("The log itself supports"):  # it says what lowering would save
+            case Text(text) if not text.startswith("The log itself supports"):  # it tells what lowering would save
                 texts.append(text)
     sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.?]) ", text)]
     assert len(sentences) > 8
@@ -121,7 +122,7 @@ def check(analysis: Analysis) -> Read:
 
 
 def check_all(receipts: Receipts, key: str) -> set[str]:
-    """Under several settings of today, and with no memory to spare; -> what became of W and of E."""
+    """Check a log with several present settings, and with no memory to spare. Returns what became of W and of E."""
     log, verbs = WholeLog(receipts), set()
     for present, budget_bytes in ((DEFAULT, 10**9), (SMALL, 10**9), (LARGE, 10**12), (DEFAULT, 1), (SMALL, 1)):
         settings = SimulateSettings(budget_bytes=budget_bytes)

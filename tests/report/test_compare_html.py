@@ -1,4 +1,4 @@
-"""The page of a comparison as text, and in a real browser. `test_pages.py` holds what is true of all pages."""
+"""The page of a comparison as text, and in a real browser. `test_pages.py` tests what holds for all pages."""
 
 from __future__ import annotations
 

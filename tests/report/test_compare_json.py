@@ -1,4 +1,4 @@
-"""The JSON object of a comparison: its names, their order and its text are promised to programs."""
+"""The JSON object of a comparison. Programs rely on its names, their order and its text."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_figures_are_those_of_the_comparison():
 
 
 def test_each_domain_has_figures_of_its_own():
-    """A broker's cache is sized by the address."""
+    """They differ, because a broker's cache is sized by the address."""
     orders, payments = shown(comparison())["domains"]
     assert (orders["domain"], payments["domain"]) == ("queue://orders", "queue://payments")
     assert (orders["receipts"], orders["duplicates"]) == (100, 9)

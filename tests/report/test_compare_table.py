@@ -1,4 +1,4 @@
-"""The comparison as it comes out of a pipe and on a terminal."""
+"""The comparison as printed to a pipe and to a terminal."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_limit_that_was_never_reached_is_no_praise():
 
 
 def test_a_policy_that_misses_has_forgotten():
-    later = [Receipt(us, "a") for us in (0, 1, 10)]  # it had kept all ids at once
+    later = [Receipt(us, "a") for us in (0, 1, 10)]  # all ids were kept at once
     comparison = compare_policies(ingested(later), "default", ["ttl:expiry=0.000005"]).comparison
     assert standing_out(comparison)[1:] == ["ttl:expiry=0.000005 misses 1 of 2 duplicates (50 %): 1 expired."]
 

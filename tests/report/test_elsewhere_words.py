@@ -1,4 +1,4 @@
-"""What is said of other systems: their defaults and limits, whether these would do, and what to set."""
+"""The words on other systems: their defaults and limits, whether these are enough, and what to set."""
 
 import io
 import json
@@ -29,13 +29,13 @@ NATS_TOO = "The stream's max_age has to be as long at least, and so has the serv
 
 
 def needing(ids, ttl_us, **settings):
-    """The systems by their names."""
+    """The systems by name, for a log with these needs."""
     analysis = replace(analysed(LOG, **settings), elsewhere=Elsewhere(ids, ids, ttl_us, ids))
     return {system.system: system for system in systems_of(analysis)}
 
 
 def printed(report, width=80):
-    """The lines of a document, or of what stands in it."""
+    """The lines of a document, or of its contents."""
     out = io.StringIO()
     print_ = print_contents if isinstance(report, list) else print_document
     print_(report, Console(file=out, width=width, force_terminal=False, color_system=None))

@@ -54,6 +54,6 @@ def test_the_policy_allows_these_scripts_alone(built):
 
 def test_charts_name_no_address(built):
     drawing = json.loads(Page(built).scripts[0])
-    # A hostile name of a policy may; it is text all the same.
+    # A policy's hostile name may, but it is only text.
     assert "http" not in json.dumps(drawing).replace("http://evil.example", "")
     assert drawing["charts"]

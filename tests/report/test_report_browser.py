@@ -1,4 +1,4 @@
-"""The HTML report in a real browser: it draws, it answers the pointer, and it asks nothing of anybody."""
+"""The HTML report in a real browser: it draws, reacts to the pointer, and requests nothing."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def text_of(analysis, provenance=""):
 
 
 def answers(analysis):
-    """What stands under each question."""
+    """The text under each question."""
     text = text_of(analysis)
     assert [question for question in QUESTIONS if text.count(question) == 1] == QUESTIONS
     starts = [text.index(question) for question in QUESTIONS]
@@ -109,7 +109,7 @@ def test_the_grade_is_in_words_and_has_its_colour(grade):
 @pytest.mark.slow
 @pytest.mark.parametrize(("span_us", "times"), [(249_000_000, "249,000,000 times "), (1, "")])
 def test_a_repeat_that_needs_next_to_nothing(span_us, times):
-    """As one that comes a year later does, where no id came between."""
+    """For example, a repeat comes a year later, with no id in between."""
     evidence = replace(realistic().evidence, expiry_need_us=1, span_us=span_us)
     said = f"The log is {times}as long as its longest repeat needs, 1 µs."
     assert said in answers(replace(realistic(), evidence=evidence))[1]
@@ -168,7 +168,7 @@ def test_a_log_without_duplicates_promises_nothing():
 
 
 def points_of(spec, layer):
-    """The sizes of a layer of a curve, and what each misses."""
+    """The sizes in a layer of a curve, and how many each misses."""
     data = spec["layer"][layer].get("data") or spec["data"]
     return [(row["size"], row["missed"]) for row in spec["datasets"][data["name"]]]
 

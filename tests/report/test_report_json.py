@@ -1,4 +1,4 @@
-"""The JSON object: its names, their order and its text are promised to programs."""
+"""The JSON object of a sizing. Programs rely on its names, their order and its text."""
 
 from __future__ import annotations
 

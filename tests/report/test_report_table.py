@@ -1,4 +1,4 @@
-"""The table as it comes out of a pipe and on a terminal."""
+"""The table as printed to a pipe and to a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def said(analysis, **how):
 
 
 def test_the_first_lines_say_the_decision():
-    """What to set, what the log supports, what is guaranteed, what that rests on and what it costs; then what was read."""
+    """The setting, the log's support, the guarantee, the evidence and the cost; then what was read."""
     assert printed(realistic()).splitlines()[:13] == [
         "Keep W = 500 ids per source and E = 30 s.",
         "  The log itself supports W = 200 and E = 5 s. Lowering to that would save 5.63",
@@ -284,7 +284,7 @@ def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
 
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_a_frontier_leaves_out_is_counted(at):
-    """Whether it shows the recommended setting anyway, or beside the others."""
+    """The recommended setting may be on the frontier or beside it."""
     best = frontier(large().settings)
     advised = large().recommendation
     advised = replace(advised, sized=replace(advised.sized, setting=best[at]))

@@ -1,4 +1,4 @@
-"""What campaigns have shown is kept, summed up, and not done again."""
+"""Results of campaigns are kept and summed up, and a campaign that has passed isn't run again."""
 
 import json
 from dataclasses import asdict

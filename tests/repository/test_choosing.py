@@ -1,4 +1,4 @@
-"""Each test is in the quick run or in that with `--slow`, what is scaled in both, and nothing vanishes in silence."""
+"""Each test is in the quick run or in that with `--slow`; scaled tests are in both. No test vanishes silently."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a kind of database does in its own way stands in one room, so that another kind is another object there."""
+"""Only one package knows the ways of a kind of database. So another kind is another object there."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ EXAMPLE_OF_AN_ADDRESS = re.compile(r"(sqlite|postgresql)(\+\w+)?://")
 
 
 def named_kinds(source):
-    """Each name and text in the code that says a kind of database; prose for readers and examples of addresses may."""
+    """The names and texts in the code that name a kind of database. Prose and example addresses don't count."""
     tree = ast.parse(source)
     prose = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -44,7 +44,7 @@ def test_no_other_module_names_a_kind_of_database():
 
 
 def test_no_other_module_asks_a_dialect_for_its_name():
-    """Nor does one ask SQLAlchemy, and branch on the answer."""
+    """They don't ask SQLAlchemy for it either, and branch on the answer."""
     asking = re.compile(r"dialect\.name\b|get_backend_name|drivername")
     askers = {
         str(file.relative_to(PACKAGE))

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_imports_point_one_way():
     """The layers of `docs/architecture.md`, as `pyproject.toml` states them."""
-    # In a process of its own, for it switches off every logger that there is, and tests that come later read some.
+    # A process of its own, since it switches off every logger, and later tests read loggers.
     program = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -21,7 +21,7 @@ def test_imports_point_one_way():
 
 @pytest.mark.parametrize("module", ["receiver", "receiver.detector", "receiver.domains", "receiver.settings"])
 def test_the_library_is_light(module):
-    """Whoever embeds the library pays for nothing that only commands need."""
+    """A program that embeds the library doesn't load what only commands need."""
     program = f"import json, sys, {module}; print(json.dumps(sorted(sys.modules)))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     heavy = {"numpy", "numba", "pyarrow", "pandas", "polars", "pyspark", "typer", "rich", "yaml", "altair"}
@@ -30,14 +30,14 @@ def test_the_library_is_light(module):
 
 @pytest.mark.parametrize("name", ["receiver", "receiver.bridge"])
 def test_what_is_loaded_later_is_listed_and_there(name):
-    """So that a shell completes it."""
+    """So a shell can complete it."""
     module = import_module(name)
     assert set(module.__all__) <= set(dir(module))
     assert [each for each in module.__all__ if getattr(module, each).__name__ != each] == []
 
 
 def test_a_log_of_files_loads_no_database(tmp_path):
-    """It would take a quarter of a second of each `receiver simulate`."""
+    """Loading it would take a quarter of a second of each `receiver simulate`."""
     log = tmp_path / "log.csv"
     log.write_text("unique_message_id,received_at\na,2026-01-01T00:00:00Z\n")
     program = f"""

@@ -1,4 +1,4 @@
-"""The maps of the code leave nothing out: the tables in the rooms' docstrings, and those of `docs/architecture.md`."""
+"""The maps of the code are complete: the tables in the packages' docstrings, and those of `docs/architecture.md`."""
 
 import ast
 import re
@@ -19,7 +19,7 @@ def modules_of(folder: Path) -> list[str]:
 
 
 def rows_of(table: str) -> list[str]:
-    """What the first column names."""
+    """The names in the first column."""
     firsts = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return sorted(name for first in firsts for name in re.findall(r"`([^`]+)`", first))
 

@@ -1,6 +1,6 @@
-"""The scripts in `bin/` on machines that lack something: a clear word, exit 2, nothing left behind.
+"""The scripts in `bin/` on machines that lack a program: a clear message, exit 2, nothing left behind.
 
-That they work where nothing is lacking is shown by every run of the continuous integration.
+Every run of the continuous integration shows that they work on a complete machine.
 """
 
 import os
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The part of a fresh clone that the set-up reads, at a path with a space, and a PATH without Python."""
+    """The part of a fresh clone that the set-up reads, at a path with a space; and a PATH without Python."""
     root = tmp_path / "a checkout"
     shutil.copytree(ROOT / "bin", root / "bin")
     shutil.copy(ROOT / "pyproject.toml", root)
@@ -28,7 +28,7 @@ def checkout(tmp_path):
 
 
 def run(checkout: Path, **pythons: str) -> subprocess.CompletedProcess[str]:
-    """Run `bin/receiver` from elsewhere, with the given Pythons (name -> shell script) on the PATH and no others."""
+    """Run `bin/receiver` from another folder. Only the given Pythons (name -> shell script) are on the PATH."""
     tools = checkout.parent / "tools"
     for name, script in pythons.items():
         (tools / name).write_text(f"#!{shutil.which('sh')}\n{script}\n")
@@ -62,14 +62,14 @@ def test_a_python_without_venv(checkout):
 
 
 def test_a_failing_step_shows_what_it_said(checkout):
-    """And the next run tries again: there is no stamp."""
+    """The next run tries again, because there is no stamp."""
     ran = run(checkout, python3='[ "$2" != venv ] || { echo "no space left"; exit 1; }')
     assert ran.returncode == 2
     assert "no space left\nreceiver: failed: " in ran.stderr
 
 
 def test_a_checkout_that_cannot_be_written_to(checkout):
-    (checkout / ".venv.lock").mkdir()  # what permissions can't do where the tests run as root
+    (checkout / ".venv.lock").mkdir()  # permissions don't stop tests that run as root
     ran = run(checkout)
     assert ran.returncode == 2
     assert f"can't write to {checkout}, where .venv belongs" in ran.stderr
@@ -97,7 +97,7 @@ def make_python(checkout: Path, script: str) -> Path:
 
 
 def calls_of(checkout: Path, command: str) -> list[str]:
-    """What a script in `bin/` has Python do, once what it had installed for the commands before it is there."""
+    """The calls of Python that a script in `bin/` makes, once everything for the commands before it is installed."""
     python = checkout.parent / "tools" / "python3"
     calls = checkout / ".venv" / "bin" / "python.calls"
     calls.unlink(missing_ok=True)
@@ -156,7 +156,7 @@ def test_help_takes_what_is_installed_or_else_installs_no_extra(checkout, shown)
 
 
 def everything_from(reader: int) -> bytes:
-    """To its end, for a terminal passes on what was written only by and by."""
+    """Read to the end, because a terminal passes output on in parts."""
     parts = []
     with suppress(OSError):  # a terminal's end is an error
         while part := os.read(reader, 10_000):

@@ -29,7 +29,7 @@ def tracked_texts() -> dict[str, str]:
 
 
 def test_no_two_modules_of_the_tests_have_one_name():
-    """Most are imported by that name alone, from their folder: the first folder would do for both."""
+    """Most modules are imported by their name alone, from their folder. The first folder would serve for both."""
     modules = Counter(Path(name).name for name in tracked_texts() if name.startswith("tests/") and name.endswith(".py"))
     assert [name for name, files in modules.items() if files > 1 and name != "conftest.py"] == []
 

@@ -1,4 +1,5 @@
-"""A key for each act of sending: persisted before it is handed out, the same for each resend, another afterwards."""
+"""A key for each act of sending. It is persisted before it is handed out. Resends have the same key, the next act
+another."""
 
 import re
 
@@ -29,7 +30,8 @@ def test_the_same_until_it_is_confirmed(keys):
 
 @pytest.mark.parametrize("joins", [False, True])
 def test_another_after_another_maker_has_confirmed_it(keys, store_url, joins):
-    """As by a process that went through what was pending. With the same key, the next message would pass for a resend."""
+    """Another process may have confirmed the pending keys. With the same key, the next message would count as a
+    resend."""
     key = keys.key_for("invoice-17")
     with billing(store_url) as others:
         others.confirm("invoice-17")
@@ -44,7 +46,7 @@ def test_the_form_of_a_key(keys):
 
 
 def test_persisted_before_it_is_handed_out(keys, store_url):
-    """Another connection, as after a crash, finds it at once, and finds it gone once it is confirmed."""
+    """Another connection, as after a crash, sees the key at once, and sees it gone after the confirmation."""
     for reference in ("a", "b", "c"):
         assert pending_keys(store_url).get(reference) is None
         assert keys.key_for(reference) == pending_keys(store_url)[reference]
@@ -87,20 +89,21 @@ def test_confirming_what_is_not_pending(keys):
 
 
 def test_oldest_first(keys, store_url):
-    """By when the key was made, whatever the references are, and whoever made it."""
+    """They are in the order in which the keys were made, whatever the references are and whichever process made
+    them."""
     key = keys.key_for("m")
     ((_, _, made_at_us),) = keys.pending()
     with application(store_url).begin() as connection:
         for reference, later_us in ((b"z", -2), (b"a", 1), (b"b", -1)):
             row = {"reference": reference, "dedup_key": reference.hex() * 16, "made_at_us": made_at_us + later_us}
             connection.execute(insert(dedup_keys).values(sender=b"billing", **row))
-    keys.key_for("m")  # to send again makes it no younger
+    keys.key_for("m")  # sending again makes it no younger
     assert [pending.reference for pending in keys.pending()] == ["z", "b", "m", "a"]
     assert keys.pending()[2] == Pending("m", key, made_at_us)
 
 
 def test_the_same_body_twice_on_purpose(keys):
-    """Two acts of sending have two keys: each is received once, however often it is sent."""
+    """Two acts of sending have two keys. Each is received once, however often it is sent."""
     received: dict[str, str] = {}
 
     def send(body, reference):

@@ -1,4 +1,4 @@
-"""Makers in a transaction of the caller's: one with the caller's own rows, whatever becomes of it."""
+"""Makers in a transaction of the caller's. Keys, numbers and the caller's rows stand or fall together."""
 
 import threading
 from contextlib import suppress
@@ -17,7 +17,7 @@ KINDS = ["sqlite+pysqlite", "postgresql+psycopg"]
 
 @pytest.fixture
 def engine(store_url):
-    """The application's own, with a table of its own beside ours."""
+    """The application's engine. Its table stands beside ours."""
     engine = application(store_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE outbox (message TEXT)"))
@@ -56,7 +56,7 @@ def test_committed(keys, ids, engine, store_url):
 
 
 def test_rolled_back(keys, ids, engine, store_url):
-    """No row, no key, no gap."""
+    """It leaves no row, no key and no gap."""
     kept = keys.key_for("kept")
     with suppress(UndoError), engine.begin() as connection:
         lost = keys.key_for("a", connection=connection)
@@ -100,7 +100,7 @@ def test_a_session(keys, ids, engine, store_url):
 
 
 def test_with_what_was_received(keys, ids, store_url):
-    """In a batch: a message is recorded as received, its answer has a key and a number, or none of it."""
+    """In a batch, a message is recorded and its answer gets a key and a number, or nothing is kept."""
     answered = {}
     with opened(store_url) as orders:
         for outcome in (UndoError, None):
@@ -114,7 +114,7 @@ def test_with_what_was_received(keys, ids, store_url):
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_another_transaction_asks_for_the_same(keys, engine, store_url, commits):
-    """It waits, gets the same key, or one of its own where there is none after all; and goes on either way."""
+    """It waits. Then it gets the same key, or its own if the other was rolled back. It goes on either way."""
     got = []
 
     def ask():
@@ -136,7 +136,7 @@ def test_another_transaction_asks_for_the_same(keys, engine, store_url, commits)
 
 
 def test_no_number_is_given_twice_while_others_wait(ids, engine):
-    """The next who asks waits until the transaction is over, and takes the numbers that it rolled back."""
+    """The next maker waits until the transaction is over, and takes the numbers that were rolled back."""
     got = []
 
     def take_one():
@@ -155,7 +155,7 @@ def test_no_number_is_given_twice_while_others_wait(ids, engine):
 
 
 def test_others_committed_since_the_transaction_began_to_read(ids, keys, engine, store_url):
-    """In an older snapshot neither number nor key could be known, so none is given."""
+    """An older snapshot shows neither the number nor the key, so none is given."""
     if store_url.startswith("sqlite"):
         event.listen(engine, "connect", lambda driver, _: setattr(driver, "isolation_level", None))
         event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
@@ -183,7 +183,7 @@ def ways(keys, ids):
 
 
 def test_autocommit(ways, keys, ids, engine):
-    """Is refused before anything is done."""
+    """It is refused before anything is done."""
     key = keys.key_for("a")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for way in ways:

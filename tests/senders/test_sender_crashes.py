@@ -1,4 +1,4 @@
-"""Kill -9, links cut, servers gone, forks: no key is lost or made twice, and no number given twice."""
+"""Kill -9, cut links, lost servers, forks: no key is lost or made twice, and no number is given twice."""
 
 import json
 import os
@@ -31,7 +31,7 @@ AT_ONCE = 4
 
 
 class Broker:
-    """A file that outlives whoever writes to it: what a broker was sent, in order."""
+    """A file that outlives its writers: all that a broker was sent, in order."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -61,7 +61,7 @@ def confirmed_up_to(engine) -> int:
 
 @pytest.fixture
 def engine(store_url):
-    """The application's own, with what it knows of its progress."""
+    """The application's engine, with a table of its progress."""
     engine = application(store_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE progress (number INTEGER)"))
@@ -71,7 +71,8 @@ def engine(store_url):
 
 
 def send_invoices(url, broker, count, stops_at, reports):
-    """Send each invoice once, if nobody dies; its confirmation and the application's progress are one."""
+    """Send each invoice once, if nobody dies. Its confirmation is committed together with the application's
+    progress."""
     engine = application(url)
     with billing(url) as keys:
         for number in range(confirmed_up_to(engine), count):
@@ -91,7 +92,7 @@ def send_invoices(url, broker, count, stops_at, reports):
 
 @pytest.mark.parametrize("step", ["made", "sent"])
 def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
-    """Made and not sent, or sent and not confirmed: the next process sends again by the same key."""
+    """The key was made and not sent, or sent and not confirmed. The next process sends again with the same key."""
     with sending(send_invoices, store_url, broker, MESSAGES, step) as sender:
         *_, (said, reference, key) = sender.listen(1 if step == "made" else 2)
         sender.kill()
@@ -122,7 +123,7 @@ def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, 
         pending = pending_keys(store_url)
         made = {reference: key for _, reference, key in sender.heard}
         unconfirmed = [f"invoice {number}" for number in range(confirmed_up_to(engine), count)]
-        # Whatever was handed out, and more so what was sent, is there for the resend until it is confirmed.
+        # Every key that was handed out is kept for a resend until it is confirmed. So is every key that was sent.
         for reference, key in (*made.items(), *broker.sent()):
             assert pending.get(reference) == (key if reference in unconfirmed else None)
     with sending(send_invoices, store_url, broker, count, None) as sender:
@@ -140,7 +141,7 @@ def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, 
 
 
 def send_numbered(url, broker, joins, reports):
-    """Send one message and some at once by turns, for ever: at once, or by way of an outbox."""
+    """For ever, send one message and several at once by turns: directly, or through an outbox."""
     engine = application(url)
     with gateway(url) as ids:
         while True:
@@ -191,7 +192,7 @@ def make_together(url, start, rounds, reports):
 
 
 def test_processes_at_once(store_url):
-    """From the making of the store on: one key for one reference, and no id twice."""
+    """From the making of the store on, there is one key for one reference, and no id is given twice."""
     rounds = 20
     start = PROCESSES.Barrier(2)
     with (
@@ -245,7 +246,7 @@ def link_of(maker):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_forked_off(store_url):
-    """It is refused its parent's, may close them in vain, and opens its own."""
+    """It is refused its parent's makers, may close them without effect, and opens its own."""
     with billing(store_url) as keys, gateway(store_url) as ids:
         key = keys.key_for("a")
         ids.next()
@@ -263,14 +264,15 @@ def test_a_process_forked_off(store_url):
         assert forked(child)() == [key, "2:gateway:1"]
         assert keys.key_for("a") == key
         assert numbers([ids.next()]) == [3]
-        # The child hung up on nobody.
+        # The child ended no connection.
         assert links == [link_of(maker) for maker in (keys, ids)]
     assert_sound(store_url)
 
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_link_cut_at_the_commit(fresh_postgres_url, cut):
-    """Its outcome is unknown, so it is an error. Asked again: the key that is persisted, and a number never given."""
+    """The outcome is unknown, so it is an error. The next call gives the persisted key, and a number that was never
+    given."""
     with proxied(fresh_postgres_url) as proxy, billing(proxy.url) as keys, gateway(proxy.url) as ids:
         keys.key_for("before")
         ids.next()
@@ -286,7 +288,7 @@ def test_a_link_cut_at_the_commit(fresh_postgres_url, cut):
 
 
 def test_a_link_cut_while_idle(fresh_postgres_url):
-    """Nothing is lost with it, so nobody need know."""
+    """Nothing is lost, so there is no error."""
     with proxied(fresh_postgres_url) as proxy, billing(proxy.url) as keys, gateway(proxy.url) as ids:
         key = keys.key_for("a")
         made = [ids.next()]

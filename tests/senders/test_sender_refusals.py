@@ -43,7 +43,7 @@ def test_the_class_opens_nothing(kind, arguments):
 
 
 def test_the_longest_names(store_url):
-    """Fit the index of either database, whatever is in them."""
+    """They fit the index of either database, whatever characters they have."""
     hard_to_compress = "".join(chr(0x21 + (number * 7919) % 94) for number in range(1_000))
     with billing(store_url, sender=hard_to_compress) as keys, gateway(store_url, source=hard_to_compress) as ids:
         assert keys.key_for(hard_to_compress[::-1]) == keys.key_for(hard_to_compress[::-1])
@@ -61,7 +61,7 @@ def test_counts(sqlite_url):
 @pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("address", ["memory://", "sqlite://", "mysql://host/db", "receiver.db", None])
 def test_addresses(opening, address):
-    """Among them one that keeps nothing, for to keep is what a maker is for."""
+    """One of them is for a store that keeps nothing, and a maker's job is to keep."""
     with pytest.raises(SettingsError) as caught:
         opening(address)
     assert "sqlite:///" in caught.value.hint
@@ -92,7 +92,7 @@ def test_closed(store_url):
 
 
 def test_stores_of_other_versions(store_url):
-    """An older one is upgraded, a newer one refused."""
+    """An older store is upgraded, a newer one refused."""
     for opening in OPENINGS:
         migrate(url_of(store_url), "0001")
         opening(store_url).close()
@@ -105,7 +105,7 @@ def test_stores_of_other_versions(store_url):
 
 
 def test_a_store_that_is_busy(store_url):
-    """Is waited for; and used again as soon as it is free."""
+    """Makers wait for it, and use it as soon as it is free."""
     with billing(store_url, patience_secs=0.2) as keys, gateway(store_url, patience_secs=0.2) as ids:
         with application(store_url).connect() as connection:
             key = keys.key_for("a", connection=connection)
@@ -119,7 +119,7 @@ def test_a_store_that_is_busy(store_url):
 
 
 def test_a_file_that_is_moved_away(sqlite_url, tmp_path):
-    """What is persisted where nobody finds it isn't persisted."""
+    """A key that is persisted where nobody looks isn't persisted."""
     file = tmp_path / "receiver.db"
     with billing(sqlite_url) as keys:
         key = keys.key_for("a")
@@ -146,7 +146,7 @@ def test_status_of_a_store_of_senders_alone(sqlite_url):
 
 
 def leave_rows_out(url, change, *tables):
-    """By triggers that raise no error."""
+    """Leave rows out by triggers, without an error."""
     work = "BEGIN SELECT RAISE(IGNORE); END"
     if not url.startswith("sqlite"):
         execute(url, "CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$")

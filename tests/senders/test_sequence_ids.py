@@ -1,4 +1,4 @@
-"""Numbered ids: contiguous from 1 per source, through restarts, exactly as the policy `sequence` reads them."""
+"""Numbered ids are contiguous from 1 for each source, through restarts, exactly as the policy `sequence` reads them."""
 
 from contextlib import ExitStack
 
@@ -39,7 +39,7 @@ def test_a_number_is_committed_before_it_is_returned(ids, store_url):
 
 
 def test_each_source_has_its_own(store_url):
-    """And is read from the id as it stands."""
+    """The policy reads the source from the id, exactly as it was given."""
     with ExitStack() as stack:
         makers = {source: stack.enter_context(gateway(store_url, source=source)) for source in SOURCES}
         for number in (1, 2):

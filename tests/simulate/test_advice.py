@@ -1,4 +1,4 @@
-"""Needs, kinds, unseen halves, grade and the setting recommended, against the naive model of the advice."""
+"""Needs, kinds, unseen halves, grade and recommended setting, compared with the naive model of the advice."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ KEYS = st.sampled_from(["name:x", "destination", "connection", "default"])
 
 @st.composite
 def delivered(draw) -> list[Receipt]:
-    """As `logs`, at several speeds, and with the times at which messages were sent."""
+    """Logs as `logs` gives, at several speeds, with the times at which messages were sent."""
     speed = draw(st.sampled_from([1, 100_001, SECOND_US, 60 * SECOND_US]))
     longest_ms = draw(st.sampled_from([0, 1, 400, 7_291, 10**9]))
     log = draw(logs(most=5) | logs(least=12, most=30))
@@ -35,7 +35,8 @@ def delivered(draw) -> list[Receipt]:
 
 @st.composite
 def disturbed(draw) -> list[Receipt]:
-    """Ids that come again at once, and every so many once more some ids later: bursts enough for each grade."""
+    """Logs in which ids come again at once, and now and then once more after a few other ids: enough bursts for each
+    grade."""
     count = draw(st.sampled_from([9, 10, 11, 29, 30, 31]))
     pauses = st.sampled_from([SECOND_US + 1, SECOND_US + 1, draw(st.sampled_from([SECOND_US, 3 * SECOND_US]))])
     later, every = draw(st.integers(0, 4)), draw(st.sampled_from([4, 7, 30]))
@@ -51,12 +52,12 @@ def disturbed(draw) -> list[Receipt]:
 
 
 class Asked(NamedTuple):
-    """What is asked of a log."""
+    """The options of the advice."""
 
     margin: float
     max_missed: int
     budget: tuple[str, int]
-    """What the setting of a kind takes, in ids, and how many more."""
+    """The budget in ids: a kind whose setting it just fits, and how many ids more."""
     present: tuple[int, int] = (2000, 120 * SECOND_US)
 
 
@@ -137,7 +138,7 @@ REGULAR = Asked(margin=2.0, max_missed=0, budget=("keep", 0))
     ],
 )
 def test_where_each_grade_begins(bursts, span_us, pause_us, grade):
-    """Each id comes again after 3.3 s, and each of them is a burst, if the pause is longer than a second."""
+    """Each id comes again after 3.3 s. Each repeat is a burst if the pause is longer than a second."""
     log = [Receipt(START_US, "first"), Receipt(START_US + span_us, "last")]
     for number in range(bursts):
         began_us = START_US + number * pause_us
@@ -152,7 +153,7 @@ def test_where_each_grade_begins(bursts, span_us, pause_us, grade):
 
 @pytest.mark.parametrize(("late", "grade"), [([], "strong"), (["54"], "weak")])
 def test_what_one_half_would_let_through_makes_it_weak(late, grade):
-    """Ids come again at once, and at the end one after five others."""
+    """Ids come again at once, except the last one, which comes after five others."""
     times_us = [START_US + number * (SECOND_US + 1) for number in range(60)]
     log = [Receipt(time_us, f"{number}") for number, time_us in enumerate(times_us) for _ in range(2)]
     log += [Receipt(times_us[-1], id_) for id_ in late]

@@ -1,4 +1,4 @@
-"""Every figure of the analysis against the naive model, receipt by receipt."""
+"""Every figure of the analysis, compared with the naive model receipt by receipt."""
 
 import pytest
 from hypothesis import given

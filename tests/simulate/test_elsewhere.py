@@ -1,4 +1,4 @@
-"""What other systems' memories need, against a naive model of what came before."""
+"""The needs of other systems' memories, compared with a naive model of the earlier receipts."""
 
 from dataclasses import astuple
 
@@ -18,7 +18,7 @@ FAULTS = "refreshed", "counts duplicates", "one domain", "clock as read", "newes
 
 
 def model(log, key, fault=""):
-    """The needs of each domain with duplicates, by lists of what came."""
+    """The needs of each domain with duplicates, by lists of its receipts."""
     names = ["all"] * len(log) if fault == "one domain" else domains_of(log, key)
     needs = {
         name: of_domain([each for each, its in zip(log, names, strict=True) if its == name], fault) for name in names
@@ -27,8 +27,8 @@ def model(log, key, fault=""):
 
 
 def of_domain(log, fault=""):
-    """How many new ids came since the first receipt of a repeat's id, with that one, how many different ones since its latest,
-    and how long ago the first came."""
+    """For the repeats of a domain, the largest of three figures: new ids since the id's first receipt, with that
+    one; different ids since its latest receipt; the age of its first receipt."""
     firsts, clock_us, ids, received = {}, 0, 0, []
     rings, used, ages_us = [], [], []
     for receipt in log:
@@ -74,12 +74,12 @@ def test_the_logs_drawn_tell_a_wrong_rule_from_the_right_one(fault):
 
 
 def all_of(needs):
-    """The largest of each."""
+    """The largest of each need."""
     return Elsewhere.largest(needs.values())
 
 
 def test_needs_by_hand():
-    """In q, a comes again after b and c, 50 us after its first receipt; in r, d does at once."""
+    """In q, a comes again after b and c, 50 us after its first receipt. In r, d comes again at once."""
     in_q = [Receipt(10, "a"), Receipt(20, "b"), Receipt(30, "a"), Receipt(40, "c"), Receipt(60, "a"), Receipt(50, "c")]
     in_r = [Receipt(61, "d", destination="r"), Receipt(61, "d", destination="r")]
     assert analysed([*in_q, *in_r]).elsewhere == Elsewhere(3, 2, 50, 1)

@@ -1,4 +1,4 @@
-"""Curves of needs, worst sources and the course of time, each by its definition, and whether counts of parts add up."""
+"""Curves of needs, worst sources and the course of time, each by its definition. Counts of parts add up."""
 
 import numpy as np
 from hypothesis import given
@@ -19,7 +19,7 @@ VALUES = st.lists(st.integers(0, 4 * 10**17) | st.integers(0, 30), max_size=30)
 
 
 def by_steps(values):
-    """How many values stand between each of ROUND and the next."""
+    """How many values lie between each number of ROUND and the next."""
     above = [*ROUND[1:].tolist(), float("inf")]
     return np.array(
         [sum(low <= value < high for value in values) for low, high in zip(ROUND.tolist(), above, strict=True)],
@@ -100,7 +100,7 @@ def test_a_source_without_duplicates_is_no_worst_source():
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=4 * WORST_SOURCES), st.randoms())
 @cases(50)
 def test_names_decide_between_sources_that_need_alike(needs, random):
-    """Ties are many here, and more sources than are listed."""
+    """There are many ties here, and more sources than are listed."""
     names = [f"s{number}" for number in range(len(needs))]
     random.shuffle(names)
     log, now_us = [], 0

@@ -1,4 +1,4 @@
-"""Every finding: there, with its figures, where it is true of the log, and absent where it isn't."""
+"""Every finding: present, with its figures, if it is true of the log; absent otherwise."""
 
 from collections import Counter
 
@@ -50,7 +50,7 @@ def test_no_duplicates():
 
 
 def times(count, ids):
-    """So many receipts, a minute apart, whose ids come in turn."""
+    """So many receipts, a minute apart. Their ids come by turns."""
     return [Receipt(NOW_US + 60 * SECOND_US * at, f"{at % ids}") for at in range(count)]
 
 
@@ -89,7 +89,7 @@ def test_times_that_all_fall_into_one_second(last_us, count, is_said):
 
 
 def at(times_us):
-    """A receipt at each of these times, and the first one again at the last of them."""
+    """A receipt at each of these times. The first one's id comes again at the last time."""
     return [*(Receipt(time_us, f"{n}") for n, time_us in enumerate(times_us)), Receipt(times_us[-1], "0")]
 
 
@@ -97,7 +97,7 @@ SECONDS = [NOW_US + SECOND_US * n for n in range(200)]
 EARLY = [Receipt(time_us, f"early {time_us}") for time_us in SECONDS[:2]]
 SHARED = [Receipt(NOW_US + n, "NULL" if n % 3 == 0 else f"{n}") for n in range(330)]
 RARELY = [Receipt(NOW_US + n, f"{n % 10_205}") for n in range(20_303)] + [Receipt(NOW_US + 20_303, "0")] * 100
-"""Of its 10,198 duplicates, just a hundredth are of one id."""
+"""It has 10,198 duplicates. Just a hundredth of them are of one id."""
 ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
 
 
@@ -150,7 +150,7 @@ def test_what_makes_it_doubtful_that_this_is_the_log_that_was_meant(id_, log, sa
     findings = findings_of(log)
     assert id_ in DOUBTS
     assert said in findings[id_]
-    assert not {"clock-backwards", "unchecked"} & set(findings)  # what is said once isn't said again
+    assert not {"clock-backwards", "unchecked"} & set(findings)  # one finding says it, so others don't
     for other in others:
         assert id_ not in findings_of(other)
 
@@ -233,7 +233,7 @@ def test_duplicates_that_cross_connections(key):
 
 
 def test_of_crossings_that_are_as_many_the_last_by_name_is_named():
-    """Else engines that count them in another order would differ."""
+    """Otherwise engines that count them in another order would differ."""
     log = [Receipt(1, id_, connection_id=over) for id_, over in zip("xyxy", ("b1", "b2", "b3", "b4"), strict=True)]
     for crossed in (log, [log[1], log[0], log[3], log[2]]):
         assert "'b2', then over 'b4': 1" in findings_of(crossed)["crosses-connections"]
@@ -351,7 +351,7 @@ def test_ten_times_the_median_source_where_that_is_more_than_a_hundred():
 
 
 def tail(time_us):
-    """What ends a log, and is from no source that counts."""
+    """The last receipt of a log, without id, so that its source doesn't count."""
     return Receipt(time_us, "", "unchecked")
 
 
@@ -406,7 +406,7 @@ def test_an_ended_source_keeps_no_more_than_the_window():
 
 
 def test_ended_sources_keep_no_more_than_the_peak():
-    """An id in the queues of ten sources is one id."""
+    """An id in ten sources' queues counts once."""
     shared = [Receipt(100 * number * SECOND_US, "shared", f"s{number}") for number in range(10)]
     busy = [Receipt(number * SECOND_US, f"busy-{number}", "busy") for number in range(900)]
     log = [*sorted(shared + busy), tail(9000 * SECOND_US)]
@@ -452,13 +452,13 @@ def test_the_ids_of_ended_sources_are_those_of_the_model(log, key):
     queues = [replay.models[domain].queues.get(source, []) for domain, source in gone]
     assert kept >= len({(domain, entry.id) for (domain, _), queue in zip(gone, queues, strict=True) for entry in queue})
     texts = {finding.id: finding.text for finding in analysis.findings}
-    assert ("ended-sources" in texts) is (kept > 0)  # in so small a log one id is more than a percent
+    assert ("ended-sources" in texts) is (kept > 0)  # in so small a log one id is over a percent
     if kept:
         assert ended(len(gone), len(counts), f"{setting.window:,}", kept, replay.peak_ids) in texts["ended-sources"]
 
 
 def test_a_log_too_short_to_judge_an_expiry():
-    """It should span ten times its longest repeat, and an hour at least."""
+    """It should span ten times its longest repeat, and at least an hour."""
     log = [Receipt(0, "a"), Receipt(2000 * SECOND_US, "x"), Receipt(2001 * SECOND_US, "a")]
     text = findings_of([*log, Receipt(19_999 * SECOND_US, "z")])["short-log"]
     assert "spans 5 h 33 min, and its longest repeat needs 33 min 20 s" in text
@@ -524,7 +524,7 @@ def test_a_sender_that_took_over():
 
 
 def test_senders_that_dont_say_who_they_are():
-    """Three of them send in turn, and each resends its 40th id before: together they need three times as much."""
+    """Three senders send by turns, and each resends its 40th id before. Together they need three times as much."""
 
     def log(says):
         sent = [(sender, n) for n in range(60) for sender in "abc"]
@@ -570,7 +570,7 @@ def test_the_rule_of_thumb_beside_what_the_log_says():
     [(9, 26_000_000, True), (9, 27_000_000, False), (6, 19_000_000, False), (3, 19_000_000, False)],
 )
 def test_the_rule_of_thumb_says_where_it_raises_e(secs, present_us, is_why):
-    """Twice the need is 20 s here, whatever the redelivery took."""
+    """Twice the need is 20 s here, however long the redelivery took."""
     log = [
         Receipt(0, "a"),
         Receipt(10 * SECOND_US, "b"),

@@ -1,4 +1,4 @@
-"""Lists of settings, as written and as chosen."""
+"""Lists of settings, as users write them and as they are chosen."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""What duplicates need, and headroom of the log and of each source, by the naive model; that of parts adds up."""
+"""The needs of duplicates, and the headroom of a log and of each source, by the naive model. Headroom of parts adds
+up."""
 
 from collections import defaultdict
 from itertools import chain
@@ -46,7 +47,7 @@ def test_headroom_is_what_the_model_has_left(log):
 
 SOURCES = 2
 DUPLICATES = st.lists(
-    # What is caught by the window of 5 has a window need of at most that.
+    # If the window of 5 catches a duplicate, its window need is at most 5.
     st.tuples(st.integers(1, 5), st.just(-1), st.integers(0, SOURCES))
     | st.tuples(st.integers(1, 99), st.integers(1, 20), st.integers(0, SOURCES)),
     max_size=20,
@@ -126,7 +127,7 @@ def test_an_id_of_several_sources_needs_the_window_of_the_nearest():
 
 
 def test_long_distances_are_counted_by_blocks():
-    """More ids than a block of the count holds, some of them coming again in between."""
+    """There are more ids than a block of the count holds, and a part of them come again in between."""
     rng = np.random.default_rng(11)
     fill = [f"{number}" for number in rng.integers(0, 9_000, 20_000).tolist()]
     log = [Receipt(0, "x"), *(Receipt(SECOND_US, id_) for id_ in fill), Receipt(2 * SECOND_US, "x")]

@@ -1,4 +1,4 @@
-"""From batches to columns: nothing merged, nothing lost, whatever the pieces."""
+"""From batches to columns: nothing is merged or lost, however the log is cut into batches."""
 
 import pytest
 from hypothesis import given
@@ -38,7 +38,7 @@ def test_the_columns_hold_the_rows(log, rows, dictionaries):
 
 
 def test_many_channels_are_told_apart():
-    """More triples than fit into a table of all that could be."""
+    """There are more triples than fit into a table of all possible ones."""
     log = [
         Receipt(number, f"{number}", connection_id=f"c{number}", destination=f"d{number}", receiver_id=f"r{number}")
         for number in range(300)

@@ -1,4 +1,4 @@
-"""The sizing kernel in lockstep with the naive model: each pair of window and expiry, each duplicate's need."""
+"""The sizing kernel beside the naive model: each pair of window and expiry, and each duplicate's need."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class Judged(NamedTuple):
     caught: int
     peak_ids: int
     duplicates: list[tuple[bool, bool]]
-    """(the first tier holds the id, the verdict is duplicate), for each repeat of an id."""
+    """For each repeat of an id: whether the first tier holds the id, and whether the verdict is duplicate."""
 
 
 def traces(*, own_source):

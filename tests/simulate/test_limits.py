@@ -1,4 +1,4 @@
-"""More receipts, ids or sources than 32 bits can number are refused before they are numbered, never wrapped."""
+"""If there are more receipts, ids or sources than 32 bits can number, they are refused before they are numbered."""
 
 import sys
 
@@ -22,7 +22,7 @@ FIVE = [Receipt(time, f"id{time}", f"s{time}") for time in range(5)]
 
 @pytest.fixture
 def few(monkeypatch):
-    """Pretend that numbers end early."""
+    """Lower the largest number."""
     return lambda most: monkeypatch.setattr(compiled, "MOST_NUMBERED", most)
 
 
@@ -40,7 +40,7 @@ def test_the_most_is_taken_and_one_more_is_not(few):
 
 
 def test_a_log_is_refused_at_the_batch_that_passes_the_limit(few):
-    """Not at its end, which may be hours away."""
+    """It isn't refused only at its end, which may be hours away."""
     few(20)
     unread = iter(batches([Receipt(time, f"id{time % 3}") for time in range(70)], rows=7))
     with pytest.raises(LogFormatError, match="more than 20 receipts"):
@@ -99,7 +99,7 @@ def test_what_files_say_of_themselves_is_refused_before_it_is_read(few, tmp_path
     with pytest.raises(LogFormatError, match="more than 11 receipts"):
         ingest(unread, domain_key("name:x"))
     assert unread.receipts == 0
-    # Of rows that are skipped nobody knows how many there are.
+    # Nobody knows how many rows will be skipped.
     assert read_logs(log, ReadOptions(on_error="skip")).known_receipts == 0
 
 

@@ -1,4 +1,4 @@
-"""Numbers of texts: equal exactly where the bytes are."""
+"""Numbers of texts are equal exactly if their bytes are."""
 
 import pyarrow as pa
 import pytest

@@ -1,4 +1,4 @@
-"""The recommendation: it misses no more than allowed, has its margin, and costs least, by the model's own replay."""
+"""The recommendation misses no more than allowed, has its margin, and costs least, by the model's own replay."""
 
 import math
 
@@ -15,7 +15,7 @@ from receiver.simulate.recommend import rounded_up
 from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
-# In seconds, since no expiry below one is recommended.
+# In seconds, since no expiry below a second is recommended.
 LOGS = logs().map(lambda log: [receipt._replace(received_at_us=receipt.received_at_us * SECOND_US) for receipt in log])
 
 
@@ -35,7 +35,7 @@ def test_it_misses_no_more_than_allowed_and_its_figures_are_the_models(log, max_
 @pytest.mark.parametrize("log", [[Receipt(1)], [Receipt(1, "a")], [Receipt(1), Receipt(1, "a"), Receipt(1, "a")]])
 @pytest.mark.parametrize("max_missed", [0, 1, 10**9])
 def test_there_always_is_one(log, max_missed):
-    """Nothing that shows an analysis asks whether it has a recommendation, or whether a kind remembers anything."""
+    """Code that shows an analysis relies on a recommendation, and on kinds that remember at least one id."""
     analysis = analysed(log, max_missed=max_missed)
     recommendation = analysis.recommendation
     assert recommendation.setting.missed <= max_missed
@@ -58,7 +58,7 @@ def test_lean_is_no_dearer_than_either_tier_alone_with_the_same_margin(log, marg
 @given(LOGS.map(with_a_repeat))
 @cases(50)
 def test_without_its_margin_it_would_still_miss_nothing(log):
-    """The margin is over what the log needed, so half of the setting is enough, rounded up for windows."""
+    """The margin doubles what the log needed. So half of the setting is enough, rounded up for windows."""
     setting = analysed(log, margin=2.0).recommendation.setting
     assert judged(log, setting.window // 2, setting.expiry_us // 2).caught == len(repeats(log))
 
@@ -90,7 +90,7 @@ BUDGETS = st.integers(1, 40)
 @given(LOGS, PRESENT, BUDGETS, st.integers(0, 2), st.sampled_from(["default", "destination"]))
 @cases(200)
 def test_nothing_is_lowered_but_for_memory(log, present, budget_ids, max_missed, key):
-    """And what is raised is raised for the log: by so much, and no more."""
+    """A setting is raised only for the log, and only by as much as the log needs."""
     analysis = recommended(log, present, key, budget_bytes=budget_ids, memory_bytes_per_id=1, max_missed=max_missed)
     advised, keep, both = analysis.recommendation, analysis.of(Kind.KEEP), analysis.of(Kind.BOTH)
     before = [sized for sized in analysis.kinds if list(Kind).index(sized.kind) < list(Kind).index(advised.sized.kind)]
@@ -111,7 +111,7 @@ def test_nothing_is_lowered_but_for_memory(log, present, budget_ids, max_missed,
 
 
 def test_what_is_set_today_is_kept_or_raised_by_what_each_tier_lacks():
-    """Doubled, the log needs W = 20 and E = 18 s."""
+    """With the margin, the log needs W = 20 and E = 18 s."""
     log = [Receipt(at * SECOND_US, f"{at % 10}") for at in range(10)] + [Receipt(9 * SECOND_US, "0")]
     for present, moves in {
         (20, 18_000_000): ("keep", "keep"),
@@ -126,7 +126,7 @@ def test_what_is_set_today_is_kept_or_raised_by_what_each_tier_lacks():
 
 
 def test_memory_may_raise_one_and_lower_the_other():
-    """`window` needs W, and hardly an expiry."""
+    """`window` needs W, and hardly any expiry."""
     log = [Receipt(at * SECOND_US, f"{at}") for at in range(100)] + [Receipt(99 * SECOND_US, "90")]
     analysis = recommended(log, (2, 60 * SECOND_US), budget_bytes=25, memory_bytes_per_id=1)
     advised = analysis.recommendation
@@ -196,7 +196,7 @@ def test_a_key_that_hides_more_than_a_tenth_is_in_doubt(counted, is_said):
 @given(logs(), st.sampled_from(["default", "connection", "receiver", "destination", "name:x"]))
 @cases(100)
 def test_the_key_proposed_counts_what_this_one_hides(log, key):
-    """Each receiver of a topic gets its messages, so only a queue's are looked at."""
+    """Each receiver of a topic gets its messages, so only queues count."""
     log = [receipt._replace(destination="q") for receipt in log]
     hidden = len(repeats(log, "destination")) - len(repeats(log, key))
     analysis = analysed(log, key)

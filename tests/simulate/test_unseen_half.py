@@ -1,8 +1,8 @@
-"""What one half of a log supports, and what it leads to recommend, holds on the other half: on a recorded log, and on every
-synthetic scenario.
+"""A setting that one half of a log supports also holds on the other half: on a recorded log, and on every synthetic
+scenario.
 
-Each half is sized as a log of its own, which knows nothing of the other; then the whole log is replayed under what it
-chose, and the duplicates of the other half that this misses are counted.
+Each half is sized as a log of its own, which knows nothing of the other. Then the whole log is replayed with the chosen
+setting. The count is of the other half's duplicates that it misses.
 """
 
 import gzip
@@ -29,7 +29,7 @@ RECEIPTS = 20_000
 
 
 def by_rows(receipts: Receipts) -> int:
-    """The row at which the second half begins."""
+    """The row at which the second half begins, if the log is cut by rows."""
     return len(receipts.received_at_us) // 2
 
 
@@ -43,14 +43,16 @@ def ingested(path: Path) -> Receipts:
 
 
 def advised(path: Path) -> dict[str, Pair]:
-    """W and E in microseconds: what the log supports, and what to set for who relies on W alone today."""
+    """W and E in microseconds: the setting that the log supports, and the recommended one if only W is relied on
+    today."""
     analysis = analyse(WholeLog(ingested(path)), Question(KEY, *GRID, present=(2_000, 1)))
     assert analysis.recommendation.sized.kind is Kind.KEEP
     return {"supported": analysis.of(Kind.BOTH).setting.pair, "recommended": analysis.recommendation.setting.pair}
 
 
 def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str, str], tuple[Pair, int]]:
-    """By how the log is cut, which half was sized, and what for: the setting, and what it misses in the other half."""
+    """For each way to cut the log, half that was sized and kind: the setting, and how many duplicates of the other
+    half it misses."""
     header, *rows = lines
     (folder / "whole.csv").write_text("".join(lines), encoding="utf-8")
     whole = ingested(folder / "whole.csv")
@@ -71,7 +73,7 @@ def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str, str], 
 
 
 def duplicates(receipts: Receipts) -> np.ndarray:
-    """Per receipt, whether its id came before in its domain."""
+    """For each receipt, whether its id came before in its domain."""
     pairs = np.stack([receipts.domain_of_channel[receipts.channel_number], receipts.id_number])
     first = np.unique(pairs, axis=1, return_index=True)[1]
     came_before = np.ones(len(receipts.id_number), bool)

@@ -1,4 +1,4 @@
-"""The verdict on each receipt, as the model gives it."""
+"""The verdict on each receipt is the model's."""
 
 from hypothesis import given
 from hypothesis import strategies as st

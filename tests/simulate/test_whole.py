@@ -1,4 +1,4 @@
-"""A log held whole, asked as any other: the answers are the naive model's."""
+"""A log that is held whole gives the naive model's answers."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def clamped(log, key):
 
 
 def halves(log, key, times):
-    """The rows of duplicates in the first half of a log, and in the second."""
+    """The rows of duplicates in the first half of a log, and those in the second."""
     as_read = [receipt.received_at_us for receipt in log]
     middle_us = (min(as_read) + max(as_read)) // 2
     rows = repeats(log, key)
@@ -51,7 +51,7 @@ def test_pairs_are_replayed_beside_the_grid_in_any_order(log, key, pairs):
 @given(logs(), KEYS, st.integers(0, 3))
 @cases(60)
 def test_the_expiry_that_a_window_needs_beside_it_is_the_smallest(log, key, max_missed):
-    """Of the whole log, and of the duplicates of either half."""
+    """It is so for the whole log, and for the duplicates of either half."""
     whole = WholeLog(ingested(log, key), max_missed=max_missed)
     windows = [0, 1, 3]
     times = clamped(log, key)

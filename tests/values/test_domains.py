@@ -1,4 +1,4 @@
-"""Names of domains: the written forms of one destination are one, and no two ways of coming in are merged."""
+"""Names of domains: all written forms of a destination give one name, and no two channels share one by accident."""
 
 import pytest
 from hypothesis import example, given
@@ -8,7 +8,7 @@ from receiver import domains
 from receiver.domains import Channel, destination_name, domain_key
 from receiver.errors import SettingsError
 
-# Few letters, those that a name gives a meaning to, so that unlike parts often come near each other.
+# Few letters, with those that have a meaning in a name, so that different parts are often nearly alike.
 parts = st.lists(st.sampled_from([":", "\\", "a", "queue://", "topic://", "Queue<", ">"]), max_size=5).map("".join)
 channels = st.builds(Channel, parts, parts, parts)
 
@@ -115,5 +115,5 @@ def test_a_part_that_the_key_does_not_need_may_be(key, parts):
 
 
 def test_the_store_has_room_for_the_name_of_every_key():
-    """SQLite would take a longer one, and PostgreSQL refuse it at the first batch."""
+    """SQLite would take a longer one. PostgreSQL would refuse it at the first batch."""
     assert max(map(len, domains.DOMAIN_KEYS)) <= domains.LONGEST_KEY

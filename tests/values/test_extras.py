@@ -1,4 +1,4 @@
-"""How to install what is missing: words that work where the package came from."""
+"""How to install what is missing: the words fit the way in which the package was installed."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ PIP = [sys.executable, "-m", "pip", "install"]
 
 
 def hint_of(folder: Path, *options: str, extra: str = "simulate") -> list[str]:
-    """What a copy of the package in that folder says, as a shell takes it apart."""
+    """The hint of a package in this folder, split as a shell does."""
     shutil.copy(errors.__file__, folder / "receiver")
     (folder / "receiver" / "__init__.py").touch()
     program = f"from receiver.errors import MissingExtraError; print(MissingExtraError('{extra}', 'this').hint)"
@@ -40,7 +40,7 @@ def test_a_checkout_that_is_not_installed_is_named_by_its_folder(tmp_path):
 
 
 def test_an_installed_package_has_its_libraries_named(tmp_path):
-    """For whatever name no index has, somebody else may register. Extras of extras are told apart into libraries, too."""
+    """If an index lacks a name, somebody else may register it. Extras of extras are resolved into libraries too."""
     (tmp_path / "receiver").mkdir()
     wheel = tmp_path / "reliable_receiver-0.1.0.dist-info"
     wheel.mkdir()
@@ -61,7 +61,7 @@ def test_an_installed_package_has_its_libraries_named(tmp_path):
 
 @pytest.mark.parametrize("extra", ["simulate", "demo"])
 def test_pip_takes_the_hint(extra):
-    """Without an index, because all of it is here already."""
+    """pip uses no index, because everything is installed here."""
     *pip, install = shlex.split(errors.MissingExtraError(extra, "this").hint)[:4]
     libraries = shlex.split(errors.MissingExtraError(extra, "this").hint)[4:]
     command = [*pip, "--disable-pip-version-check", install, "--dry-run", "--no-index", *libraries]

@@ -1,4 +1,4 @@
-"""What failed is tried again: after which errors, after which pauses, and until when."""
+"""What failed is tried again: after which errors, after which pauses, and for how long."""
 
 import ast
 from itertools import islice
@@ -28,7 +28,7 @@ PACKAGE = Path(retrying.__file__).parent
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time goes on by what is slept, and by nothing else."""
+    """A clock that only sleeping moves."""
     clock = Clock()
     monkeypatch.setattr(retrying, "time", clock)
     return clock
@@ -73,7 +73,7 @@ def test_pauses_without_chance_are_exact():
 
 @pytest.mark.parametrize("failures", [1_024, 1_025, 1_026, 10**9])
 def test_no_number_of_failures_is_too_large(failures):
-    """2**1024 is no float any more."""
+    """2**1024 is too large for a float."""
     assert Backoff(0.5, 30).pause_secs(failures) == 30
 
 
@@ -149,7 +149,7 @@ def test_refusals_are_meant_after_a_minute_of_nothing_else(clock):
 
 
 def test_nobody_else_doubles_pauses_or_catches_to_sleep():
-    """Other loops that sleep wait for something to happen, not for what failed to work."""
+    """Other loops that sleep wait for an event, not for a failed action to succeed."""
     sleepers = {
         str(file.relative_to(PACKAGE))
         for file in PACKAGE.rglob("*.py")

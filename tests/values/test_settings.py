@@ -1,4 +1,4 @@
-"""Settings that can't be meant are refused where they are made, whatever the others are."""
+"""Settings that make no sense are refused where they are made, whatever the others are."""
 
 import math
 from dataclasses import replace
