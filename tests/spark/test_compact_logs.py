@@ -1,4 +1,4 @@
-"""Logs compacted on Spark: `receiver simulate OUT` says what it says of the log itself."""
+"""Logs compacted on Spark: `receiver simulate OUT` says the same as for the log itself."""
 
 import json
 import random
@@ -16,7 +16,7 @@ MORNING_US = 1_795_219_200_000_000
 
 
 def receipts(seed: int, destinations: list[str], rows: int = 400) -> list[Row]:
-    """Over three days, with ties and a clock that steps back at times, ids that come again, and some without."""
+    """Receipts of three days, with ties, a clock that steps back at times, repeated ids and missing ids."""
     draw = random.Random(seed)  # noqa: S311 - draws by seed
     time_us, rows_made = MORNING_US, []
     for _ in range(rows):
@@ -49,7 +49,7 @@ def logs(tmp_path):
 
 @pytest.fixture
 def run(spark, monkeypatch, capfd):  # noqa: ARG001 - it has to be there
-    """A command in this process, on the session of all tests here; its status and what it printed."""
+    """Runs a command in this process, on the session of all tests here. Returns its status and its output."""
 
     def run(main, *arguments):
         monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
@@ -61,7 +61,8 @@ def run(spark, monkeypatch, capfd):  # noqa: ARG001 - it has to be there
 
 
 def figures(run, log, key: str) -> dict:
-    """What a replay of the log says, but for rows left out of it, and for what goes by the order between domains."""
+    """The figures of a log's replay, without skipped rows and without those that depend on the order between
+    domains."""
     options = ["--domain", key, "--window", "0,3,20", "--expiry", "0,600,90000", "--on-error", "skip", "--json"]
     status, out, err = run(cli.run, "simulate", log, *options)
     assert status == 0, err

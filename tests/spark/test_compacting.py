@@ -1,4 +1,4 @@
-"""A compacted log reads back as the log it was made of, however it was cut on the way."""
+"""A compacted log reads back as the log that it was made of, however that was cut on the way."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def by_domain(rows, key: str) -> dict[str, list[Row]]:
 
 
 def on_days(log: list[File], day_us: int) -> list[File]:
-    """The same log, with some days between its times."""
+    """The same log with days between its times."""
     return [
         file._replace(rows=[row._replace(received_at=row.received_at * day_us) for row in file.rows]) for file in log
     ]
@@ -97,7 +97,7 @@ def test_each_domain_reads_back_in_order(log, rows_per_file, key, day_us):
 @given(files(), cuttings)
 @cases(4)
 def test_tasks_see_the_order_that_one_process_sees(log, cutting):
-    """The order of chunks goes by (key, unit, row): of files that follow each other, as of one file."""
+    """Chunks are in the order of (key, unit, row): of files that follow each other as of one file."""
     with written(log) as paths, new_folder() as folder:
         compacted(paths, folder, cutting.chunk_rows, "connection")
         units, flow = read_units([str(folder)], cutting, ReadOptions())
@@ -110,7 +110,7 @@ def test_tasks_see_the_order_that_one_process_sees(log, cutting):
 
 
 def test_the_day_is_that_of_the_running_maximum(tmp_path):
-    """So days ascend with the order, even where the clock steps back over midnight."""
+    """So days ascend in the order of rows, even if the clock steps back over midnight."""
     times = [DAY_US - 1, DAY_US + 1, DAY_US - 1, DAY_US + 2]
     paths = write(tmp_path, [File("csv", [Row(time, str(index), destination="q") for index, time in enumerate(times)])])
     out = tmp_path / "out"
@@ -364,7 +364,7 @@ class Viewed(DirFileSystem):
 
 register_implementation("viewfs", Viewed)
 """
-"""A URL that both Hadoop and fsspec take for a folder here, in the driver and in the workers."""
+"""A URL that Hadoop and fsspec both take for a local folder, in the driver and in the workers."""
 
 AT_URL = """
 import json, runpy
@@ -388,7 +388,7 @@ def work(spark):
 
 @pytest.mark.slow
 def test_a_log_at_a_url_grows_and_is_read_in_its_order_on_both_engines(tmp_path):
-    """The clock steps back over files, which their times alone would merge."""
+    """The clock steps back from file to file. Their times alone would merge them wrongly."""
     times = [5, 9, 2, 3, 9, 1, 1, 8, 20]
     rows = [Row(time, f"{index % 4}", destination="q") for index, time in enumerate(times)]
     old, new = write(tmp_path, [File("csv", rows[:-1]), File("csv", rows[-1:])])

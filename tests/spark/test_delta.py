@@ -1,4 +1,5 @@
-"""Real Delta tables, by the library for Spark 4.1, which is fetched beside this environment: the newest Spark has none yet."""
+"""Real Delta tables, by the library for Spark 4.1. That Spark is fetched beside this environment, since the newest
+one has no such library yet."""
 
 import json
 import sys
@@ -42,11 +43,11 @@ def work(spark):
     }
     print(json.dumps(said))
 """
-"""Three commits, whose rows `OPTIMIZE` moves into one file, a commit's after the other's. Number 7 is deleted."""
+"""A program with three commits. `OPTIMIZE` moves their rows into one file, commit after commit. Number 7 is deleted."""
 
 
 def fetch_pyspark(cache: Path) -> Path:
-    """A folder to put before the libraries of this environment."""
+    """The folder of that Spark, which goes before this environment's libraries."""
 
     def bring(folder: Path) -> Path:
         command = [sys.executable, "-m", "pip", "install", "--target", str(folder / "libraries"), PYSPARK]
@@ -66,7 +67,7 @@ def said_of(rows: list[Row], log: Path) -> dict:
 @pytest.mark.usefixtures("java")
 @pytest.mark.parametrize("deletion_vectors", ["true", "false"])
 def test_a_delta_table_has_the_order_of_a_column_or_of_time(tmp_path, deletion_vectors):
-    """With deletion vectors its frame tells the files and rows, whose order means nothing."""
+    """With deletion vectors, the table's frame shows files and rows, but their order means nothing."""
     pyspark, jars = fetched(fetch_pyspark), fetched(lambda cache: fetch_jars(cache, "delta", [DELTA]))
     settings = SETTINGS | {"spark.databricks.delta.properties.defaults.enableDeletionVectors": deletion_vectors}
     options = [

@@ -1,4 +1,5 @@
-"""spark-submit to executors that share no process with the driver, nor have the package: sent as docs/spark.md says."""
+"""spark-submit to executors that share no process with the driver and lack the package. It is sent as docs/spark.md
+says."""
 
 import os
 import re
@@ -24,7 +25,7 @@ ASKED = ROOT / "examples" / "artemis-receipts.csv.gz", "--domain", "destination"
 
 
 def zipped(folder: Path) -> Path:
-    """What a wheel of this package holds, under the name of a zip file."""
+    """The contents of this package's wheel, as a zip file."""
     package = folder / "receiver.zip"
     with zipfile.ZipFile(package, "w") as packed:
         for file in (ROOT / "receiver").rglob("*"):
@@ -36,7 +37,7 @@ def zipped(folder: Path) -> Path:
 
 @contextmanager
 def service(folder: Path, role: str, *arguments: str) -> Iterator[str]:
-    """A part of a standalone cluster, until the block ends; gives what it has printed once it is up."""
+    """A part of a standalone cluster, until the block ends. Gives its output once it is up."""
     scripts, printed = Path(sysconfig.get_path("scripts")), folder / f"{role}.log"
     command = [scripts / "spark-class", f"org.apache.spark.deploy.{role.lower()}.{role}", "--host", "127.0.0.1"]
     with printed.open("wb") as file:
@@ -60,7 +61,7 @@ def service(folder: Path, role: str, *arguments: str) -> Iterator[str]:
 
 @pytest.fixture
 def standalone(tmp_path) -> Iterator[str]:
-    """The address of a real master, which has a worker."""
+    """The address of a real master with a worker."""
     with ExitStack() as stack:
         said = stack.enter_context(service(tmp_path, "Master", "--port", "0"))
         (address,) = re.findall(UP["Master"], said)
@@ -70,7 +71,7 @@ def standalone(tmp_path) -> Iterator[str]:
 
 
 def submitted(master: str, *options) -> subprocess.CompletedProcess[str]:
-    """In executors that run the Python this environment was made of, and see its libraries, but no editable install."""
+    """Submit to executors that run this environment's base Python. They see its libraries, but no editable install."""
     outside = Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
     libraries = f"spark.executorEnv.PYTHONPATH={sysconfig.get_path('purelib')}"
     command = [

@@ -1,4 +1,4 @@
-"""What goes wrong on Spark is reported with what mends it, without a line of Java's."""
+"""Failures on Spark are reported with a remedy, without a line of Java's."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ ROWS = [Row(key, BadRows(key, "")) for key in range(4)]
 
 @contextmanager
 def failing(match: str):
-    """The block fails, and the error names this; its cause is what Spark has raised."""
+    """Check that the block fails with an error that names this, and that Spark's exception is its cause."""
     with pytest.raises(SparkError, match=match) as caught, session(None) as spark:
         yield spark
     assert caught.value.__cause__ is not None
@@ -150,7 +150,7 @@ def test_a_full_disk(small_disk, step):
 @pytest.mark.slow
 @pytest.mark.usefixtures("java")
 def test_a_folder_that_can_not_be_written():
-    """Java ends itself then, while Spark begins."""
+    """Java ends while Spark begins."""
     reported = last_words(run_program(STEPS.format(step=""), SPARK_LOCAL_DIRS="/proc/no"))
     assert "can't write to /proc/no" in reported
     assert "SPARK_LOCAL_DIRS" in reported

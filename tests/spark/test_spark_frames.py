@@ -1,6 +1,5 @@
-"""DataFrames of the caller's: `size_windows` says what the local engine says of the same receipts in the same order, and
-`judge` what the detector says of each.
-"""
+"""DataFrames of the caller's: `size_windows` says the same as the local engine for equal receipts in equal order,
+and `judge` the same as the detector for each receipt."""
 
 import json
 import random
@@ -40,7 +39,8 @@ START_US = 1_795_219_200_000_000
 
 
 def receipts(seed: int, rows: int = 3_000, step_back: bool = True) -> list[Row]:
-    """Ties, a clock that steps back, ids that come again near and far and from other sources, some empty."""
+    """Receipts with ties, a clock that steps back, and ids that come again near and far, also from other sources. A
+    few ids are empty."""
     draw = random.Random(seed)  # noqa: S311 - draws by seed
     time_us, rows_made = START_US, []
     for number in range(rows):
@@ -79,7 +79,7 @@ def log(tmp_path):
 
 @pytest.mark.costly
 def test_an_analysis_has_a_page_for_a_file_and_for_a_notebook(tmp_path, monkeypatch):
-    """The one that the command writes, but for who made it."""
+    """It is the command's page, except for the name of its maker."""
     (tmp_path / "log.parquet").write_bytes(parquet_bytes(receipts(1)))
     question = Question("destination", [3], [1_000_000])
     analysis = analyse(WholeLog(ingest(read_logs([str(tmp_path)], ReadOptions()), domain_key("destination"))), question)
@@ -165,7 +165,7 @@ def test_judge_tells_what_the_detector_tells(spark, log):
 
 
 def test_a_frame_that_was_shuffled_is_put_in_order_once(spark, log):
-    """Spark doesn't see that two plans over such a checkpoint are alike, and a sort draws its partitions anew."""
+    """Spark doesn't notice that two plans over such a checkpoint are equal, and each sort draws its partitions anew."""
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(5, "message_source_id", "receiver_id").localCheckpoint()
     judged = judge(frame, window=3, expiry_secs=5, domain="destination", order_by="n").orderBy("n")
@@ -176,12 +176,12 @@ def test_a_frame_that_was_shuffled_is_put_in_order_once(spark, log):
 
 
 def test_what_was_kept_of_a_frame_is_let_go(spark, log):
-    """By its number: Spark itself lets go of what earlier tests have left, at any moment."""
+    """Compared by number, because Spark itself may let go of earlier tests' data at any moment."""
     frame, kept = spark.read.parquet(str(log)), spark.sparkContext._jsc.getPersistentRDDs
     before = set(kept())
     size_windows(frame, domain="destination", windows=[5], expiries_secs=[1])
     assert set(kept()) <= before
-    with pytest.raises(SettingsError, match="settings, over"):  # which is known once the log has said which expiries
+    with pytest.raises(SettingsError, match="settings, over"):  # it is known once the log has chosen expiries
         size_windows(frame, windows=range(5_000))
     assert set(kept()) <= before
 
@@ -319,7 +319,7 @@ def test_a_row_that_can_not_be_read_is_told_by_file_and_row(spark, tmp_path):
 
 
 def test_a_flag_that_is_no_truth_is_refused_whoever_reads_it(spark, tmp_path):
-    """Our reader gives it unsigned, Spark's as the next larger type with a sign."""
+    """Our reader gives it unsigned. Spark's gives it as the next larger type with a sign."""
     path = tmp_path / "bad.parquet"
     flags = pa.array([1, 7], pa.uint8())
     pq.write_table(pa.table({"received_at": [1, 2], "unique_message_id": ["a", "b"], "jms_redelivered": flags}), path)
@@ -331,7 +331,7 @@ def test_a_flag_that_is_no_truth_is_refused_whoever_reads_it(spark, tmp_path):
 
 
 def test_the_notebook_of_the_documents(spark, log, capsys):
-    """Its cell as it stands there, but for where its receipts are."""
+    """Its cell runs exactly as printed, except for the path of its receipts."""
     (cell,) = blocks("docs/spark.md", "python")
     exec(compile(cell.replace("s3a://bucket/receipts", str(log)), "docs/spark.md", "exec"), {"spark": spark})  # noqa: S102
     tiers = Counter(tier for _, _, tier in detected(receipts(1), 2000, 120) if tier)
@@ -341,7 +341,7 @@ def test_the_notebook_of_the_documents(spark, log, capsys):
 
 @pytest.mark.slow
 def test_the_notebook_of_the_examples(spark, tmp_path, monkeypatch, capsys):
-    """Its code runs as a program, in the session that there is, and says what the local engine says of the sample log."""
+    """Its code runs as a program in the present session, and says the same as the local engine on the sample log."""
     notebook = json.loads((ROOT / "examples" / "size_on_spark.ipynb").read_text(encoding="utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     sample = ROOT / "examples" / "artemis-receipts.csv.gz"

@@ -1,4 +1,4 @@
-"""A flow on Spark does what one in memory does, hands large values on in little memory, and brings errors home."""
+"""A flow on Spark does the same as one in memory, hands on large values in little memory, and brings errors home."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ register_pickle_by_value(sys.modules[__name__])
 
 @dataclass(frozen=True)
 class Note:
-    """Every type of column, in small."""
+    """A row with every type of column."""
 
     text: str
     number: int
@@ -45,7 +45,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Sum:
-    """Another kind."""
+    """A row of another kind."""
 
     text: str
 
@@ -67,7 +67,7 @@ def note(text: str) -> Note:
 
 
 def plain(value):
-    """Comparable."""
+    """The row as comparable values."""
     if isinstance(value, Sum):
         return value
     cells = {field.name: getattr(value, field.name) for field in fields(value)}
@@ -119,7 +119,7 @@ def test_what_is_kept_is_worked_out_once(spark):
 
 
 def test_what_is_kept_is_of_one_flow_only(spark, tmp_path):
-    """Else a session that goes on would take a file for what it was before."""
+    """Otherwise a session that goes on would use a file's old content."""
     file = tmp_path / "file"
 
     def reading(_rows):

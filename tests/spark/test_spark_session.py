@@ -1,4 +1,4 @@
-"""What is said before Spark starts, and what the session is."""
+"""What is said before Spark starts, and what the session is like."""
 
 import os
 import re
@@ -25,7 +25,7 @@ SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
 
 @pytest.fixture
 def pretend_java(monkeypatch, tmp_path):
-    """Let a shell script be the Java that is found."""
+    """Let a shell script pass for Java."""
 
     def pretend(script: str) -> str:
         java = tmp_path / "java"
@@ -148,7 +148,7 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     log = tmp_path / "log.csv"
     log.write_text("received_at,unique_message_id,connection_id,destination\n1,a,c,q\n2,b,c,q\n3,a,c,q\n")
     command = [sys.executable, "-m", "receiver", "simulate", log, "--engine", "spark", "--master", "local[2]"]
-    proxied = os.environ | {"http_proxy": "http://127.0.0.1:1"}  # which doesn't know Spark's own pages
+    proxied = os.environ | {"http_proxy": "http://127.0.0.1:1"}  # this proxy doesn't know Spark's own pages
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True, env=proxied)
     assert "WARN" in ran.stderr
     reported = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
@@ -170,7 +170,7 @@ def work(spark):
 
 
 def archiving(cache):
-    """What Java is given about archives."""
+    """Java's options for archives."""
     ran = run_program(ARCHIVED, XDG_CACHE_HOME=str(cache))
     assert ran.returncode == 0, ran.stderr
     count, *options = ran.stdout.split()
@@ -179,7 +179,7 @@ def archiving(cache):
 
 
 def replace(archive: Path, content: bytes, age_secs: float = 0) -> None:
-    """Never written over: a Java that has mapped it would crash."""
+    """Replace a file instead of overwriting it: a Java that has mapped it would crash."""
     other = archive.with_suffix(".other")
     other.write_bytes(content)
     os.utime(other, (time.time() - age_secs,) * 2)
@@ -201,7 +201,7 @@ def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path, pyte
     os.utime(unfinished, (0, 0))
     assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
     (archive,) = tmp_path.rglob("*.jsa")
-    assert archive.exists()  # so it was of use
+    assert archive.exists()  # so it was useful
     replace(archive, b"no archive")
     assert archiving(tmp_path) == ["-XX:SharedArchiveFile"]
     assert archive.exists()
@@ -209,7 +209,7 @@ def test_java_leaves_an_archive_of_its_classes_and_starts_from_it(tmp_path, pyte
 
 @pytest.fixture
 def archive(tmp_path, monkeypatch) -> Path:
-    """Where one of this Java and Spark goes, in a cache of its own; nothing is there."""
+    """The path of an archive of this Java and Spark, in a new cache. No file is there yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     unfinished = Path(archive_options().partition("=")[2])
     return unfinished.with_name(re.sub(r"-\d+\.new$", ".jsa", unfinished.name))
@@ -237,7 +237,7 @@ def test_each_spark_has_its_own_archive_and_the_longest_unused_go(archive, tmp_p
     left_by_a_kill = archive.with_name("spark-0-1.new")
     replace(left_by_a_kill, b"", age_secs=7 * 86_400)
     assert len(names) == 6
-    assert archive_options().endswith(f"{before}.jsa")  # used now, though the oldest
+    assert archive_options().endswith(f"{before}.jsa")  # used now, although the oldest
     left = {path.name for path in archive.parent.iterdir()}
     assert len(left) == 4
     assert {archive.name, f"{Path(before).name}.jsa"} <= left <= names

@@ -17,7 +17,7 @@ VECTORS = json.loads((ROOT / "tests" / "vectors" / "two_tier.json").read_text())
 
 
 def run(*arguments) -> bytes:
-    """The command in this process, where it finds the session of the tests."""
+    """Run the command in this process, where it gets the tests' session."""
     ran = CliRunner().invoke(app, list(map(str, arguments)), catch_exceptions=False)
     assert ran.exit_code == 0, ran.output
     return ran.stdout_bytes
@@ -37,7 +37,7 @@ def test_the_recorded_log(key):
 
 
 def test_the_worked_cases(tmp_path):
-    """Each is a domain of one log, and all are tried under all of their settings."""
+    """Each case is a domain of one log. All are tried with all of their settings."""
     log = tmp_path / "log.jsonl"
     with log.open("w") as file:
         for vector in VECTORS:
@@ -95,7 +95,7 @@ def test_sources_that_ended(tmp_path):
     rows = [Row(10**15 + row, f"id{row}", f"gw:{row // 100}", destination=f"q{row % 2}") for row in range(1000)]
     log.write_bytes(FORMATS["csv"](rows))
     findings = {each["id"]: each["text"] for each in json.loads(assert_same(log, "--time-unit", "us"))["findings"]}
-    assert "9 of 20. Of the ids" in findings["ended-sources"]  # the tenth sent its last id exactly at the middle
+    assert "9 of 20. Of the ids" in findings["ended-sources"]  # the tenth's last id came exactly at the middle
     assert "up to 450 of 1,000 (45 %)" in findings["ended-sources"]
 
 

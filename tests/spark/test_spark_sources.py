@@ -1,4 +1,5 @@
-"""Logs elsewhere than at a path: URLs of Spark's filesystems, folders of partitions, tables; to the local engine's figures."""
+"""Logs that aren't at a path: URLs of Spark's filesystems, folders of partitions, tables. Their figures are the
+local engine's."""
 
 import gzip
 import json
@@ -47,7 +48,7 @@ def test_folders_of_partitions(spark, tmp_path):
 
 
 def test_a_compacted_log_is_not_read_file_by_file(spark, tmp_path):
-    """Its files follow each other; merged by their times, as logs are, they would be in another order."""
+    """Its files follow each other. If they were merged by times, as logs are, their order would change."""
     part = tmp_path / "log" / "domain=q" / "day=2026-11-21" / "part-00000.parquet"
     part.parent.mkdir(parents=True)
     part.write_bytes(parquet_bytes(receipts(1, 10)))
@@ -136,7 +137,7 @@ def rows_of_files(count: int) -> pa.RecordBatch:
     ids=["text", "rows of files"],
 )
 def test_a_task_has_no_more_units_than_numbers(monkeypatch, read, batch_of, way_on):
-    """The next number is the next task's: two files would become one unit, and the figures be wrong."""
+    """The next number belongs to the next task. So two files would become one unit, and the figures would be wrong."""
     monkeypatch.setattr(sources, "_UNITS_PER_TASK", 4)
     how = Reading(ReadOptions(), bytes(16))
     rows = list(read(how, iter([batch_of(2), batch_of(2)])))

@@ -1,4 +1,4 @@
-"""Verdicts from Spark are the local engine's, row for row, in one file as in parts."""
+"""Spark's verdicts are the local engine's, row for row, in one file or in parts."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_parts_written_by_tasks(rows, expected, tmp_path, to):
 
 
 def test_a_folder_that_tasks_can_not_see_is_told_of(rows, tmp_path, monkeypatch):
-    """As where each machine writes to a disk of its own: the driver finds nothing."""
+    """As if each machine wrote to a disk of its own: the driver sees no file."""
     monkeypatch.setattr(frames.Path, "glob", lambda *_: iter(()))
     with pytest.raises(OutputError, match="share"), verdicts_file(f"{tmp_path}/verdicts/") as write:
         write(rows)

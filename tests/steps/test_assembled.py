@@ -1,4 +1,4 @@
-"""Whatever the cuts, the chunks of a domain hold its receipts once each, in the order of the whole log."""
+"""Whatever the cuts, the chunks of a domain have each of its receipts once, in the order of the whole log."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ def chunks_of(made, domain: int) -> list[ChunkReceipts]:
 
 
 def places_in(made, body: ChunkReceipts) -> list[tuple[int, int]]:
-    """(file, row of the file) of receipts."""
+    """The (file, row of the file) of each receipt."""
     numbered = [(file, row) for file, rows in sorted(rows_of_files(made).items()) for row in range(rows)]
     return [numbered[number] for number in body.number.tolist()]
 

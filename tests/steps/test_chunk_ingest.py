@@ -1,4 +1,4 @@
-"""Pieces hold what the log's own readers give, and errors have the same words."""
+"""Pieces have the same values as the log's readers give, and errors have the same words."""
 
 import os
 from collections import Counter
@@ -109,7 +109,7 @@ def test_samples_are_every_so_many_receipts_of_a_channel(log, cutting):
 
 
 def told_apart(path, on_error="stop", key="default", **options) -> LogFormatError:
-    """The error of a log that is read in pieces, which must be that of one read whole."""
+    """The error of a log that is read in pieces. It must be that of the log read whole."""
     how = ReadOptions(on_error=on_error, **options)
     with pytest.raises(LogFormatError) as whole:
         ingest_whole(read_logs([str(path)], how), domain_key(key))
@@ -246,7 +246,7 @@ def test_what_is_no_plain_parquet_is_one_unit(tmp_path):
 
 
 def test_paths_need_not_be_text(tmp_path, monkeypatch):
-    """And tasks may run in another folder."""
+    """Tasks may run in another folder."""
     monkeypatch.chdir(tmp_path)
     log = os.fsdecode(b"caf\xe9.csv")
     Path(log).write_bytes(csv_bytes([Row(1, "a")]))

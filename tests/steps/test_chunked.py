@@ -1,4 +1,4 @@
-"""Cut however it may be, a log is analysed to the same figures as one that is held whole."""
+"""However a log is cut, its analysis has the same figures as that of the log held whole."""
 
 from dataclasses import asdict, fields
 from itertools import chain
@@ -68,7 +68,7 @@ def assert_same(analysis, expected):
 
 
 def assert_alike(paths, question, cutting):
-    """Both logs say the same, be it shown or not."""
+    """Check that both analyses agree, also in figures that aren't shown."""
     chunked, whole = in_chunks(paths, question, cutting), in_memory(paths, question)
     facts = whole.facts
     np.testing.assert_equal(asdict(chunked.facts), asdict(facts))
@@ -88,7 +88,7 @@ def test_no_cut_changes_a_figure(log, cutting, question):
 
 @st.composite
 def hot_domains(draw) -> list[Row]:
-    """One domain, its sources of very different temper: ids come again near and far, from their source and from others."""
+    """One domain with very different sources. Ids come again near and far, from their own source and from others."""
     times = 0
     rows = []
     for step, id_, source in draw(
@@ -117,7 +117,7 @@ def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, questio
 
 @st.composite
 def days(draw) -> list[Row]:
-    """Several receipts a second, then pauses that end bursts or just don't; redeliveries of up to seconds."""
+    """Several receipts a second, then pauses that just end bursts or just don't. Redeliveries take up to seconds."""
     steps = st.sampled_from([0, 1, 1, 250_000, 250_000, 999_999, 1_000_000, 1_000_001, 2_500_000, -400_000])
     parts = {
         "unique_message_id": st.integers(0, draw(st.sampled_from([3, 15, 60]))).map(str),
@@ -150,7 +150,7 @@ SECOND_US = 1_000_000
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
 def test_what_goes_on_from_chunk_to_chunk_is_counted_once(chunks):
-    """A burst of 20 repeats within one second, and another a minute later, from whoever took over."""
+    """A burst of 20 repeats within one second, and another a minute later, sent by another source."""
     firsts = [Row(SECOND_US * number, f"id{number}", "a") for number in range(20)]
     again = [Row(SECOND_US * 30 + number, f"id{number}", "a") for number in range(20)]
     at_last = [Row(SECOND_US * 90 + number, f"id{number}", "b") for number in range(20)]
@@ -212,12 +212,12 @@ def test_each_chunk_looks_back_to_the_first_of_its_own_domain(monkeypatch):
 
 
 def test_no_larger_setting_is_asked_for_than_the_tails_suit():
-    """Else all that is kept would be made twice."""
+    """Otherwise everything that is kept would be made twice."""
     rows = [
         Row(SECOND_US * number, f"id{number**2 % (17 if number < 70 else 83)}", "ab"[number % 2])
         for number in range(200)
     ]
-    rows.append(Row(SECOND_US * 200, "id1", "a", jms_redelivered=True, jms_timestamp=20_000))  # which took 180 s
+    rows.append(Row(SECOND_US * 200, "id1", "a", jms_redelivered=True, jms_timestamp=20_000))  # it took 180 s
     for question in (
         Question("default"),
         Question("default", [1], [SECOND_US]),
@@ -232,12 +232,12 @@ def test_no_larger_setting_is_asked_for_than_the_tails_suit():
         steps = list(dict.fromkeys(made.pieces.steps))
         assert steps[-3:] == ["Putting chunks behind their tails", "Trying windows", "Replaying"]
         kept = [step for step in made.pieces.steps if step == "Putting chunks behind their tails"]
-        assert len(kept) == 2, question  # it is kept, and what it counts is brought here
+        assert len(kept) == 2, question  # it is kept, and its counts are brought here
 
 
 @pytest.mark.parametrize("chunks", [1, 2, 7, 64])
 def test_sources_that_ended_are_counted_over_all_of_their_chunks(chunks):
-    """The middle is 49: one sender's last id comes just then, another's counts as received later than it says."""
+    """The middle is 49. One sender's last id comes just then. Another's counts as received later than it says."""
     rows = [Row(time, f"id{time}", f"gw:{time // 10}", destination=f"q{time % 2}") for time in range(100)]
     rows.append(Row(5, "stepped back", "gw", destination="q1"))
     cutting = Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks)
@@ -259,7 +259,7 @@ def test_the_chunks_are_as_many_as_they_are_meant_to_be(chunks):
 
 
 def test_a_log_of_more_receipts_than_one_process_can_number(monkeypatch):
-    """Which is refused in one process; each file, and each chunk, is smaller."""
+    """One process refuses such a log. Each file and each chunk is smaller."""
     rows = [Row(received_at=time, unique_message_id=f"id{time % 40}") for time in range(200)]
     with written([File("csv", rows[:100]), File("csv", rows[100:])]) as paths:
         expected = analysed_whole(paths, Question("default"))

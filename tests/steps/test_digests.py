@@ -1,4 +1,4 @@
-"""Ids as digests: those of SipHash, and numbers that tell different ones apart."""
+"""Ids as digests: SipHash's digests, and numbers that differ for different digests."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +11,7 @@ KEY = bytes(range(16))
 
 
 def test_the_digests_are_those_of_the_reference():
-    """Of SipHash-2-4-128's own test vectors: of 0, 1, 2, ... bytes 0, 1, 2, ... under the key 0, 1, ..., 15."""
+    """They are SipHash-2-4-128's own test vectors: for n bytes 0, 1, 2, ..., with the key 0, 1, ..., 15."""
     vectors = {
         1: "da87c1d86b99af44347659119b22fc45",
         2: "8177228da4a45dc7fca38bdef60affe4",

@@ -1,4 +1,4 @@
-"""Logs whose sources and domains are out of proportion: cut into chunks they give what they give when held whole."""
+"""Logs with extreme sources and domains: cut into chunks they give the same as held whole."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ROWS = 24_000
 
 
 def cycling(draw: np.random.Generator) -> list[Row]:
-    """A source that sends the same few ids for ever, beside one that sends new ones, and a slow one."""
+    """One source sends the same few ids for ever, one sends new ids, and one is slow."""
     kinds = draw.choice(["cycle", "new", "slow"], ROWS, p=[0.6, 0.398, 0.002]).tolist()
     return [
         Row(1_000 * index, f"c{index % 700}" if kind == "cycle" else f"{kind}{index}", kind)
@@ -22,7 +22,7 @@ def cycling(draw: np.random.Generator) -> list[Row]:
 
 
 def ended(draw: np.random.Generator) -> list[Row]:
-    """Sources that send at the beginning only, and whose ids others repeat at the end."""
+    """Sources that only send at the beginning. Others repeat their ids at the end."""
     ids = [f"e{number}" for number in range(800)]
     middle = [Row(10_000 + index, f"m{index}", "busy") for index in range(ROWS - 1_600)]
     late = [Row(10_000 + ROWS + index, id_, "busy") for index, id_ in enumerate(draw.permutation(ids).tolist())]
@@ -30,7 +30,7 @@ def ended(draw: np.random.Generator) -> list[Row]:
 
 
 def lopsided(draw: np.random.Generator) -> list[Row]:
-    """One source of 90 %, a tenth of whose ids come again at any distance, from it or from others."""
+    """One source sends 90 %. A tenth of the ids come again at any distance, from their source or from others."""
     back = np.where(draw.random(ROWS) < 0.1, (draw.random(ROWS) ** 3 * np.arange(ROWS)).astype(int), 0)
     sources = np.where(draw.random(ROWS) < 0.9, "hot", "cold")
     return [

@@ -1,4 +1,4 @@
-"""The duplicates found in a log in chunks are those of the log read whole, however either is cut."""
+"""The duplicates in a log cut into chunks are those of the log read whole, however either is cut."""
 
 from itertools import accumulate
 
@@ -18,7 +18,7 @@ SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])
 
 
 def duplicates_of_whole(log, paths, key, setting):
-    """Their numbers in the order of reading."""
+    """The numbers of the duplicates, in the order of reading."""
     receipts = ingest(read_logs(paths, US), domain_key(key))
     rows = [row for batch in verdict_batches(receipts, *setting) for row in batch.to_pylist()]
     begins = [0, *accumulate(len(file.rows) for file in log)]

@@ -1,4 +1,5 @@
-"""Links between the receipts of an id, however these are dealt to chunks and partitions, against dictionaries."""
+"""Links between the receipts of an id, however receipts are dealt to chunks and partitions, compared with
+dictionaries."""
 
 from collections import Counter, defaultdict
 from typing import NamedTuple
@@ -45,7 +46,7 @@ class Placed(NamedTuple):
 
 class Log(NamedTuple):
     receipts: list[Placed]
-    """In order."""
+    """In the order of the log."""
     chunk_domain: list[int]
     chunk_task: list[int]
 
@@ -54,7 +55,7 @@ class Linked(NamedTuple):
     repeats: dict[tuple[int, int, int], tuple[bool, bool, bool, int]]
     """(chunk, unit, row in the unit) -> (is_duplicate, replaces, is_last, next_in)."""
     ids: list[list[tuple[int, int, int]]]
-    """Those that have one label, ascending."""
+    """The receipts with one label, ascending."""
     refs: list[tuple[int, int, int, int]]
     """(chunk, unit, row in the unit, the chunk that refers to it), ascending."""
     reused: int
@@ -113,7 +114,7 @@ def plan_of(log: Log, *, looks_across_domains: bool, partitions: int = 1) -> Cut
 
 
 def ids_of(unit: int, placed: list[Placed], *, has_digest: bool, has_places: bool) -> Ids:
-    """Of one unit; those of one chunk stand together."""
+    """The ids of one unit. Those of one chunk stand together."""
     receipts = [each.receipt for each in placed]
     chunks = [each.chunk for each in placed]
     sources = [UNUSED, *sorted({receipt.source for receipt in receipts}, reverse=True)]
@@ -150,7 +151,7 @@ def partitions_of(log: Log, partitions: int, without_digest: set[int], has_place
 
 
 def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
-    """What the work on the partitions yields, put together."""
+    """The results of the work on the partitions, put together."""
     repeats, by_label, refs, reused, from_others, most, ways = {}, defaultdict(list), [], 0, 0, 0, Counter()
     for part, rows_ in parts.items():
         came = list(link_partition(plan, part, iter(rows_)))
@@ -191,7 +192,7 @@ def where(placed: Placed) -> tuple[int, int, int]:
 
 
 def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> Linked:
-    """By dictionaries, as the words of the values say."""
+    """The same results by dictionaries, as their docstrings define them."""
     reused, from_others, ways = 0, 0, Counter()
     seen: dict[tuple[int, str], list[Placed]] = defaultdict(list)
     over: dict[tuple[str, str], str] = {}

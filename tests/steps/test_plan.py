@@ -1,4 +1,4 @@
-"""How a log is cut up: about equal chunks, as many for a task as fit it, and nothing that depends on the cuts."""
+"""How a log is cut: into chunks of about equal size, as many for a task as fit it. No result depends on the cuts."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests.logs.reading import Row
 
 
 def log_with(domains: dict[str, int], per_file: int = 1000) -> list[File]:
-    """So many receipts of each domain, by turns."""
+    """A log with so many receipts of each domain, by turns."""
     names = [name for name, count in domains.items() for _ in range(count)]
     names = np.random.default_rng(1).permutation(names).tolist()
     rows = [

@@ -1,4 +1,5 @@
-"""What a chunk is given of earlier ones is its true starting state: a detector that sees no more goes on as one that saw all."""
+"""What a chunk gets of earlier ones is its true starting state: a detector that has seen only this goes on like one
+that has seen everything."""
 
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ def _told(detector: TwoTierDetector, receipts):
 
 
 class Setting(NamedTuple):
-    """A window and an expiry, and by how much others of the same replay are wider."""
+    """A window and an expiry, and how much wider the others of the same replay are."""
 
     window: int
     expiry_us: int
@@ -44,7 +45,7 @@ SETTINGS = st.builds(
 
 
 IN_THE_TIME_QUEUE_ALONE = [(0, "z", "s"), (1, "a", "s"), (10, "b", "s"), (10, "u", "t"), (11, "c", "s"), (11, "d", "s")]
-"""Of three chunks the last begins with W = 1 and E = 5 us, and remembers z: the clock is that of a."""
+"""The last of three chunks begins with W = 1 and E = 5 us, and remembers z. Its clock is a's time."""
 JUST_AS_OLD_AS_E = [
     (0, "a", "s"),
     (0, "b", "s"),
@@ -52,7 +53,8 @@ JUST_AS_OLD_AS_E = [
     (9, "c", "s"),
     *((9, source, source) for source in "tuvw"),
 ]
-"""Of two chunks the second begins with W = 1 and E = 9 us, and remembers a: the clock is that of the c which was replaced."""
+"""The second of two chunks begins with W = 1 and E = 9 us, and remembers a. Its clock is the time of the c that was
+replaced."""
 
 
 @given(hot_domains(), st.sampled_from([2, 7, 64]), SETTINGS)
@@ -90,7 +92,7 @@ def test_a_detector_that_saw_the_tails_goes_on_as_one_that_saw_all(rows, chunks,
 
 
 class _Sums:
-    """What is known of a log of one domain at its cuts."""
+    """The sums for a log of one domain, at its cuts."""
 
     def __init__(self, paths, chunks: int) -> None:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=chunks))
@@ -106,7 +108,7 @@ class _Sums:
 @given(hot_domains(), st.sampled_from([2, 3, 5]))
 @cases(20)
 def test_combining_is_associative(rows, few):
-    """What is known at a cut, added up from the chunks before, doesn't depend on where else those were cut."""
+    """The sums at a cut, added up from the chunks before, don't depend on how else those were cut."""
     with written([File("csv", rows)]) as paths:
         coarse, fine = _Sums(paths, few), _Sums(paths, len(rows))
     for chunk, begin in enumerate(coarse.begins):
@@ -116,7 +118,7 @@ def test_combining_is_associative(rows, few):
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_a_chunk_is_given_what_a_queue_holds_and_little_more(passes):
-    """Also where all ids are sent again later, so that none of the first pass was the last of its id."""
+    """That holds even if all ids are sent again later, so that no id of the first pass was sent for the last time."""
     rows = [Row(number, f"id{number % (200 // passes)}", "s") for number in range(200)]
     with written([File("csv", rows)]) as paths:
         made = assemble(paths, Cutting(rows_per_unit=1000, piece_rows=50, chunks_per_domain=10))

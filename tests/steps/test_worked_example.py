@@ -1,4 +1,4 @@
-"""The example that the docstring of `steps.log` follows through all steps says what they do."""
+"""The example in the docstring of `steps.log` goes through all steps, and says what they do."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which addresses lead to a store, and what is said of the others."""
+"""Which addresses lead to a store, and how others are refused."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from receiver.store.databases.database import ADDRESSES, shown
 
 @pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
 def test_a_relative_file_is_the_one_of_now(driver, tmp_path, monkeypatch):
-    """A later change of the working directory doesn't lead to another file."""
+    """If the working directory changes later, the address still leads to the same file."""
     monkeypatch.chdir(tmp_path)
     assert store_url(f"{driver}:///receiver.db").render_as_string() == f"sqlite:///{tmp_path}/receiver.db"
 
@@ -118,7 +118,7 @@ def test_passwords_are_not_shown():
 
 
 def test_a_missing_driver_is_named():
-    """As on a machine where psycopg isn't installed, or its libpq isn't."""
+    """For example, psycopg or its libpq isn't installed."""
     program = """if True:
         import sys
         sys.modules["psycopg"] = None

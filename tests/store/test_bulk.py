@@ -1,4 +1,4 @@
-"""Rows inserted into SQLite many at a time are those that were given, whatever their number."""
+"""Many rows inserted into SQLite at a time are exactly the given ones, whatever their number."""
 
 import sqlite3
 from contextlib import closing

@@ -1,4 +1,5 @@
-"""A domain that is dropped leaves nothing, and whoever still has it open gets an error, even where another got its number."""
+"""A dropped domain leaves nothing. A receiver that still has it open gets an error, even if another domain got its
+number."""
 
 import threading
 import time
@@ -33,7 +34,8 @@ def contents_of(url):
 
 
 def fill(url, **options):
-    """Ids, a caller's transaction that left its mark, a message that waits and one that is parked; the domain's number."""
+    """Make a domain with ids, the mark of a caller's transaction, a waiting and a parked message. Returns its
+    number."""
     with opened(url, **options) as receiver, inbox_of(receiver, url) as inbox:
         rows = receive(receiver, inbox, b"0", b"1")
         with inbox.lease() as lease:
@@ -46,7 +48,7 @@ def fill(url, **options):
 
 
 def test_all_of_a_domain_goes_and_nothing_else(store_url):
-    """Nor the numbers that were given to messages: they must not be given again."""
+    """Numbers that were given to messages stay too: they must not be given again."""
     fill(store_url, **OTHER)
     before = contents_of(store_url)
     number = fill(store_url)
@@ -90,7 +92,7 @@ def test_a_receiver_that_is_open_is_told(store_url, caplog):
 
 
 def test_a_domain_made_after_it_under_its_number_is_another(sqlite_url):
-    """SQLite gives the numbers of rows that are gone again: whoever is open must neither read nor delete by them."""
+    """SQLite reuses the numbers of deleted rows. An open receiver must neither read nor delete by them."""
     with opened_inbox(sqlite_url) as (receiver, inbox):
         send(receiver, "a", "b")
         receive(receiver, inbox, b"0")
@@ -109,7 +111,7 @@ def test_a_domain_made_after_it_under_its_number_is_another(sqlite_url):
 
 
 def test_closing_deletes_nothing_of_another(sqlite_url):
-    """What was forgotten and not deleted yet has the numbers of another's rows by now."""
+    """Rows that were forgotten and not deleted yet have the numbers of another domain's rows by now."""
     receiver = opened(sqlite_url, settings=sizes(1_000, 0))
     for number in range(1_100):  # the oldest are forgotten, and too few to be deleted at once
         send(receiver, str(number))
@@ -123,7 +125,7 @@ def test_closing_deletes_nothing_of_another(sqlite_url):
 
 
 def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
-    """Its number leads to another's ids, by which messages would be lost."""
+    """Its number leads to another domain's ids, by which messages would be lost."""
     number = fill(sqlite_url)
     find = opening.get_or_create
 
@@ -148,7 +150,7 @@ def test_a_batch_under_way_is_waited_for(store_url):
         with receiver.batch() as batch:
             batch.receive("under way", received_at_us=0)
             dropper.start()
-            time.sleep(0.5)  # for one that wouldn't wait
+            time.sleep(0.5)  # so that a dropper that didn't wait would be done
         dropper.join(LONG_SECS)
     assert [each.receipts for each in dropped] == [2]
     assert look(store_url).domains == ()

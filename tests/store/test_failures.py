@@ -1,4 +1,4 @@
-"""What drivers raise becomes errors of the package: the whole mapping, and real failures where they can be had."""
+"""Drivers' exceptions become errors of the package: the whole mapping, and real failures where possible."""
 
 import sqlite3
 
@@ -126,7 +126,7 @@ def test_a_right_that_is_missing(words, remedy):
 
 @pytest.mark.parametrize(("words", "problem"), WITHOUT_STATE)
 def test_postgresql_without_a_state(words, problem):
-    """What fails while connecting has no SQLSTATE."""
+    """Failures to connect have no SQLSTATE."""
     error = store_error(psycopg.OperationalError(words), ADDRESS)
     assert_says(error, StoreError, problem, "")
     assert "\n" not in error.message
@@ -160,7 +160,7 @@ def test_the_rest_passes_through(error):
 
 
 def test_a_real_lock(tmp_path):
-    """The code is there in what SQLAlchemy wraps, too."""
+    """SQLAlchemy's exception has the code too."""
     address = f"sqlite:///{tmp_path}/f"
     engine = create_engine(address, connect_args={"timeout": 0})
     with sqlite3.connect(tmp_path / "f", isolation_level=None) as holder:

@@ -1,4 +1,5 @@
-"""An SQLite file gives its free pages back a little at a time, so that nobody waits long, and in the end all but a few."""
+"""An SQLite file gives its free pages back a little at a time, so that nobody waits long. In the end only a few are
+left."""
 
 import os
 from contextlib import closing, contextmanager
@@ -14,7 +15,7 @@ PAGES_AT_ONCE = 3
 
 
 def ticking():
-    """A vacuum whose time is up after three pages."""
+    """A vacuum whose time ends after three pages."""
     ticks = count()
     return FileVacuum(now_secs=lambda: next(ticks) * 0.0101)
 
@@ -25,13 +26,13 @@ def free_pages(driver):
 
 @contextmanager
 def connected(url):
-    """The driver's connection, from outside of any receiver."""
+    """The driver's connection, without a receiver."""
     with closing(engine_of(url).raw_connection()) as connection:
         yield connection.driver_connection
 
 
 def fill(driver, free):
-    """Have so many of 1,000 pages or so free."""
+    """Leave so many of about 1,000 pages free."""
     driver.execute("CREATE TABLE body (number INTEGER PRIMARY KEY, bytes BLOB)")
     driver.executemany("INSERT INTO body VALUES (?, ?)", [(number, os.urandom(3_900)) for number in range(1_000)])
     driver.execute("DELETE FROM body WHERE number < ?", (free,))
@@ -66,7 +67,7 @@ def test_it_begins_above_a_quarter_and_where_something_was_deleted(sqlite_url):
 
 
 def test_each_batch_gives_some_back_and_later_ones_the_rest(sqlite_url, monkeypatch):
-    """Also batches that delete nothing."""
+    """Batches that delete nothing do so too."""
     with opened(sqlite_url, settings=sizes(10_000, 0)) as receiver:
         send(receiver, *map(str, range(10_000)))
     monkeypatch.setattr(sqlite, "FileVacuum", ticking)

@@ -1,4 +1,4 @@
-"""Messages wait in the store, exact and in order, until their target has them; and leave nothing behind."""
+"""Messages wait in the store, exactly and in order, until their target has them. Then they leave nothing behind."""
 
 import json
 import os
@@ -28,7 +28,7 @@ HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
 
 
 TEXTS = st.text(st.characters())
-"""Lone surrogates among them."""
+"""Texts that may have lone surrogates."""
 
 
 @given(st.dictionaries(TEXTS, TEXTS) | st.dictionaries(TEXTS, TEXTS | st.none() | st.booleans() | st.integers()))
@@ -37,7 +37,7 @@ def test_properties_are_kept_as_json(values):
 
 
 def test_messages_are_kept_exactly(store_url, seed):
-    """Any bytes, any text, and nothing taken for something."""
+    """Any bytes and any text are kept, and nothing is taken for something else."""
     odd = {"unique_message_id": HOSTILE, "message_source_id": HOSTILE, "destination": HOSTILE, "message_id": HOSTILE}
     random_ = random.Random(seed)  # noqa: S311 - draws by seed
     rows = [
@@ -78,7 +78,7 @@ def test_messages_are_kept_exactly(store_url, seed):
     ],
 )
 def test_sources_that_wait_are_left_out(store_url, but_of, numbers):
-    """No source and an empty one are the same."""
+    """No source and an empty source are the same."""
     rows = [message(number, source) for number, source in enumerate([None, "", "a", "b", "a"])]
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
         add(inbox, lease.connection, rows)
@@ -87,7 +87,7 @@ def test_sources_that_wait_are_left_out(store_url, but_of, numbers):
 
 
 def test_a_batch_undone_leaves_nothing(store_url):
-    """And its sequence numbers go to the next."""
+    """The next batch gets its sequence numbers."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1", b"2")
         with suppress(UndoError), receiver.batch() as batch:
@@ -110,7 +110,7 @@ def test_a_message_that_is_there_already_is_refused(store_url):
 
 
 def test_what_another_left_is_delivered(store_url):
-    """In order, by whoever has the lease."""
+    """Whichever inbox has the lease delivers them, in order."""
     with opened_inbox(store_url) as (receiver, inbox), opened_inbox(store_url) as (other_receiver, other):
         rows = []
         for number in range(6):
@@ -120,7 +120,7 @@ def test_what_another_left_is_delivered(store_url):
 
 
 def test_one_turn_at_a_time(store_url):
-    """Of a target; in PostgreSQL another target's goes on meanwhile, and so do batches."""
+    """A target has one turn at a time. In PostgreSQL, another target's turn and batches go on meanwhile."""
     with (
         opened_inbox(store_url, patience_secs=0.2) as (receiver, inbox),
         inbox_of(receiver, store_url, patience_secs=0.2) as other,
@@ -140,7 +140,8 @@ def test_one_turn_at_a_time(store_url):
 
 
 def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
-    """Threads with an inbox of their own receive and deliver at once: each message once, in the order of sequence numbers."""
+    """Threads with inboxes of their own receive and deliver at the same time. Each message comes once, in the order
+    of sequence numbers."""
     delivered = []
 
     def bridge(number):
@@ -166,7 +167,7 @@ def test_turns_of_many_lose_nothing_and_repeat_nothing(store_url):
 
 
 def test_a_turn_in_a_transaction_of_a_batch(store_url):
-    """It is committed with the batch, or not at all."""
+    """The turn is committed with the batch, or not at all."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
         with suppress(UndoError), receiver.batch() as batch, inbox.lease(batch.connection) as lease:
@@ -198,7 +199,7 @@ def test_parked_messages_come_back_under_their_numbers(store_url):
 
 
 def test_all_the_numbers_or_none(store_url):
-    """And a number never comes again."""
+    """A number never comes again."""
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"1", b"2", b"3")
         with inbox.lease() as lease:
@@ -261,7 +262,7 @@ def test_closed(store_url):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_process_forked_off(store_url):
-    """It is refused its parent's and opens its own."""
+    """It is refused its parent's inbox, and opens its own."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1")
         waiting_in(inbox)
@@ -280,7 +281,7 @@ def test_a_process_forked_off(store_url):
 
 
 def test_a_file_that_was_replaced(sqlite_url, tmp_path):
-    """By a store without the target: said so, and mended by opening again."""
+    """A store without the target replaced it. The error says so, and opening again is the remedy."""
     with opened_inbox(sqlite_url) as (_, inbox):
         waiting_in(inbox)
         opened(f"sqlite:///{tmp_path}/other.db").close()
@@ -294,7 +295,7 @@ def test_a_file_that_was_replaced(sqlite_url, tmp_path):
 
 @pytest.mark.parametrize("cut", Cut)
 def test_a_link_cut_at_the_end_of_a_turn(fresh_postgres_url, cut):
-    """An error, whatever came of it; the next turn tells."""
+    """It is an error, whatever the outcome was. The next turn shows the outcome."""
     with proxied(fresh_postgres_url) as proxy, opened_inbox(proxy.url) as (receiver, inbox):
         receive(receiver, inbox, b"1", b"2")
         assert len(waiting_in(inbox)) == 2

@@ -1,4 +1,5 @@
-"""An inbox does what a list of messages would, through batches and turns committed and rolled back, parked and retried."""
+"""An inbox does what a list of messages would: batches and turns are committed and rolled back, messages parked and
+retried."""
 
 from contextlib import suppress
 from itertools import count
@@ -29,7 +30,7 @@ BODIES = st.sampled_from([b"", b"\0", bytes(range(256)), b"\xff" * 5_000])
 DELIVERED = st.sampled_from([True, True, True, False])
 ENDS = st.sampled_from(["commit", "commit", "undo"])
 INDICES = st.lists(st.integers(0, 23), max_size=6, unique=True) | st.just(range(24))
-"""Which of the messages that are there, by their index where there are so many."""
+"""The indices of chosen messages. Those beyond the last message don't count."""
 
 
 def chosen(indices, there):
@@ -37,7 +38,7 @@ def chosen(indices, there):
 
 
 class InboxMachine(RuleBasedStateMachine):
-    """Two targets of one domain; the model has the rows of each, and what is parked by its number."""
+    """Two targets of one domain. The model has each target's rows, and the parked messages by number."""
 
     url: str
     names = count()
@@ -122,7 +123,7 @@ class InboxMachine(RuleBasedStateMachine):
         return [row for row in parked_rows(self.url) if row.parked_id not in self.others_parked]
 
     def number_of(self, row):
-        """Its time tells."""
+        """The row's number, which its time shows."""
         return row.received_at_us - message(0).received_at_us
 
     @precondition(lambda self: self.parked)
@@ -152,7 +153,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     @rule(name=TARGETS)
     def drop(self, name):
-        """What came after the look stays."""
+        """Drop what had come by the last look. Later messages stay."""
         row = self.seen.get(name) or self.row_of(name)
         left = [waiting for waiting in self.waiting[name] if waiting.sequence > row.newest_sequence]
         assert drop_waiting(self.url, row) == len(self.waiting[name]) - len(left)
@@ -174,7 +175,7 @@ class InboxMachine(RuleBasedStateMachine):
 
     @invariant()
     def same(self):
-        """What waits is looked at last, for a lease packs it."""
+        """Messages that wait are read last, because a lease packs them."""
         for target, inbox in self.inboxes.items():
             assert inbox.waiting() == len(self.waiting[target])
             assert inbox.has_waiting() == bool(self.waiting[target])

@@ -1,4 +1,4 @@
-"""Inboxes with large bodies, and the space they give back."""
+"""Inboxes with large bodies, and the space that they give back."""
 
 import os
 import random
@@ -20,7 +20,7 @@ MEGABYTE = 1_000_000
 
 
 def bytes_taken(url):
-    """By the inbox and what belongs to it; of SQLite by the whole file and its log."""
+    """The size of the inbox and what belongs to it. In SQLite, the size of the whole file and its log."""
     if url.startswith("sqlite"):
         file = make_url(url).database
         return sum(path.stat().st_size for path in (Path(file), Path(f"{file}-wal")) if path.exists())
@@ -31,7 +31,7 @@ def bytes_taken(url):
 
 
 def checkpoint(url):
-    """What SQLite does by itself every 1,000 pages of its log; its file isn't shorter before."""
+    """Do what SQLite does by itself every 1,000 pages of its log. Its file doesn't shrink before."""
     if url.startswith("sqlite"):
         with closing(sqlite3.connect(make_url(url).database)) as connection:
             connection.execute("PRAGMA wal_checkpoint")
@@ -60,7 +60,7 @@ def test_only_what_is_asked_for_is_read(store_url):
 
 @pytest.mark.slow
 def test_a_body_of_100_megabytes(store_url, seed):
-    """Kept exactly, parked, retried, delivered; and its space is given back."""
+    """It is kept exactly, parked, retried and delivered. Then its space is given back."""
     random_ = random.Random(seed)  # noqa: S311 - draws by seed
     body = random_.randbytes(100 * MEGABYTE)
     with opened_inbox(store_url) as (receiver, inbox):
@@ -77,13 +77,13 @@ def test_a_body_of_100_megabytes(store_url, seed):
             assert lease.messages([0]) == [row]
             lease.confirm([0])
         give_back_all(inbox)
-        receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins it anew
+        receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins the log anew
         checkpoint(store_url)
         assert bytes_taken(store_url) < before + 20 * MEGABYTE
 
 
 def come_and_go(url, count, size, rounds=1):
-    """Receive so many messages and hand them on, in each round; the most bytes taken while they waited."""
+    """In each round, receive so many messages and hand them on. Returns the largest size while they waited."""
     full = 0
     with opened_inbox(url) as (receiver, inbox):
         for _ in range(rounds):
@@ -92,15 +92,15 @@ def come_and_go(url, count, size, rounds=1):
             with inbox.lease() as lease:
                 lease.confirm([row.sequence for row in rows])
             give_back_all(inbox)
-    with opened(url) as receiver:  # who opens or closes a file last brings it up to date
+    with opened(url) as receiver:  # who opens or closes a file last updates its size
         send(receiver, "last")
     return full
 
 
 def is_given_back(url, full, count, size):
-    """At once, or by further rounds.
+    """Whether the space is given back, at once or by further rounds.
 
-    PostgreSQL keeps what was deleted for any statement that began before, such as an ANALYZE of autovacuum.
+    PostgreSQL keeps deleted rows for any statement that began earlier, such as an ANALYZE of autovacuum.
     """
     for _ in range(5):
         if bytes_taken(url) < full / 5:
@@ -111,7 +111,7 @@ def is_given_back(url, full, count, size):
 
 @pytest.mark.parametrize(("count", "size"), [(3_000, 500), (40, 200_000)])
 def test_space_is_given_back(store_url, count, size):
-    """What many small ones took and what a few large ones took."""
+    """The space of many small bodies is, and that of a few large ones."""
     full = come_and_go(store_url, count, size, rounds=3)
     assert full > count * size
     assert is_given_back(store_url, full, count, size)

@@ -1,4 +1,5 @@
-"""What waits for a target that no bridge serves any more: listed, moved to another, dropped; in order, and nothing else."""
+"""Messages for a target that no bridge serves any more are listed, moved to another target, or dropped: in order,
+and no others."""
 
 import threading
 import time
@@ -38,7 +39,7 @@ def test_targets_are_listed_with_what_waits(store_url):
 
 
 def test_what_waits_is_moved_in_order_and_as_never_tried(store_url):
-    """Between what the other target has already; and a domain beside, with targets of the same names, keeps its own."""
+    """They go between the messages of the other target. Another domain's targets with the same names keep theirs."""
     with (
         opened_inbox(store_url, OLD) as (receiver, old),
         inbox_of(receiver, store_url, NEW) as new,
@@ -68,7 +69,7 @@ def test_a_target_that_is_new_is_made(store_url):
 
 
 def test_no_bridge_is_in_the_middle_of_handing_on_what_is_moved(store_url):
-    """What a turn delivers isn't delivered by the other target too."""
+    """The other target doesn't deliver messages that a turn delivers."""
     moved = []
     with opened_inbox(store_url, OLD) as (receiver, old):
         receive(receiver, old, b"0", b"1", b"2")
@@ -77,7 +78,7 @@ def test_no_bridge_is_in_the_middle_of_handing_on_what_is_moved(store_url):
         with inbox_of(receiver, store_url, NEW), old.lease() as lease:
             assert len(all_of(lease)) == 3
             mover.start()
-            time.sleep(0.5)  # for one that wouldn't wait
+            time.sleep(0.5)  # so that a mover that didn't wait would be done
             lease.confirm([0, 1])
         mover.join(LONG_SECS)
     assert moved == [1]

@@ -1,4 +1,4 @@
-"""The migrations make what `tables.py` declares, there and back, on both databases and from an installed wheel too."""
+"""The migrations make what `tables.py` declares, there and back, on both databases and from an installed wheel."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ ALEMBIC = (sys.executable, "-m", "alembic")
 
 
 def definition(address):
-    """All that the database itself knows of our tables, but for the names of what has none in the declaration."""
+    """All that the database itself knows of our tables, without names that the declaration doesn't give."""
     with engine_of(address).connect() as connection:
         inspector = inspect(connection)
         known = {
@@ -44,7 +44,7 @@ def definition(address):
             for name in METADATA.tables
         }
         if connection.dialect.name == "sqlite":
-            # Not the statements that made them: SQLite spells a column that was added later in its own way.
+            # Not the CREATE statements: SQLite spells a column that was added later in another way.
             own = "SELECT name, type, wr, strict FROM pragma_table_list WHERE name LIKE 'receiver%'"
             own += " AND name <> 'receiver_alembic_version'"
         else:
@@ -55,7 +55,7 @@ def definition(address):
 
 @pytest.fixture
 def package_one_version_on(tmp_path, monkeypatch):
-    """Pretend that the package has one more migration, which does what it is given."""
+    """Pretend that the package has one more migration, with the given statements."""
 
     @contextmanager
     def pretending(statements):
@@ -75,7 +75,7 @@ def package_one_version_on(tmp_path, monkeypatch):
 
 
 def test_a_store_is_known_at_a_glance(store_url):
-    """Whether it was made at once or by one version after the other; else each opening would take longer."""
+    """It is so whether the store was made at once or version by version. Otherwise each opening would take longer."""
     for revision in ["head", "0001", "head"]:
         migrate(url_of(store_url), revision)
         with engine_of(store_url).connect() as connection:
@@ -155,7 +155,7 @@ KEPT = {
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kept", KEPT)
 def test_what_an_older_version_would_lose_is_kept(store_url, kept):
-    """But `base` is asked for by who wants nothing kept."""
+    """A user who asks for `base` wants nothing kept."""
     url = url_of(store_url)
     migrate(url)
     KEPT[kept](store_url)
@@ -166,7 +166,7 @@ def test_what_an_older_version_would_lose_is_kept(store_url, kept):
 
 
 def test_what_duplicates_needed_is_lost_on_the_way_back_and_nothing_else(store_url):
-    """A version that doesn't know of it judges alike; what it caught meanwhile isn't in it afterwards."""
+    """A version that doesn't know the needs judges alike. Its own duplicates aren't in the needs afterwards."""
     url = url_of(store_url)
     with Receiver.open(store_url, connection_id="a", destination="orders") as orders, orders.batch() as batch:
         batch.receive_many((id_, None, 0) for id_ in "aba")
@@ -218,7 +218,7 @@ def test_what_comes_after_the_look_is_not_lost_unasked(store_url):
 
 
 def test_migrated_equals_declared(store_url, request):
-    """By Alembic's comparison, and by what either database says of tables that were made without migrations."""
+    """Alembic's comparison says so, and so does what each database says of tables made without migrations."""
     migrate(url_of(store_url))
     with engine_of(store_url).connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
@@ -232,7 +232,7 @@ def test_migrated_equals_declared(store_url, request):
 
 
 def test_a_migration_that_fails_changes_nothing(store_url, package_one_version_on):
-    """All of it is in one transaction, on SQLite too."""
+    """All of it is in one transaction, in SQLite too."""
     migrate(url_of(store_url))
     before = definition(store_url)
     failing = "op.drop_table('receiver_joined'); op.drop_table('letters')"
@@ -243,7 +243,7 @@ def test_a_migration_that_fails_changes_nothing(store_url, package_one_version_o
 
 
 def test_an_older_store_is_upgraded_when_it_opens(store_url, package_one_version_on):
-    """By a receiver; whoever only looks refuses it, and so does the older package from then on."""
+    """A receiver upgrades it. A command that only reads refuses it, and from then on the older package does."""
     url = url_of(store_url)
     migrate(url)
     inserting = (
@@ -270,7 +270,7 @@ def alembic(*arguments, **environment):
 
 @pytest.mark.slow
 def test_alembic_in_the_checkout(store_url):
-    """By either way to name the store; the application's tables are none of its business."""
+    """The store may be named in either way. Alembic ignores the application's tables."""
     with engine_of(store_url).begin() as connection:
         connection.execute(text("CREATE TABLE orders (id INTEGER)"))
     by_option = ("-x", f"url={store_url}")
@@ -324,7 +324,7 @@ def test_alembic_refuses_without_a_traceback(address, words):
 
 @pytest.mark.slow
 def test_an_installed_wheel_migrates(tmp_path):
-    """From a folder of its own, where nothing leads back to the checkout."""
+    """It runs in a folder of its own, from which nothing leads to the checkout."""
     source, installed = tmp_path / "source", tmp_path / "installed"
     source.mkdir()
     for name in ("receiver", "migrations", "spark_jobs"):
@@ -356,7 +356,7 @@ def test_an_installed_wheel_migrates(tmp_path):
 
 
 def test_an_upgrade_gives_way_to_a_lease_that_waits_for_it(fresh_postgres_url):
-    """A turn locks its target, then reads its domain; the upgrade takes the two tables the other way round."""
+    """A turn locks its target, then reads its domain. The upgrade takes the two tables in the other order."""
     url = url_of(fresh_postgres_url)
     migrate(url, "0003")
     insert = "INSERT INTO receiver_target (domain_id, target) VALUES (1, 'file:a')"

@@ -1,6 +1,6 @@
-"""What lets processes of the version before go on while the first new one upgrades the tables that they have open.
+"""How processes of the version before go on while the first new one upgrades the tables that they have open.
 
-`tests/bridge/test_rolling_upgrade.py` tries it with real ones.
+`tests/bridge/test_rolling_upgrade.py` tries it with real processes.
 """
 
 from sqlalchemy import inspect
@@ -11,11 +11,11 @@ from receiver.store.tables import VERSION_TABLE
 from tests.stores import engine_of
 
 OLDEST = "0003"
-"""From here on they may go on. An earlier migration renamed a column."""
+"""From this version on they may go on. An earlier migration renamed a column."""
 
 
 def tables_of(address):
-    """Their columns by name, and what else may refuse a row."""
+    """The tables' columns by name, and everything else that may refuse a row."""
     inspector = inspect(engine_of(address))
     return {
         name: (
@@ -38,7 +38,7 @@ def shape(column):
 
 
 def test_migrations_leave_statements_of_the_version_before_valid(store_url):
-    """Columns are only added, and a row that doesn't name them can still be inserted."""
+    """Columns are only added. A row that doesn't name them can still be inserted."""
     url = url_of(store_url)
     migrate(url, OLDEST)
     before = tables_of(store_url)
@@ -49,7 +49,7 @@ def test_migrations_leave_statements_of_the_version_before_valid(store_url):
         assert constraints_now == constraints, table
         assert columns.keys() <= columns_now.keys(), table
         for name, column in columns.items():
-            # On PostgreSQL a prepared statement fails once if the type of its result has changed.
+            # In PostgreSQL a prepared statement fails once if the type of its result has changed.
             assert shape(columns_now[name]) == shape(column), f"{table}.{name}"
         for name in columns_now.keys() - columns.keys():
             column = columns_now[name]

@@ -1,4 +1,4 @@
-"""Opening a store: made where there is none, found where there is one, by one process or by many at once."""
+"""Opening a store: it is made if it is missing and used if it exists, by one process or by many at once."""
 
 import sqlite3
 import subprocess
@@ -43,7 +43,7 @@ def test_an_empty_file_is_an_empty_database(tmp_path):
 
 
 def test_what_is_there_stays(store_url):
-    """Rows of ours, and the application's own tables, of before and after."""
+    """Rows of ours stay, and so do the application's tables, older and newer ones."""
     with engine_of(store_url).begin() as connection:
         connection.execute(text("CREATE TABLE orders (id INTEGER)"))
     with opened(store_url).begin() as connection:
@@ -55,7 +55,7 @@ def test_what_is_there_stays(store_url):
 
 
 def test_a_second_opening_is_light(store_url):
-    """It reads a few rows; Alembic isn't even loaded."""
+    """It reads a few rows, and doesn't even load Alembic."""
     program = f"""if True:
         import sys
         from sqlalchemy import Engine, event
@@ -76,7 +76,7 @@ def test_a_second_opening_is_light(store_url):
 
 @pytest.mark.costly
 def test_many_at_once_on_new_databases(postgres_url, tmp_path):
-    """One of them migrates while the others wait, and all of them find the same store."""
+    """One process migrates while the others wait, and all of them then use the same store."""
     program = """if True:
         import sys
         from receiver.settings import StoreSettings
@@ -108,7 +108,8 @@ def test_many_at_once_on_new_databases(postgres_url, tmp_path):
 
 @pytest.mark.slow
 def test_many_at_once_on_a_file_of_the_application(tmp_path):
-    """While one switches it to a write-ahead log, SQLite fails some others at once: one in a thousand, so many rounds."""
+    """While one process switches it to a write-ahead log, SQLite fails another one at once. That happens once in a
+    thousand times, so there are many rounds."""
     ready = threading.Barrier(PROCESSES)
 
     def switch(file):
@@ -170,7 +171,7 @@ def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url)
     defaults = ("default_transaction_isolation = serializable", "lock_timeout = '7h'", "quote_all_identifiers = on")
     name = make_url(fresh_postgres_url).database
     execute(fresh_postgres_url, *(f"ALTER DATABASE {name} SET {default}" for default in defaults))
-    for _ in range(2):  # made, and found
+    for _ in range(2):  # the first makes the tables, the second uses them
         store = opened(fresh_postgres_url, lock_timeout_secs=2.5)
     names = ("transaction_isolation", "lock_timeout", "client_encoding", "application_name")
     assert [scalar(store, f"SHOW {name}") for name in names] == ["read committed", "2500ms", "UTF8", "receiver"]
@@ -202,7 +203,8 @@ def test_examining_leaves_no_file_behind(sqlite_url, tmp_path):
 
 @pytest.mark.parametrize("name", ["receiver.db", "links/receiver.db"])
 def test_what_a_killed_process_left_is_read_and_stays(name, tmp_path):
-    """Its last commits are in the write-ahead log alone; whoever only reads doesn't move them, nor through a link."""
+    """Its last commits are only in the write-ahead log. A command that only reads doesn't move them, also through a
+    link."""
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "receiver.db").symlink_to(tmp_path / "receiver.db")
     sqlite_url = f"sqlite:///{tmp_path / name}"
@@ -221,12 +223,13 @@ def test_what_a_killed_process_left_is_read_and_stays(name, tmp_path):
 
 
 def test_a_journal_that_a_power_cut_left_beside_the_log_is_rolled_back(tmp_path):
-    """The cut came as a new file began to write ahead: the log's name was kept, and the journal's removal wasn't."""
+    """The power was cut when a new file began to write ahead. The log's name was kept, and the journal's removal
+    wasn't."""
     with closing(sqlite3.connect(tmp_path / "before.db", isolation_level=None)) as connection:
         connection.execute("CREATE TABLE application (number INTEGER)")
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("BEGIN")
-        connection.execute("CREATE TABLE more AS SELECT zeroblob(100000) AS bytes")  # written before it is committed
+        connection.execute("CREATE TABLE more AS SELECT zeroblob(100000) AS bytes")  # written before the commit
         for name in ("before.db", "before.db-journal"):
             copy = name.replace("before", "receiver")
             (tmp_path / copy).write_bytes((tmp_path / name).read_bytes())
@@ -236,7 +239,7 @@ def test_a_journal_that_a_power_cut_left_beside_the_log_is_rolled_back(tmp_path)
 
 
 def test_an_applications_file_keeps_its_rows(tmp_path):
-    """A file that never wrote ahead, and whose pages can't be given back, takes our tables all the same."""
+    """A file that never wrote ahead, and whose pages can't be given back, takes our tables too."""
     with sqlite3.connect(tmp_path / "app.db") as own:
         own.execute("CREATE TABLE orders AS SELECT 7 AS id")
     own.close()

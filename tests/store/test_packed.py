@@ -1,4 +1,4 @@
-"""A batch's messages wait in one row, and what happens to one of them alone rewrites it; nobody can tell from outside."""
+"""A batch's messages wait in one row. A change to one message rewrites the row, which is invisible from outside."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ TEN = [str(number).encode() for number in range(10)]
 
 
 def rows_in(url):
-    """How many messages each row has, and their tries."""
+    """The number of messages in each row, and their tries."""
     with engine_of(url).connect() as connection:
         rows = connection.execute(text("SELECT messages, tries FROM receiver_bundle ORDER BY first_sequence"))
         return list(map(tuple, rows))
@@ -105,7 +105,7 @@ def test_every_value_comes_back_as_it_was():
         )
         for row in rows
     ]
-    # Read one after the other, their names are those of equal objects.
+    # Objects read one after the other may have equal names.
     cycling = [
         having(row, dict.fromkeys(names, "1"))
         for row, names in zip(rows, ["ab", "a", "ba", "b", *["ab"] * 8], strict=True)
@@ -117,9 +117,9 @@ def test_every_value_comes_back_as_it_was():
 
 
 BY_EARLIER_VERSIONS = {
-    # Objects one by one, as the first version of the table 0008 packed them.
+    # Objects one by one, as table version 0008 first packed them.
     "objects": {"headers": [{"JMSType": "a"}], "properties": [{"id": f"{number}:gateway"} for number in range(8)]},
-    # Properties by name, with the name of a column that has the same values.
+    # Properties by name; a column with equal values is named instead.
     "by name": {"headers": {"JMSType": ["a"] * 8}, "properties": {"id": "unique_message_id"}},
 }
 
@@ -127,7 +127,7 @@ BY_EARLIER_VERSIONS = {
 @pytest.mark.parametrize("lacking", [[], ["body_kind"], ["amqp"], ["body_kind", "amqp"]], ids=" ".join)
 @pytest.mark.parametrize("form", BY_EARLIER_VERSIONS)
 def test_what_earlier_versions_packed_is_read(store_url, form, lacking):
-    """A field that was added since has its default."""
+    """A field that was added since gets its default."""
     fields = {
         "received_at_us": [1_777_629_600_000_000 + number for number in range(8)],
         "jms_timestamp_ms": [None],
@@ -162,7 +162,7 @@ def test_what_earlier_versions_packed_is_read(store_url, form, lacking):
 
 @pytest.mark.parametrize("missing", sorted({*FIELDS} - DEFAULTS.keys() - {"sequence", "tries"}))
 def test_a_field_that_was_always_there_has_no_default(missing):
-    """A row without it is damaged."""
+    """A row without such a field is damaged."""
     (row,) = packed_rows([message(number) for number in range(8)])
     head, end, bodies = row.packed.partition(b"\n")
     fields = json.loads(head)
@@ -180,7 +180,7 @@ def test_values_that_are_missing_are_noticed(values):
 
 
 def test_two_ids_never_become_one():
-    """JSON may spell a character as it spells the two surrogates of its UTF-16 form."""
+    """JSON may spell a character like the two surrogates of its UTF-16 form."""
     ids = ["\ud83d\ude00", "😀", "\ud83d", "\ude00"]
     rows = [message(number, id_, unique_message_id=id_, destination=id_) for number, id_ in enumerate(ids)]
     assert unpacked(packed_rows(rows)) == rows
@@ -196,7 +196,7 @@ def test_a_row_has_no_more_than_whoever_needs_one_of_them_should_read(monkeypatc
 
 
 def test_sources_that_wait_are_not_read_again(store_url):
-    """A row of theirs alone isn't; one of others too is."""
+    """A row with only their messages isn't read again. A row that has others' messages too is."""
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, *TEN, source="a")
         rows = receive(receiver, inbox, b"10", b"11", source="b")
@@ -226,7 +226,7 @@ def test_numbers_of_several_rows_come_in_order(store_url):
 
 
 def test_messages_that_came_apart_stay_apart(store_url):
-    """So what waits when a person looks can be dropped without what came later."""
+    """So a person can drop the messages that wait at a look, without later ones."""
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, *TEN[:3])
         rows += receive(receiver, inbox, *TEN[3:6])

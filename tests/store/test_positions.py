@@ -1,4 +1,5 @@
-"""Positions of sources: moved with what is committed, and only by who knows where they are; on both databases."""
+"""Positions of sources: they move with what is committed, and only for a bridge that knows the present ones; on both
+databases."""
 
 import itertools
 
@@ -130,15 +131,16 @@ STEPS = st.lists(
 
 
 class Owners:
-    """Two owners of one partition, each frozen, revived and given it again at any time, none knowing of the others."""
+    """Two owners of one partition. Each may be frozen, revived or given the partition again at any time, and knows
+    nothing of the other."""
 
     def __init__(self, positions, connection):
         self.positions = positions
         self.connection = connection
         self.kept = [0, 0]
-        """What each believes to be stored."""
+        """The position that each believes to be stored."""
         self.behind = [0, 0]
-        """How far each has taken."""
+        """How far each has read."""
         self.taken_effect = 0
 
     def assign(self, owner, _count):

@@ -1,4 +1,4 @@
-"""What a user with few rights in PostgreSQL can do, by the statements in `docs/operations.md`, and what it can't."""
+"""What a PostgreSQL user with few rights can do, by the statements in `docs/operations.md`, and what not."""
 
 import uuid
 from contextlib import contextmanager
@@ -64,12 +64,13 @@ NEEDS = {
     "SEQUENCE": (claim,),
     "receiver_alembic_version": (receive, record, claim, number, key, bridge),
 }
-"""By a word of each statement, what can't be done without it."""
+"""By a word of each statement: the uses that fail without it."""
 
 
 @contextmanager
 def role(url):
-    """A user of the server who has no right in our tables yet, the store's address for that user, and what grants rights."""
+    """Gives the store's address for a user without rights in our tables, and a function that grants rights to that
+    user."""
     migrate(store_url(url))
     name = f"bridge_{uuid.uuid4().hex}"
     admin = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")

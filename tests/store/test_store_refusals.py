@@ -1,4 +1,4 @@
-"""What isn't a store of ours, or can't be used: a clear error, and nothing is changed."""
+"""Addresses without a usable store of ours: a clear error, and nothing is changed."""
 
 import os
 import sqlite3
@@ -220,7 +220,7 @@ def test_a_version_that_there_is_not(store_url):
 
 @contextmanager
 def without_rights():
-    """As another user where this one is root, for whom no file is read-only."""
+    """Run the block as another user if this one is root, for whom no file is read-only."""
     if os.geteuid() != 0:
         yield
         return
@@ -233,7 +233,7 @@ def without_rights():
 
 @pytest.fixture
 def shared_folder():
-    """A folder that another user can enter, too."""
+    """A folder that another user can enter too."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)
         yield Path(folder)
@@ -253,7 +253,7 @@ def test_a_read_only_file_without_a_store(shared_folder):
 
 
 def test_a_read_only_store(shared_folder):
-    """Read, but never written."""
+    """It is read, and never written."""
     address = f"sqlite:///{shared_folder}/receiver.db"
     make(address)
     sqlite_file(address).chmod(0o444)
@@ -267,7 +267,7 @@ def test_a_read_only_store(shared_folder):
 
 
 def test_a_read_only_folder(shared_folder):
-    """A store there can be examined, though SQLite can't put its own files beside it."""
+    """Its store can be examined, although SQLite can't put its own files beside it."""
     address = f"sqlite:///{shared_folder}/receiver.db"
     make(address)
     before = contents(shared_folder)

@@ -1,4 +1,4 @@
-"""Migration 0004: targets without their users, so that what waits is found by whichever user."""
+"""Migration 0004: targets lose their users, so that any user gets the waiting messages."""
 
 import pytest
 from sqlalchemy import text
@@ -18,7 +18,7 @@ def names(url):
 
 
 def there_and_back(url):
-    """To the version before, and by its migration on to the newest."""
+    """Migrate to the version before, and back to the newest."""
     migrate(url_of(url), "0003")
     migrate(url_of(url), REVISION)
 
@@ -51,7 +51,8 @@ def test_the_user_is_left_out_and_nothing_else(sqlite_url, before, after):
     ("users", "kept"), [(["a", "b", "c"], 2), (["a", None, "b"], 1), ([None, "a"], 0), (["a", None], 1)]
 )
 def test_targets_that_differ_by_user_become_one(store_url, users, kept):
-    """In order, with what is parked; another domain's stay its own; those left are empty, for a bridge of before."""
+    """Messages stay in order, and parked ones come along. Another domain's targets stay its own. The targets left
+    over are empty, for a bridge of the version before."""
     named = [f"amqp://{'' if user is None else f'{user}@'}h:5672/queue/out" for user in users]
     rows = []
     with opened(store_url) as receiver, opened(store_url, destination="queue://other") as other:
@@ -85,7 +86,7 @@ def test_targets_that_differ_by_user_become_one(store_url, users, kept):
 
 
 def test_messages_of_one_number_stay_where_they_are(store_url):
-    """No store has such, but none of them may be lost."""
+    """No store should have such messages, but none of them may be lost."""
     with opened(store_url) as receiver:
         for user in ("a", "b"):
             with inbox_of(receiver, store_url, f"stomp://{user}@h:61613/queue/out") as inbox:

@@ -1,4 +1,4 @@
-"""Messages that wait in rows of their own, as versions before 0009 of the tables have them, are packed with nothing lost."""
+"""Messages in rows of their own, as before version 0009 of the tables, are packed, and nothing is lost."""
 
 import json
 
@@ -21,7 +21,7 @@ NOW_US = message(0).received_at_us
 
 
 def leave_unpacked(url):
-    """As a process of an older version would have put there what waits."""
+    """Store the waiting messages as a process of an older version would have."""
     with engine_of(url).begin() as connection:
         unpack_all(connection)
 
@@ -45,7 +45,7 @@ BUNDLE = """
 
 
 def write_as_0008(url, target_id):
-    """Rows with tries and all kinds of values, and beside them a row of several messages, as version 0008 wrote both."""
+    """Add rows with tries and all kinds of values, and a row of several messages, as version 0008 wrote both."""
     rows = [
         {
             "place": number,
@@ -117,7 +117,7 @@ def write_as_0008(url, target_id):
 
 
 def test_a_store_of_the_version_before_is_upgraded(store_url):
-    """What waits keeps its order and its tries, and what is parked is as it was; there, back and there again."""
+    """Waiting messages keep their order and tries, and parked ones stay as they were: there, back and there again."""
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, *[b""] * 20)
         with inbox.lease() as lease:
@@ -143,7 +143,7 @@ def test_a_store_of_the_version_before_is_upgraded(store_url):
 
 
 def test_a_damaged_message_does_not_keep_a_store_from_its_upgrade(store_url):
-    """Only from being handed on."""
+    """The message only can't be handed on."""
     with opened_inbox(store_url) as (receiver, inbox):
         rows = receive(receiver, inbox, b"0", b"1")
         other = inbox_of(receiver, store_url, "file:other")
@@ -199,7 +199,7 @@ def test_what_an_older_process_leaves_is_moved(store_url):
     ],
 )
 def test_a_damaged_message_is_named(store_url, column, value, problem):
-    """It ends the bridge: what to deliver isn't known, and who leaves it out loses it."""
+    """It ends the bridge, because nobody knows what to deliver. To leave the message out would lose it."""
     change = text(f"UPDATE receiver_inbox SET {column} = :value WHERE place = 1")  # noqa: S608
     with opened_inbox(store_url) as (receiver, inbox):
         receive(receiver, inbox, b"1", b"2", b"3")

@@ -1,4 +1,4 @@
-"""A new store says where what is committed to it may be lost: in a container, in memory, by a server that doesn't sync."""
+"""A new store warns if commits to it may be lost: in a container, in memory, or by a server that doesn't sync."""
 
 import subprocess
 from contextlib import ExitStack
@@ -20,7 +20,7 @@ def opened(address):
 
 @pytest.fixture
 def mounted():
-    """Mounts what the options say on a new folder; where the test may not, it is skipped."""
+    """Mounts what the options say on a new folder. If that isn't allowed, the test is skipped."""
     with ExitStack() as at_end:
 
         def mount(folder: Path, *options: str) -> Path:
@@ -36,7 +36,7 @@ def mounted():
 def overlay(mounted, tmp_path):
     disk = mounted(
         tmp_path / "disk", "-t", "tmpfs", "tmpfs"
-    )  # an overlay can't lie on another, which `tmp_path` may be on
+    )  # `tmp_path` may be on an overlay, and another overlay can't lie on that
     for name in ("image", "container", "work"):
         (disk / name).mkdir()
     layers = f"lowerdir={disk}/image,upperdir={disk}/container,workdir={disk}/work"

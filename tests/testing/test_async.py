@@ -1,4 +1,4 @@
-"""Consumers in an event loop, by each driver: found if they are wrong, and dead with all of their tasks."""
+"""Consumers in an event loop, by each driver: wrong ones are detected, and crashed ones leave no task."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from tests.testing.gallery import take
 from tests.testing.shop import ORDERED, Checked
 from tests.testing.test_gallery import found
 
-# Of a program that has died, aiosqlite's threads find the event loop closed.
+# A crashed program's aiosqlite threads meet a closed event loop.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*was deleted before being closed:ResourceWarning",
     "ignore:.*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning",
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 @pytest.fixture(autouse=True)
 def _nobody_closes_for_the_dead():
-    """aiosqlite warns of connections that nobody has closed, and a program that died closes none."""
+    """aiosqlite warns of connections that nobody has closed, and a crashed program closes none."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -52,7 +52,7 @@ async def with_an_inbox(driver, broker, shop):
 
 
 async def by_session(driver, broker, shop):
-    """It never closes what it holds."""
+    """It never closes its session."""
     session = AsyncSession(await shop.async_opened(driver))
     while messages := await broker.receive(5):
         for message in messages:
@@ -76,7 +76,7 @@ async def by_a_task_for_each_message(driver, broker, shop):
 
 
 async def by_a_worker_that_nobody_waits_for(driver, broker, shop):
-    """If it crashes, whoever waits for its queue would wait for ever."""
+    """If the worker crashes, a program that waits for its queue would wait for ever."""
     engine, waiting = await shop.async_opened(driver), asyncio.Queue()
 
     async def work():

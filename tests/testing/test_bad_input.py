@@ -1,4 +1,4 @@
-"""What is said of programs that the kit can't judge, and of arguments that it can't take."""
+"""The errors for programs that the kit can't judge, and for arguments that it can't take."""
 
 import asyncio
 import multiprocessing
@@ -74,7 +74,7 @@ def test_a_consumer_that_never_ends(checked, consume, kill):
 
 @pytest.mark.parametrize("kill", [False, True])
 def test_a_consumer_that_does_nothing_for_ever(checked, kill, monkeypatch):
-    """That can be seen in an event loop, and in a process of its own."""
+    """The kit notices it in an event loop, and in a process of its own."""
     monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 0.2)
     said = told(checked, waits_for_ever, kill=kill)
     assert "The program was stopped as it made no call for 0.2 s (test_bad_input.py:" in said
@@ -94,7 +94,7 @@ def test_an_effect_that_nobody_sent(checked):
 
 
 def test_effects_of_earlier_stories(checked):
-    """As where all stories have one database."""
+    """For example, all stories share one database."""
     everything = []
     said = told(
         checked,

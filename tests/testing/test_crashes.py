@@ -1,4 +1,4 @@
-"""What the crash of a program leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
+"""What a program's crash leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -14,7 +14,7 @@ from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
 
 KEPT = []
-"""What somebody holds on to, as a log does with the frames of an error."""
+"""Objects that somebody holds on to, as a log holds an error's frames."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +35,7 @@ def by_session(broker, shop):
 
 
 def by_an_open_transaction(broker, shop):
-    """Nobody ends it but the program that has crashed."""
+    """Only the crashed program could end the transaction."""
     KEPT.append(connection := shop.opened().connect())
     while messages := broker.receive(2):
         for message in messages:
@@ -45,7 +45,7 @@ def by_an_open_transaction(broker, shop):
 
 
 def by_the_driver(broker, shop):
-    """Its statements go past SQLAlchemy, but for one each time."""
+    """All its statements but one bypass SQLAlchemy."""
     engine = shop.opened()
     KEPT.append(driver := engine.raw_connection())
     mark = "%s" if shop.is_server else "?"
@@ -64,7 +64,7 @@ def by_the_driver(broker, shop):
 
 
 def opened_with_rows(shop):
-    """An engine for a shop whose inbox has some rows to read."""
+    """An engine for a shop whose inbox has a few rows to read."""
     engine = shop.opened()
     with engine.begin() as connection:
         for number in range(3):
@@ -75,7 +75,7 @@ def opened_with_rows(shop):
 
 
 def while_it_reads(broker, shop):
-    """A result that is half read has a lock in SQLite."""
+    """A half-read result holds a lock in SQLite."""
     engine = opened_with_rows(shop)
     while messages := broker.receive(2):
         reading = engine.connect()
@@ -155,7 +155,7 @@ def test_no_lock_and_nothing_uncommitted_stays(checked, consume):
 
 
 def test_a_crash_as_it_connects_is_no_exception(checked_on_sqlite):
-    """Who puts every `Exception` aside doesn't see it."""
+    """A program that ignores every `Exception` doesn't see it."""
 
     def consume(broker, shop):
         with suppress(Exception):
@@ -165,7 +165,7 @@ def test_a_crash_as_it_connects_is_no_exception(checked_on_sqlite):
 
 
 def test_a_crash_lets_other_threads_end_their_calls(checked_on_sqlite):
-    """SQLite, and Python with it, doesn't survive that a connection is closed while a thread reads from it."""
+    """If a connection is closed while a thread reads from it, SQLite crashes, and Python with it."""
     count = text("WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 20000) SELECT i FROM n")
 
     def consume(broker, shop):
@@ -191,7 +191,7 @@ def test_a_crash_lets_other_threads_end_their_calls(checked_on_sqlite):
 
 @pytest.mark.slow
 def test_an_acknowledgement_inside_a_batch_of_a_receiver_is_blamed(tmp_path):
-    """The crash there goes through the end of the batch, and leaves nothing of it for the next run of the program."""
+    """The crash ends the batch, and leaves nothing of it for the program's next run."""
 
     def consume(broker, story):
         with Receiver.open(url_of(story), connection_id="broker", destination="orders") as orders:

@@ -1,4 +1,4 @@
-"""Each wrong consumer is found soon, by a short story; no right one is."""
+"""Each wrong consumer is detected soon, by a short story. No right one is."""
 
 import re
 
@@ -10,11 +10,11 @@ from tests.testing import gallery
 MOST_STEPS, MOST_STORIES = 8, 100
 STORIES = {"quick": 10, "small": 1_000, "long": 10_000}
 FOUND_LATE = (gallery.acknowledges_all_after_the_first, gallery.expects_order)
-"""By a story that is drawn and then shortened, as `keeps_too_small_a_window` is, too."""
+"""Drawn stories detect these, and are then shortened. `keeps_too_small_a_window` is another such consumer."""
 
 
 def found(check, *arguments, **options):
-    """What is said of a consumer that must be wrong."""
+    """The report on a consumer that must be wrong."""
     with pytest.raises(AssertionError) as raised:
         check(*arguments, **options)
     said = str(raised.value)

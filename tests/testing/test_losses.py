@@ -1,4 +1,4 @@
-"""Where a call to the database fails, a program sees what it sees where the connection is lost; by each driver."""
+"""If a call to the database fails, a program gets the same errors as from a lost connection; by each driver."""
 
 import pytest
 from sqlalchemy.exc import OperationalError

@@ -1,4 +1,4 @@
-"""Each part of the kit is needed: without it, a wrong consumer of the gallery passes, or a right one doesn't."""
+"""Each part of the kit is needed: without it, a wrong consumer of the gallery passes, or a right one fails."""
 
 from collections import Counter
 from dataclasses import replace
@@ -22,7 +22,7 @@ def changed(name):
 
 
 def no_strike(kind, when="", call=""):
-    """What goes wrong with such a call doesn't."""
+    """Faults of this kind don't strike such calls."""
 
     @changed("strike")
     def patch(strike):
@@ -60,7 +60,7 @@ def no_batch_with_repeats(receive):
 
 
 def no_move(kind):
-    """The broker's move of that kind comes to nothing."""
+    """The broker's moves of this kind have no effect."""
 
     @changed("_move")
     def patch(move):
@@ -98,7 +98,7 @@ def one_sender(monkeypatch):
 
 
 def once(monkeypatch):
-    """A crash point is met once, and no connection is lost there."""
+    """Each crash point is tried once, and no connection is lost there."""
     no_strike("loss")(monkeypatch)
     monkeypatch.setattr(checking, "MOST_CRASHES", 1)
     monkeypatch.setattr(story, "MOST_CRASHES", 1)
@@ -144,7 +144,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_without_it_a_wrong_consumer_passes(checked_on_sqlite, monkeypatch, mutant):
     patch, consume = MUTANTS[mutant]
-    assert consume in gallery.WRONG  # so that `test_gallery.py` finds it with the whole kit
+    assert consume in gallery.WRONG  # so `test_gallery.py` detects it with the whole kit
     patch(monkeypatch)
     checked_on_sqlite(consume, gallery.effects_of(consume))
 

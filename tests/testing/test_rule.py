@@ -1,4 +1,4 @@
-"""`TwoTierModel` is the rule, and `traces` find who gets it wrong."""
+"""`TwoTierModel` is the rule, and `traces` detect implementations that differ."""
 
 import json
 from pathlib import Path
@@ -117,7 +117,7 @@ class ExpiresByTheClock(TwoTierModel):
     ],
 )
 def test_who_gets_it_wrong_is_found(wrong):
-    @settings(max_examples=1_000, database=None, phases=[Phase.generate], derandomize=True)  # to shrink takes minutes
+    @settings(max_examples=1_000, database=None, phases=[Phase.generate], derandomize=True)  # shrinking takes minutes
     @given(traces(expiry_secs=EXPIRY_SECS))
     def held_against_the_model(trace):
         assert verdicts_of(wrong(2, EXPIRY_SECS), trace) == verdicts_of(TwoTierModel(2, EXPIRY_SECS), trace)

@@ -1,4 +1,4 @@
-"""What the broker of a story gives out, move by move."""
+"""What the broker of a story delivers, move by move."""
 
 import pytest
 
