@@ -92,8 +92,10 @@ def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
 def spellings(column: str, options: ReadOptions) -> tuple[str, ...]:
     """The fields that may hold a column: only the mapped one, or its own name and that in JMS or Apama."""
     mapped = options.column_map.get(column)
-    if mapped is not None:
-        return (mapped,)
+    return _own_names(column) if mapped is None else (mapped,)
+
+
+def _own_names(column: str) -> tuple[str, ...]:
     jms_name = COLUMNS[column].jms_name
     return (column, jms_name) if jms_name else (column,)
 
@@ -150,6 +152,10 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
+    unneeded = [column for column in near if column in options.column_map and near[column] in _own_names(column)]
+    if unneeded:
+        begin = f"leave out {map_options({column: options.column_map[column] for column in unneeded})} {MAP_IN_PYTHON}"
+        return f"{begin}: there is {' and '.join(repr(near[column]) for column in unneeded)}"
     if near:
         begin = f"did you mean {' and '.join(map(repr, near.values()))}?"
     elif any(name[:1].isdigit() for name in names) and "://" not in source:  # no query has a header
@@ -164,7 +170,7 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
 def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | None:
     """The field that probably holds a column: the nearest name, or else the only one with a typical ending."""
     free = {_folded(name): name for name in names if _may_hold(column, name, options)}
-    for spelling in spellings(column, options):
+    for spelling in (*spellings(column, options), *_own_names(column)):
         near = difflib.get_close_matches(_folded(spelling), free, 1)
         if near:
             return free[near[0]]

@@ -350,10 +350,16 @@ def test_a_field_that_is_mapped_to_another_column_isnt_proposed(tmp_path):
     assert "--map unique_message_id=FIELD" in refusal(path, column_map={"body_digest": "OrderId"}).hint
 
 
-def test_a_columns_own_name_is_proposed_for_a_field_that_isnt_there(tmp_path):
+@pytest.mark.parametrize(
+    "names", ["received_at,unique_message_id,JMSDestination", "received_at,unique_message_id,JMSDestination,key"]
+)
+def test_a_column_that_needs_no_mapping_is_named_when_the_mapped_field_isnt_there(tmp_path, names):
     path = tmp_path / "log.csv"
-    path.write_text("received_at,unique_message_id,JMSDestination\n1,a,q\n")
-    assert "--map destination=JMSDestination" in refusal(path, column_map={"destination": "JMSDestinaton"}).hint
+    path.write_text(f"{names}\n{','.join('1' for _ in names.split(','))}\n")
+    assert refusal(path, column_map={"destination": "JMSDestinaton", "unique_message_id": "wrong"}).hint == (
+        "leave out --map unique_message_id=wrong --map destination=JMSDestinaton (in Python: column_map):"
+        " there is 'unique_message_id' and 'JMSDestination'"
+    )
 
 
 def test_a_name_with_spaces_around_it_is_no_unknown_field(tmp_path):
