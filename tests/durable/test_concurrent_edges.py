@@ -217,7 +217,7 @@ def test_an_exception_leaves_a_savepoint_open(fresh_postgres_url, statement):
 
 
 def test_batches_of_one_connection_follow_each_other(fresh_postgres_url):
-    """Otherwise one batch could take back the receipt of which the other has found a duplicate."""
+    """Otherwise one batch could take back the receipt of which the other batch reports a duplicate."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         with suppress(UndoError), orders.batch(connection) as batch:
             assert batch.receive("a", received_at_us=0).verdict is NEW
@@ -366,7 +366,7 @@ def test_a_commit_that_fails_inside_the_block(fresh_postgres_url, more):
 
 
 def test_what_was_committed_inside_the_block_is_left(fresh_postgres_url):
-    """Other batches may have found duplicates of these receipts."""
+    """Other batches may have called receipts duplicates of these."""
     with concurrent(fresh_postgres_url) as orders, callers(fresh_postgres_url) as connection:
         orders._folding.close()
 

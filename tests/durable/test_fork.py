@@ -16,7 +16,7 @@ from tests.durable.opened import DUPLICATE, NEW, UndoError, held_elsewhere, open
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 pytestmark = [
     needs_fork,
-    # Newer Pythons warn of threads that a fork leaves behind; a recorder or a library may have some.
+    # Newer Pythons warn of threads that a fork leaves behind; a recorder or a library may have threads.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 

@@ -89,7 +89,7 @@ def test_kills_at_random_moments(store_url, seed, campaign, policy, max_sources,
         turns, _ = journal.read(store_url)
         unheard += committed_unheard(worker, turns[turns_before:])
         turns_before = len(turns)
-        # A broker sends again from the last batch that it has been told of.
+        # A broker sends again from the last batch that it knows to be confirmed.
         job = replace(job, first=worker.unconfirmed)
     with working(job) as worker:
         worker.listen()
