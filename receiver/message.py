@@ -146,7 +146,7 @@ def check_receipt(unique_message_id: object, message_source_id: object, received
             f"received_at_us must be whole microseconds, not {received_at_us!r:.80}", hint=time_hint(received_at_us)
         )
     if first and received_at_us < 0:
-        raise SettingsError(f"the first received_at_us must not be negative, not {received_at_us}")
+        raise SettingsError(f"received_at_us must not be negative, not {received_at_us}")
     return unique_message_id
 
 

@@ -174,7 +174,7 @@ def test_vectors_that_cannot_be_made(tmp_path, name, options, error):
         (lambda: TwoTierModel(1, 1).receive(0, None, 0), "unique_message_id must be text, not 0"),
         (lambda: TwoTierModel(1, 1).receive(b"", None, 0), "unique_message_id must be text, not b''"),
         (lambda: TwoTierModel(1, 1).receive("1", 2, 0), "message_source_id must be text"),
-        (lambda: TwoTierModel(1, 1).receive("1", None, -1), "the first received_at_us must not be negative"),
+        (lambda: TwoTierModel(1, 1).receive("1", None, -1), "^received_at_us must not be negative"),
         (lambda: TwoTierModel(1, 1).receive("1", None, 0.5), "received_at_us must be whole microseconds"),
     ],
 )
