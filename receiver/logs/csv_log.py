@@ -20,7 +20,7 @@ import pyarrow.csv as arrow_csv
 from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
-from receiver.logs.rows import BatchMaker, RawRows, Unreadable, not_utf8, unreadable_row
+from receiver.logs.rows import BARE_RETURN, BatchMaker, RawRows, Unreadable, not_utf8, unreadable_row
 from receiver.logs.source import Block, LogSource, blocks_of
 
 _MAX_ROW_BYTES = 64 << 20
@@ -117,7 +117,7 @@ def _exact_rows(lines: _Lines) -> Iterator[tuple[int, list[str] | str]]:
             row = next(reader)
         except csv.Error as error:
             lines.give_back()
-            yield line, f"not a row of CSV: {error}"
+            yield line, BARE_RETURN if "new-line character" in str(error) else f"not a row of CSV: {error}"
         except UnicodeDecodeError as error:
             lines.give_back()
             yield line, not_utf8(error)

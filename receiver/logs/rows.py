@@ -28,6 +28,7 @@ _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer,
 
 
 _NOT_UTF8 = "not UTF-8"
+BARE_RETURN = "a carriage return outside quotes"
 ONE_OBJECT = "one object per line"
 """The form of JSON Lines, as the end of a problem with a row."""
 
@@ -61,6 +62,8 @@ def unreadable_row(name: str, line: int, problem: str) -> LogFormatError:
     hint = "mend the row; with --on-error skip the command leaves such rows out"
     if line == 1 and problem.endswith(ONE_OBJECT):
         hint = f"JSON Lines have {ONE_OBJECT}; of an array, jq -c '.[]' makes them"
+    if problem == BARE_RETURN:
+        hint = "put the field in quotes; if all lines end so, tr '\\r' '\\n' mends the file"
     if problem.startswith(_NOT_UTF8):
         hint = "write the log as UTF-8, such as by iconv -f LATIN1 -t UTF-8; if it is no log, name those that are"
     return LogFormatError(f"{name}:{line}", problem, hint=hint)

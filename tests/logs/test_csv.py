@@ -105,7 +105,7 @@ def test_hostile_ids_stand_as_they_are(tmp_path):
         (b"1,a,b\n-1,b,c\n", 3, "negative"),
         (b"1,a,b\nNaN,b,c\n", 3, "not a time: 'NaN'"),
         (b"1,a,b\n1e30,b,c\n", 3, "beyond the year 9999"),
-        (b"1,a,b\n2,b\r3,c\n", 3, "new-line character"),
+        (b"1,a,b\n2,b\r3,c\n", 3, "a carriage return outside quotes"),
     ],
 )
 def test_an_unreadable_row_stops_at_its_line_or_is_counted(tmp_path, body, line, problem):

@@ -155,6 +155,8 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
         (gzip.compress(b"", mtime=0), "log.csv.gz", "was this one written, and copied, to its end?"),
         (b"received_at,unique_message_id\n", "log.csv", "take a log of a time when messages came"),
         (b"2026-11-25 10:00:00.000 INFO  [1] - Starting\n", "correlator.log.1", "logJmsMessages=true"),
+        (b"received_at,unique_message_id\r1,a\r", "log.csv", r"if all lines end so, tr '\r' '\n' mends"),
+        (b"received_at,unique_message_id\n1,a\rb\n", "log.csv", "put the field in quotes"),
         (b"1,a\n2,b\n", "log.csv", "the first row must name the columns, such as received_at,unique_message_id"),
         (b"[\n", "log.json", "of an array, jq -c '.[]' makes them"),
         (b"PK\x03\x04", "log.xlsx", "save the sheet as CSV"),
