@@ -3,17 +3,21 @@ printed."""
 
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import trustme
 
 from receiver.bridge import BridgeOptions, open_bridge
 from receiver.bridge.connectors import kafka_client, sink_of, sockets, source_of
 from receiver.bridge.connectors.address import BrokerAddress, Tls
-from receiver.errors import BrokerError, SettingsError
+from receiver.errors import BrokerError, BrokerRefusedError, SettingsError
 
 NOWHERE = "127.0.0.1:1"
 
@@ -72,6 +76,24 @@ def port_saying():
         yield make
 
 
+@pytest.fixture
+def tls_port(tmp_path):
+    """Makes a port that takes a connection through TLS, with a certificate of `ca.pem`, and ends it."""
+    with ExitStack() as stack:
+
+        def make(**valid: datetime) -> int:
+            authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+            authority.issue_cert("localhost", **valid).configure_cert(context)
+            plain = socket.create_server(("127.0.0.1", 0))
+            server = stack.enter_context(context.wrap_socket(plain, server_side=True))
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            threading.Thread(target=answer, args=(server, b""), daemon=True).start()
+            return server.getsockname()[1]
+
+        yield make
+
+
 def answer(server: socket.socket, said: bytes | None) -> None:
     with suppress(OSError):
         while True:
@@ -107,6 +129,29 @@ def test_a_port_that_speaks_otherwise(  # noqa: PLR0917 - a table of cases
     with pytest.raises(BrokerError, match=re.escape(problem)) as caught:
         sink_of(f"{scheme}://127.0.0.1:{port_saying(said)}/orders")
     assert remedy in caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "stomps"])
+def test_a_port_that_ends_the_connection_through_tls_has_no_need_of_another_address(tls_port, tmp_path, scheme):
+    with pytest.raises(BrokerError, match="without a word") as caught:
+        sink_of(tls_address(scheme, tls_port(), tmp_path))
+    assert "write" not in caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "stomps", "kafkas"])
+@pytest.mark.parametrize(
+    ("days", "problem"), [((-9, -2), "certificate has expired"), ((2, 9), "certificate is not yet valid")]
+)
+def test_a_certificate_out_of_date_is_to_be_made_anew(tls_port, tmp_path, scheme, days, problem):
+    since, until = (datetime.now(UTC) + timedelta(days=day) for day in days)
+    with pytest.raises(BrokerRefusedError, match=problem) as caught:
+        sink_of(tls_address(scheme, tls_port(not_before=since, not_after=until), tmp_path))
+    assert "clock" in caught.value.hint
+    assert "--tls-ca" not in caught.value.hint
+
+
+def tls_address(scheme: str, port: int, folder: Path) -> BrokerAddress:
+    return BrokerAddress.parse(f"{scheme}://localhost:{port}/orders").with_tls(Tls(ca_file=folder / "ca.pem"))
 
 
 def test_a_port_that_kafka_gets_no_answer_from(monkeypatch, port_saying):

@@ -284,7 +284,7 @@ class AmqpLink(Closing):
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """Fail with the broker's condition at the end of a link or session, or of the `whole` connection."""
         if not self._heard.startswith(_HEADERS):
-            error = sockets.foreign("amqp", self._heard)
+            error = sockets.foreign("amqp", self._heard, tls=self._address.tls)
             self._fail(error.message, hint=error.hint or "")
         elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))

@@ -28,6 +28,8 @@ _BEGINNINGS = {
     b"\x15\x03": _TLS,  # an alert
 }
 """The protocol of a port, by the first bytes that it sends."""
+_OUT_OF_DATE = {9, 10}
+"""OpenSSL's codes for a certificate that isn't valid yet, and for one that has expired."""
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -74,11 +76,12 @@ def port_hint(protocol: str, *, tls: bool = False) -> str:
     return f"check that it runs, and that this port speaks {_SPOKEN[protocol]} {how} TLS; else write {protocol}{otherwise}://"
 
 
-def foreign(protocol: str, said: bytes) -> BrokerError:
+def foreign(protocol: str, said: bytes, *, tls: bool = False) -> BrokerError:
     """The error for a port whose first bytes aren't of the protocol. Without bytes: it has ended the connection."""
-    if not said:
-        return BrokerError("it ends the connection without a word", hint=port_hint(protocol))
     expected = _SPOKEN[protocol]
+    if not said:
+        hint = f"check that this port speaks {expected}, and see its log" if tls else port_hint(protocol)
+        return BrokerError("it ends the connection without a word", hint=hint)
     speaks = next((name for begin, name in _BEGINNINGS.items() if said.startswith(begin)), None)
     problem = (
         f"this port speaks {speaks}, not {expected}"
@@ -97,10 +100,10 @@ def foreign(protocol: str, said: bytes) -> BrokerError:
 def failure(address: BrokerAddress, error: Exception, what: str = "can't be reached") -> BrokerError:
     """The error for an exception of a socket to a broker, before or after it was connected."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return BrokerRefusedError(
-            f"{address} can't be trusted: {error.verify_message}",
-            hint="name its authority's certificate (--tls-ca), and write the host as in the broker's certificate",
-        )
+        hint = "name its authority's certificate (--tls-ca), and write the host as in the broker's certificate"
+        if error.verify_code in _OUT_OF_DATE:
+            hint = "renew it, or that of its authority, and see that this machine's clock is right"
+        return BrokerRefusedError(f"{address} can't be trusted: {error.verify_message}", hint=hint)
     if isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).replace("_", " ").lower()
         if " alert " in why:

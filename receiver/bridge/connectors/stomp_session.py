@@ -129,7 +129,8 @@ class StompSession:
             error, is_cut = sockets.failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN
-            error = self._lost("the connection has ended") if has_met else self.named(sockets.foreign("stomp", b""))
+            silent = sockets.foreign("stomp", b"", tls=self.address.tls)
+            error = self._lost("the connection has ended") if has_met else self.named(silent)
             is_cut = True
         self._break(error, is_cut=is_cut)
 
