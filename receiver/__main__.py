@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -13,6 +14,8 @@ def main() -> None:
         status = run()
     except KeyboardInterrupt:  # during the import
         status = 130
+    if status == 130 and "numba" in sys.modules:  # noqa: PLR2004
+        os._exit(status)  # threads may still compile, and LLVM crashes if the process ends around them
     sys.exit(status)
 
 

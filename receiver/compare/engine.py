@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +17,7 @@ from receiver.policies.interface import Policy
 from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import analyse
+from receiver.simulate.compiled import in_threads
 from receiver.simulate.figures import Kind
 from receiver.simulate.findings import DOUBTS
 from receiver.simulate.question import Question
@@ -112,20 +111,19 @@ def compare_policies(
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
     domains: list[ComparedDomain] = []
     totals = np.zeros((len(contenders), 3), np.int64)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compiled policies run without Python's lock
-        for domain in contest.domains:
-            judged = _judge(domain, contenders, pool)
-            counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
-            totals += np.array(counted, np.int64)
-            domains.append(
-                ComparedDomain(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
-            )
-            if is_duplicate is not None:
-                for index, each in enumerate(judged):
-                    is_duplicate[index, domain.log_rows] = each.is_duplicate
-            disputes.add(domain, judged)
-            if advance:
-                advance(1)
+    for domain in contest.domains:
+        judged = _judge(domain, contenders)
+        counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
+        totals += np.array(counted, np.int64)
+        domains.append(
+            ComparedDomain(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
+        )
+        if is_duplicate is not None:
+            for index, each in enumerate(judged):
+                is_duplicate[index, domain.log_rows] = each.is_duplicate
+        disputes.add(domain, judged)
+        if advance:
+            advance(1)
     comparison = Comparison(
         key=key,
         log=log_figures(receipts, contest.domains),
@@ -144,12 +142,12 @@ def compare_policies(
     return Compared(comparison, is_duplicate)
 
 
-def _judge(domain: Domain, contenders: Sequence[_Contender], pool: ThreadPoolExecutor) -> list[Judged]:
+def _judge(domain: Domain, contenders: Sequence[_Contender]) -> list[Judged]:
     def judge(contender: _Contender) -> Judged:
         return contender.compiled_policy(domain)
 
     is_large = len(domain.log_rows) >= _ROWS_WORTH_THREADS
-    return list(pool.map(judge, contenders) if is_large else map(judge, contenders))
+    return in_threads(judge, contenders) if is_large else list(map(judge, contenders))
 
 
 def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:

@@ -24,14 +24,12 @@ has a replay of its own, because a single pass for all windows would make counti
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
 
-from receiver.simulate.compiled import Int32s, Int64s, compiled, ones, prefetch
+from receiver.simulate.compiled import Int32s, Int64s, compiled, in_threads, ones, prefetch
 from receiver.simulate.domain_rows import DomainRows
 
 _NOTHING = -1
@@ -306,5 +304,4 @@ def replay_windows(
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
     if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
         return list(map(replay, asked))
-    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:  # the kernel runs without the GIL
-        return list(pool.map(replay, asked))
+    return in_threads(replay, asked, threads)

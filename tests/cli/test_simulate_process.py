@@ -57,6 +57,38 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
 
 
+LONG_REPLAY = """
+import time
+from receiver.simulate import kernel
+
+def long(*_):
+    print("it replays", flush=True)
+    time.sleep(600)
+
+kernel._replay = long
+from receiver.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_waits_for_no_replay(tmp_path):
+    """Of a log of billions of receipts one replay takes minutes, and machine code can't be interrupted."""
+    log = tmp_path / "a.csv"
+    log.write_text("received_at,unique_message_id\n" + "".join(f"{n},{n // 2}\n" for n in range(20_000)))
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG_REPLAY, "simulate", log, "--domain", "name:x"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as command:
+        assert command.stdout.readline() == b"it replays\n"
+        command.send_signal(signal.SIGINT)
+        try:
+            assert command.wait(timeout=60) == 130
+        finally:
+            command.kill()
+        assert command.stderr.read() == b""
+
+
 @pytest.mark.thinned(9)
 @pytest.mark.parametrize("how", [("simulate",), ("simulate", "--json"), ("compare",)], ids=" ".join)
 def test_a_closed_pipe_ends_quietly(log, how):
