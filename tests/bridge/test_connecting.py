@@ -81,10 +81,13 @@ def tls_port(tmp_path):
     """Makes a port that takes a connection through TLS, with a certificate of `ca.pem`, and ends it."""
     with ExitStack() as stack:
 
-        def make(**valid: datetime) -> int:
+        def make(*, wants_client: bool = False, **valid: datetime) -> int:
             authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             authority.cert_pem.write_to_path(tmp_path / "ca.pem")
             authority.issue_cert("localhost", **valid).configure_cert(context)
+            if wants_client:
+                authority.configure_trust(context)
+                context.verify_mode = ssl.CERT_REQUIRED
             plain = socket.create_server(("127.0.0.1", 0))
             server = stack.enter_context(context.wrap_socket(plain, server_side=True))
             stack.callback(server.shutdown, socket.SHUT_RDWR)
@@ -97,7 +100,7 @@ def tls_port(tmp_path):
 def answer(server: socket.socket, said: bytes | None) -> None:
     with suppress(OSError):
         while True:
-            with server.accept()[0] as link:
+            with suppress(ssl.SSLError), server.accept()[0] as link:
                 link.recv(10_000)
                 while said is None and link.recv(10_000):
                     pass
@@ -160,6 +163,24 @@ def test_a_port_that_kafka_gets_no_answer_from(monkeypatch, port_saying):
     with pytest.raises(BrokerError, match="127") as caught:
         sink_of(f"kafka://127.0.0.1:{port_saying(HTTP)}/orders")
     assert "that this port speaks Kafka without TLS; else write kafkas://" in caught.value.hint
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "kafkas"])
+def test_a_broker_that_wants_a_certificate_is_known_by_its_alert(tls_port, tmp_path, scheme):
+    """By TLS 1.3 the alert comes when the client takes the handshake for done."""
+    port = tls_port(wants_client=True)
+    address = BrokerAddress.parse(f"{scheme}://localhost:{port}/orders").with_tls(Tls(ca_file=tmp_path / "ca.pem"))
+    with pytest.raises(BrokerRefusedError, match="alert certificate required") as caught:
+        sink_of(address)
+    assert "--tls-cert and --tls-key" in caught.value.hint
+
+
+def test_a_certificate_without_its_key_is_explained(tmp_path):
+    trustme.CA().cert_pem.write_to_path(tmp_path / "cert.pem")
+    address = BrokerAddress.parse(f"amqps://{NOWHERE}/orders").with_tls(Tls(cert_file=tmp_path / "cert.pem"))
+    with pytest.raises(SettingsError, match="aren't both there, in PEM") as caught:
+        sink_of(address)
+    assert "--tls-key" in caught.value.hint
 
 
 SCRIPT = """

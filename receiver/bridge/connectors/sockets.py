@@ -28,6 +28,8 @@ _BEGINNINGS = {
     b"\x15\x03": _TLS,  # an alert
 }
 """The protocol of a port, by the first bytes that it sends."""
+ALERT = " alert "
+"""It stands in what OpenSSL says of a refusal by the other end."""
 _OUT_OF_DATE = {9, 10}
 """OpenSSL's codes for a certificate that isn't valid yet, and for one that has expired."""
 WOULD_WAIT = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -106,11 +108,8 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
         return BrokerRefusedError(f"{address} can't be trusted: {error.verify_message}", hint=hint)
     if isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).replace("_", " ").lower()
-        if " alert " in why:
-            return BrokerRefusedError(
-                f"{address} refuses the connection: {why}",
-                hint="it may want a client certificate: --tls-cert and --tls-key",
-            )
+        if ALERT in why:
+            return refused_by_alert(address, why)
         hint = f"check that this port speaks TLS; without it, write {address.protocol}://"
         return BrokerError(f"{address} {what}: {why}", hint=hint)
     why = getattr(error, "strerror", None) or str(error) or "no answer"
@@ -118,6 +117,11 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
     if getattr(error, "errno", None) in {EMFILE, ENFILE}:
         hint = "raise the limit of open files (ulimit -n)"
     return BrokerError(f"{address} {what}: {why}", hint=hint)
+
+
+def refused_by_alert(address: BrokerAddress, why: str) -> BrokerRefusedError:
+    hint = "it may want a client certificate: --tls-cert and --tls-key"
+    return BrokerRefusedError(f"{address} refuses the connection: {why}", hint=hint)
 
 
 def _context(files: Tls) -> ssl.SSLContext:
@@ -136,8 +140,11 @@ def _context(files: Tls) -> ssl.SSLContext:
 
 
 def _unreadable(what: str, error: Exception) -> SettingsError:
-    why = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return SettingsError(f"can't read {what}: {why}", hint="name files in PEM, the key's too unless it is in the same")
+    why = (getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)).replace("_", " ")
+    if "PEM lib" in why:  # all that OpenSSL says, whichever of them is missing
+        why = "they aren't both there, in PEM"
+    hint = "name files in PEM, that of the key too (--tls-key) unless it is in the same"
+    return SettingsError(f"can't read {what}: {why}", hint=hint)
 
 
 def _refuse_to_ask() -> NoReturn:
