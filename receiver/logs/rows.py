@@ -5,7 +5,7 @@ A row with a value that can't be read stops the run or is counted (`--on-error`)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from receiver.errors import LogFormatError
 from receiver.logs import times
 from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, TimeUnit, ValueKind, bytes_of
-from receiver.logs.options import ReadOptions
+from receiver.logs.options import MAP_IN_PYTHON, ReadOptions, map_options
 
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
 _VALUE_SHOWN = 80
@@ -57,9 +57,12 @@ def not_utf8(error: UnicodeDecodeError) -> str:
     return f"{_NOT_UTF8}: byte 0x{error.object[error.start]:02x}, expected text in UTF-8"
 
 
-def unreadable_row(name: str, line: int, problem: str) -> LogFormatError:
+def unreadable_row(name: str, line: int, problem: str, column_map: Mapping[str, str] | None = None) -> LogFormatError:
     """The error for a row that stops the run."""
     hint = "mend the row; with --on-error skip the command leaves such rows out"
+    column = problem.partition(":")[0]
+    if column_map and column in column_map:
+        hint = f"check {map_options({column: column_map[column]})} {MAP_IN_PYTHON}, or {hint}"
     if line == 1 and problem.endswith(ONE_OBJECT):
         hint = f"JSON Lines have {ONE_OBJECT}; of an array, jq -c '.[]' makes them"
     if problem == BARE_RETURN:
@@ -110,7 +113,7 @@ class BatchMaker:
             stop = next(iter(self._unreadable(raw, checked, np.flatnonzero(bad)[:1])), None)
         self._check_unit(read.units, ~bad, raw.line_of, before=stop.line if stop else None)
         if stop is not None:
-            raise unreadable_row(self._name, stop.line, stop.problem)
+            raise unreadable_row(self._name, stop.line, stop.problem, self._options.column_map)
         if self._options.on_skipped is not None:
             for skipped in self._unreadable(raw, checked, np.flatnonzero(bad)):
                 self._options.on_skipped(self._name, skipped.line, skipped.problem)

@@ -364,6 +364,14 @@ def test_a_column_that_needs_no_mapping_is_named_when_the_mapped_field_isnt_ther
     )
 
 
+@pytest.mark.parametrize("mapped", [{}, {"received_at": "time"}])
+def test_a_value_that_cant_be_read_asks_whether_its_mapping_is_right(tmp_path, mapped):
+    path = tmp_path / "log.csv"
+    path.write_text("received_at,unique_message_id,time\n1,a,1\nx,b,x\n")
+    asked = "check --map received_at=time (in Python: column_map), or " if mapped else ""
+    assert refusal(path, column_map=mapped).hint.startswith(f"{asked}mend the row; with --on-error skip")
+
+
 def test_a_name_with_spaces_around_it_is_no_unknown_field(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("received_at,unique_message_id, message_source_id\n1,a, s\n")
