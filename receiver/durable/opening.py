@@ -157,7 +157,9 @@ def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel)
     if key.text != "default" or not destination.startswith("queue://"):  # each subscriber of a topic has all messages
         return
     names = connection.scalars(select(domains.c.domain_name).where(domains.c.domain_key == key.text))
-    namesakes = [printable(name) for name in names if name.endswith(to_bytes(f":{destination}"))]
+    ending = to_bytes(f":{destination}")
+    # A damaged SQLite file may hold a name of another type.
+    namesakes = [printable(name) for name in names if isinstance(name, bytes) and name.endswith(ending)]
     if namesakes:
         _LOGGER.warning(
             "%s is a new domain. It knows no id of %s, and hands on nothing that waits there: if both are one queue, under two "
