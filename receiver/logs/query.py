@@ -46,7 +46,8 @@ def read_query(query: Query, options: ReadOptions) -> Iterator[LogBatch]:
         with engine.connect() as connection:
             streaming = connection.execution_options(stream_results=True, max_row_buffer=_ROWS, no_parameters=True)
             try:
-                yield from _batches(query.name, streaming.exec_driver_sql(query.sql), options)
+                with streaming.exec_driver_sql(query.sql) as result:
+                    yield from _batches(query.name, result, options)
             except SQLAlchemyError as error:
                 reason = getattr(error, "orig", None) or error
                 raise LogFormatError(

@@ -144,9 +144,10 @@ class Snapshot:
         where = "" if domain_id is None else f" WHERE domain_id = {domain_id:d}"
         statement = text(f"SELECT {columns} FROM {table.name}{where} ORDER BY {order_by}")
         options = {"stream_results": True, "max_row_buffer": at_once}
-        for part in self.connection.execute(statement, execution_options=options).partitions(at_once):
-            yield from part
-            self._on_rows(len(part))
+        with self.connection.execute(statement, execution_options=options) as result:
+            for part in result.partitions(at_once):
+                yield from part
+                self._on_rows(len(part))
 
     def strays(self) -> Iterator[tuple[str, str, Any, int]]:
         """Rows without an owner: their table, the column that names the owner, its value, and the number of rows."""
