@@ -404,13 +404,11 @@ def expects_order(broker, shop):
         broker.acknowledge(messages)
 
 
-def remembers_one_number_for_all_senders(broker, shop):
+def remembers_numbers_without_their_senders(broker, shop):
     engine = shop.opened()
     while messages := broker.receive(1):
         with engine.begin() as connection:
-            number = connection.scalar(text("SELECT max(number) FROM inbox"))
-            if number_of(messages[0]) >= (number or 0):
-                take(connection, messages[0])
+            take(connection, messages[0], key=str(number_of(messages[0])))
         broker.acknowledge(messages)
 
 
@@ -439,7 +437,7 @@ WRONG = [
     looks_up_the_whole_batch_first,
     remembers_by_process,
     expects_order,
-    remembers_one_number_for_all_senders,
+    remembers_numbers_without_their_senders,
 ]
 IN_A_FILE = {
     acts_once_it_has_acknowledged,

@@ -7,7 +7,7 @@ import pytest
 from tests.choosing import slow
 from tests.testing import gallery
 
-MOST_STEPS, MOST_STORIES = 8, 100
+MOST_STEPS, MOST_STORIES = 10, 100
 STORIES = {"quick": 10, "small": 1_000, "long": 10_000}
 FOUND_LATE = (gallery.acknowledges_all_after_the_first, gallery.expects_order)
 """Drawn stories detect these, and are then shortened. `keeps_too_small_a_window` is another such consumer."""

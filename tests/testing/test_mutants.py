@@ -134,7 +134,7 @@ MUTANTS = {
     "no pauses": (no_move(world.Pauses), gallery.cleans_up_after_an_hour),
     "one message at a time": (at_most(1), gallery.acknowledges_all_after_the_first),
     "no id twice in a batch": (changed("receive")(no_batch_with_repeats), gallery.looks_up_the_whole_batch_first),
-    "one sender": (one_sender, gallery.remembers_one_number_for_all_senders),
+    "one sender": (one_sender, gallery.remembers_numbers_without_their_senders),
     "nothing drawn": (nothing_drawn, gallery.keeps_too_small_a_window),
 }
 
