@@ -336,7 +336,7 @@ def _few_bursts(known: Known) -> str:
     bursts = known.evidence.bursts
     if not 0 < bursts < STRONG_BURSTS:
         return ""
-    # Of n + 1 bursts that are alike, each is equally likely to be the largest: the last burst too.
+    # The bursts of the log and the next burst are n + 1 bursts. If they are alike, each has the same chance to be the largest.
     largest = "this one" if bursts == 1 else f"the largest of these {bursts}"
     return (
         f"The duplicates came in {count(bursts, 'burst')}. If bursts are alike, the next one exceeds {largest} with a chance "
