@@ -350,7 +350,10 @@ class Campaign:
     def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         give_up = time.monotonic() + PATIENCE_SECS
         while not condition():
-            assert time.monotonic() < give_up, f"{otherwise}\n{self._last_words()}"
+            if time.monotonic() >= give_up:
+                for bridge in self.bridges:
+                    bridge.abort()
+                raise AssertionError(f"{otherwise}\n{self._last_words()}")
             self._look_around()
             time.sleep(TICK_SECS)
 

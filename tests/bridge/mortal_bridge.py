@@ -12,15 +12,15 @@ IS_TAKING = "taking messages for"
 HAS_CUT = "that weren't confirmed are cut off"
 IS_FORGOTTEN = "has forgotten how the last turn ended"
 _RECEIPTS = re.compile(r" rx=([\d,]+)")
+_DUMP = "Fatal Python error: Aborted"
 _OUT_OF_REACH = 2
 _LAST_LINES = 20
 
 
 def command_of(package: Path | None) -> list[str]:
     """The command `receiver` of the package in this folder, or of the package under test."""
-    if package is None:
-        return [sys.executable, "-m", "receiver"]
-    return [*python_of(package), "-m", "receiver"]
+    python = [sys.executable] if package is None else python_of(package)
+    return [*python, "-X", "faulthandler", "-m", "receiver"]
 
 
 class MortalBridge:
@@ -96,7 +96,14 @@ class MortalBridge:
         return True
 
     def last_words(self) -> str:
-        return "\n".join(self.said[-_LAST_LINES:])
+        dump = next((number for number, line in enumerate(self.said) if line.startswith(_DUMP)), len(self.said))
+        return "\n".join(self.said[max(0, dump - _LAST_LINES) :])
+
+    def abort(self) -> None:
+        """End it. If it runs, its last words are what each of its threads was doing."""
+        if self._process is not None:
+            self._process.abort()
+            self._process = None
 
     def _look_back(self) -> None:
         """Count and check what the life that has ended has printed."""

@@ -152,7 +152,9 @@ def test_verbose_lets_java_speak_and_tells_what_each_step_cost(tmp_path):
     ran = subprocess.run([*command, "--verbose"], capture_output=True, text=True, check=True, env=proxied)
     assert "WARN" in ran.stderr
     reported = re.findall(r"^(.+): [\d.]+ s, [\d,]+ tasks, [\d,]+ rows, [\d,.]+ MB shuffled$", ran.stderr, re.MULTILINE)
-    reported.remove("Starting Python")
+    # Python is started beside the steps. On a busy machine they may end first, and it isn't reported.
+    if "Starting Python" in reported:
+        reported.remove("Starting Python")
     assert reported[:4] == ["Reading receipts", "Linking ids", "Assembling chunks", "Measuring duplicates"]
     assert reported[-1] == "Replaying"
 
