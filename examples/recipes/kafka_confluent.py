@@ -2,6 +2,7 @@
 
 A consumer that has lost its partition, and doesn't know it yet, must write nothing: it fails at `UPDATE ... AND next = :expected`.
 If retention has deleted a partition's first messages before the first start, that is an error: set the partition's row by hand.
+After a kill or a restart, the partitions of the dead consumer wait until the group gives it up: 45 s, or `session.timeout.ms`.
 """
 
 from confluent_kafka import Consumer, KafkaException

@@ -24,6 +24,8 @@ _LEAST_ENDED_PERCENT = 1
 """Ended sources are only mentioned if they keep at least this share of the remembered ids."""
 _ENOUGH_TO_DOUBT = 100
 """How many checked receipts a log must have to be doubted: a shorter log may look odd by chance."""
+_ENOUGH_MARKED = 10
+"""How many receipts must be marked as redelivered to ask where the ones before are."""
 _REPEATS_PER_ID = 100
 """From this many repeats per id on, ids hardly distinguish messages."""
 _WAYS_TO_WRITE = re.compile(r"queue://|/queues?/|jms\.queue\.|\s")
@@ -219,6 +221,18 @@ def _without_duplicates(known: Known) -> str:
     )
 
 
+def _firsts_missing(known: Known) -> str:
+    facts, marked = known.facts, known.facts.log.redelivered
+    # In a sample of one receipt in ten, nine of ten redeliveries lack the receipt before, and W counts a tenth of the ids.
+    if not facts.log.duplicates or facts.cross_domain or marked < _ENOUGH_MARKED or 2 * facts.marked_firsts <= marked:
+        return ""
+    return (
+        f"JMSRedelivered is set on {count(marked, 'receipt')}, and {facts.marked_firsts:,} of them repeat no earlier receipt. A "
+        "consumer may have died before it took them. But if the log is a sample, or lacks a consumer's receipts, true needs may be "
+        "larger: take a log that has every receipt."
+    )
+
+
 def _crosses_connections(known: Known) -> str:
     cross_domain = known.facts.cross_domain
     if not cross_domain:
@@ -400,13 +414,14 @@ def _rule_of_thumb(known: Known) -> str:
         return ""
     need_us = known.facts.most_expiry_need_us
     verdict = "covers" if 2 * took_us >= need_us else "does not cover"
+    said = f" It {verdict} this log: without a window the longest repeat needs {duration(need_us)}."
     advised = known.recommendation
     _, for_repeats_us = with_margin(0, known.evidence.expiry_need_us, advised.margin)
     is_why = advised.expiry_move is Move.RAISE and advised.setting.expiry_us > for_repeats_us
     return (
         f"The rule of thumb, an expiry of two to three times the redelivery time, gives {duration(2 * took_us)} to "
-        f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}). It {verdict} this log: without a window the "
-        f"longest repeat needs {duration(need_us)}.{' The rule is why E is raised.' if is_why else ''}"
+        f"{duration(3 * took_us)} here (rMaxDeliverySecs {duration(took_us)}).{said if known.facts.log.duplicates else ''}"
+        f"{' The rule is why E is raised.' if is_why else ''}"
     )
 
 
@@ -457,6 +472,7 @@ DOUBTS = frozenset(_DOUBTS)
 _FINDERS = _DOUBTS | {
     "crosses-connections": _crosses_connections,
     "missing-parts": _missing_parts,
+    "firsts-missing": _firsts_missing,
     "redelivered-flag": _redelivered_flag,
     "demanding-sources": _demanding_sources,
     "shared-window": _shared_window,

@@ -195,7 +195,7 @@ class Choice:
         advised = sized.setting
         said = f"Memory decides: '{keep.kind}' takes {keep.memory_bytes:,} bytes, and --budget allows {budget_bytes:,}."
         if sized.memory_bytes > budget_bytes:
-            said += f" This takes {sized.memory_bytes:,}, the least that catches what the log holds."
+            said += f" This takes {sized.memory_bytes:,}, the least that catches what the log holds, with the margin."
         if advised.window >= window and advised.expiry_us >= expiry_us:
             return said
         said += (

@@ -329,6 +329,32 @@ def test_the_flag_of_the_broker_against_the_ids(first, second, said):
     assert "redelivered-flag" not in findings_of(log, lacking={"jms_redelivered"})
 
 
+def marked_receipts(firsts, repeats):
+    """So many redeliveries of what isn't in the log, and so many of what is."""
+    ids = [f"{number}" for number in range(repeats)]
+    anew = [f"anew-{number}" for number in range(firsts)]
+    return [
+        *(Receipt(at, id_) for at, id_ in enumerate(ids)),
+        *(Receipt(repeats + at, id_, jms_redelivered=True) for at, id_ in enumerate([*anew, *ids])),
+    ]
+
+
+@pytest.mark.parametrize(("firsts", "repeats", "doubted"), [(6, 5, True), (6, 6, False), (8, 1, False), (10, 0, False)])
+def test_redeliveries_whose_first_receipts_are_missing(firsts, repeats, doubted):
+    findings = findings_of(marked_receipts(firsts, repeats))
+    assert ("firsts-missing" in findings) is doubted
+    if doubted:
+        assert "set on 11 receipts, and 6 of them repeat no earlier receipt." in findings["firsts-missing"]
+
+
+def test_firsts_that_came_over_another_connection_are_not_missing():
+    firsts = [Receipt(1, f"{at}", connection_id="c1", destination="queue://q") for at in range(20)]
+    again = [each._replace(received_at_us=2, connection_id="c2", jms_redelivered=True) for each in firsts]
+    findings = findings_of([*firsts, *again, again[0]])
+    assert "crosses-connections" in findings
+    assert "firsts-missing" not in findings
+
+
 def repeat_after(distance, source, time_us):
     ids = [f"{source}-{number}" for number in range(distance)]
     return [Receipt(time_us, id_, source) for id_ in [*ids, ids[0]]]
@@ -563,6 +589,7 @@ def test_the_rule_of_thumb_beside_what_the_log_says():
     assert "It covers this log" in findings_of(delivered_after(5))["rule-of-thumb"]
     assert "does not cover this log" in findings_of(delivered_after(4))["rule-of-thumb"]
     assert "rule-of-thumb" not in findings_of(delivered_after(0))
+    assert "this log" not in findings_of(delivered_after(5)[1:])["rule-of-thumb"]  # without a duplicate
 
 
 @pytest.mark.parametrize(

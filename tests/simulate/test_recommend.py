@@ -159,7 +159,7 @@ def test_the_risk_says_that_a_budget_decided():
     )
     risk = analysed(log, budget_bytes=1).recommendation.risk
     assert (
-        f"--budget allows 1. This takes {sizes[Kind.LEAN]:,}, the least that catches what the log holds. The risk"
+        f"--budget allows 1. This takes {sizes[Kind.LEAN]:,}, the least that catches what the log holds, with the margin. The risk"
         in risk
     )
 
@@ -173,7 +173,7 @@ def test_weak_evidence_with_a_small_budget_is_no_reason_to_set_less():
 def test_a_budget_that_raises_everything_risks_nothing():
     log = [Receipt(at * SECOND_US, f"{at}") for at in range(100)] + [Receipt(99 * SECOND_US, "90")]
     risk = recommended(log, (0, 1), budget_bytes=1).recommendation.risk
-    assert "the least that catches what the log holds" in risk
+    assert "the least that catches what the log holds, with the margin" in risk
     assert "The risk" not in risk
 
 
