@@ -278,14 +278,13 @@ def _redelivered_flag(known: Known) -> str:
     facts = known.facts
     if not facts.has_redelivered or not facts.log.duplicates:
         return ""
-    if not facts.unmarked_duplicates and not facts.marked_firsts:
-        return ""
-    elsewhere = ", which came before, to another consumer or to none" if facts.marked_firsts else ""
-    return (
-        "JMSRedelivered is no substitute for ids here: it is missing on "
-        f"{_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates, and set on "
-        f"{count(facts.marked_firsts, 'first receipt')}{elsewhere}."
-    )
+    wrong = []
+    if facts.unmarked_duplicates:
+        wrong.append(f"missing on {_share(facts.unmarked_duplicates, facts.log.duplicates)} duplicates")
+    if facts.marked_firsts:
+        firsts = count(facts.marked_firsts, "first receipt")
+        wrong.append(f"set on {firsts}, which came before, to another consumer or to none")
+    return f"JMSRedelivered is no substitute for ids here: it is {', and '.join(wrong)}." if wrong else ""
 
 
 def _demanding_sources(known: Known) -> str:

@@ -317,8 +317,8 @@ def test_without_digests_nothing_is_said_of_bodies():
     ("first", "second", "said"),
     [
         (False, True, None),
-        (False, False, "missing on 1 of 1 (100 %) duplicates, and set on 0 first receipts."),
-        (True, True, "missing on 0 of 1 (0 %) duplicates, and set on 1 first receipt, which came before"),
+        (False, False, "here: it is missing on 1 of 1 (100 %) duplicates."),
+        (True, True, "here: it is set on 1 first receipt, which came before"),
         (True, False, "missing on 1 of 1 (100 %) duplicates, and set on 1"),
     ],
 )
