@@ -269,14 +269,15 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End it at once, by kill -9; do nothing if it has ended."""
-        if self._process is not None:
-            self._process.kill()
-            self._wait(self._process)
+        self._end(signal.SIGKILL)
 
     def abort(self) -> None:
-        """End it at once, by SIGABRT: with `-X faulthandler`, Python prints what each thread is doing."""
+        """As `kill`, but by SIGABRT: with `-X faulthandler`, Python prints what each thread is doing."""
+        self._end(signal.SIGABRT)
+
+    def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
-            self._process.send_signal(signal.SIGABRT)
+            self._process.send_signal(how)
             self._wait(self._process)
 
     def stop(self) -> None:
