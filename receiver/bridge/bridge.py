@@ -383,7 +383,9 @@ class Bridge:
     def _complain(self, error: ReceiverError, of: str) -> None:
         """Log a failure, and note that the bridge isn't ready: `of` is `source`, `target`, or `step` for the step under way."""
         self.health.fails(of, error)
-        if not isinstance(error, OutputError):
+        if isinstance(error, OutputError):
+            self.figures.output_errors += 1
+        else:
             self.figures.connection_errors += 1
         _LOGGER.warning("%s", error)
 

@@ -270,7 +270,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     bridge.run()
     assert "No space left on device" in caplog.text
     assert (route.waiting(), route.queued, bridge.figures.delivered) == (2, [], 0)
-    assert bridge.figures.connection_errors == 0
+    assert (bridge.figures.connection_errors, bridge.figures.output_errors > 0) == (0, True)
     # The messages wait for this very target, as a bridge to another target is shown.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
@@ -327,7 +327,8 @@ def test_standard_output_that_is_full_is_tried_again(route, caplog):
     bridge.run(stop_when_idle_secs=0)
     assert [json.loads(line)["body"] for line in device.taken.splitlines()] == ["1", "2"]
     assert caplog.text.count("can't write to standard output: No space left on device") == 3
-    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.connection_errors) == (2, 0, 0)
+    figures = bridge.figures
+    assert (figures.delivered, figures.failed, figures.connection_errors, figures.output_errors) == (2, 0, 0, 3)
 
 
 # The lines of a file

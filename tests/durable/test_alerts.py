@@ -120,17 +120,19 @@ def test_what_stays_far_fires_nothing(case, tmp_path):
     fires(shown, tmp_path, {NEEDS: quiet, HEADROOM: quiet})
 
 
-def test_a_bridge_that_lags_parks_or_is_cut_off_fires(tmp_path):
+@pytest.mark.parametrize("failing", ["connection", "output"])
+def test_a_bridge_that_lags_parks_or_is_cut_off_fires(failing, tmp_path):
     """All is well for an hour. Then ever more messages wait, one is parked, and each try to connect fails until the
-    end."""
+    end, or each try to write to a full disk."""
     well, ill = 60, 40
-    parked, waiting, errors = (
+    parked, waiting, connection, output = (
         f'receiver_bridge_{name}{{domain="{DOMAIN}"}}'
-        for name in ("parked_total", "waiting", "connection_errors_total")
+        for name in ("parked_total", "waiting", "connection_errors_total", "output_errors_total")
     )
+    errors, none = (connection, output) if failing == "connection" else (output, connection)
     # Many messages wait at times, and one link breaks and is made again. Neither is worth an alarm.
-    shown = [{parked: 0, waiting: 50 * (minute % 10), errors: minute // 30} for minute in range(well)]
-    shown += [{parked: 1, waiting: 450 + 60 * minute, errors: 1 + 2 * minute} for minute in range(1, ill)]
+    shown = [{parked: 0, waiting: 50 * (minute % 10), errors: minute // 30, none: 0} for minute in range(well)]
+    shown += [{parked: 1, waiting: 450 + 60 * minute, errors: 1 + 2 * minute, none: 0} for minute in range(1, ill)]
     last = len(shown) - 1
     quiet = range(well)
     expected = {

@@ -36,6 +36,9 @@ class Figures:
     waiting: int = 0
     """Messages in the inbox, as last counted; in BEST_EFFORT, in memory."""
     connection_errors: int = counter("Connections to brokers or the store that broke or could not be made.")
+    output_errors: int = counter(
+        "Times a file or a function as target took nothing more: a full disk, a failing message."
+    )
     has_ended: bool = False
     """Whether the bridge is closed."""
     of_duplicates: Figures | None = None
