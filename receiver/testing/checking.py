@@ -27,6 +27,7 @@ from receiver.testing.story import (
     LosesConnection,
     Sends,
     Story,
+    of_many,
     stories,
 )
 from receiver.testing.words import steps_of
@@ -41,7 +42,7 @@ _names = (f"story_{number}_{secrets.token_hex(3)}" for number in itertools.count
 
 
 class NoDatabaseWarning(UserWarning):
-    """The program makes no call to a database through SQLAlchemy, so it crashes only at calls to the broker."""
+    """The program executes nothing through SQLAlchemy, so it doesn't crash at what it does in a database."""
 
 
 def check_exactly_once(
@@ -106,6 +107,8 @@ def _check(program: Program, max_examples: int, seed: int) -> None:
             raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise SettingsError(f"seed must be a whole number, not {seed!r:.80}")
+    if not isinstance(body := program.body("1:A"), bytes):
+        raise SettingsError(f"body must give bytes, not {body!r:.80}")
     if program.is_killed and not hasattr(os, "fork"):
         raise SettingsError("kill=True needs os.fork, which this system lacks")
     with suppress(RuntimeError):
@@ -133,15 +136,17 @@ class _Search:
             warnings.warn(doubt, stacklevel=3)
         if plain.problem:
             return ONE_MESSAGE
-        if True not in plain.points:
+        if not plain.executes:
             warnings.warn(
-                "the program makes no call to a database through SQLAlchemy: it crashes at calls to the broker alone",
+                "the program executes nothing through SQLAlchemy: it doesn't crash at what it does in a database",
                 NoDatabaseWarning,
                 stacklevel=3,
             )
         self._setup_points = plain.setup_points
         self._message_points = len(plain.points) - plain.setup_points
-        return next(filter(self._goes_wrong, [*SHORT_STORIES, *_with_each_fault(plain)]), None)
+        return next(
+            filter(self._goes_wrong, [*SHORT_STORIES, *of_many(self._program.messages), *_with_each_fault(plain)]), None
+        )
 
     def drawn(self, max_examples: int) -> Story | None:
         """The smallest longer story that fails. Hypothesis draws the stories and shrinks them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import sysconfig
 import threading
@@ -23,10 +24,10 @@ from sqlalchemy import Connection, Dialect, Engine, Pool, PoolProxiedConnection,
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import OperationalError
 
-from receiver.testing.world import Committed, Strike, Struck
+from receiver.testing.world import CONNECT, Committed, Strike, Struck
 
 _LOST = "the connection is lost (a fault by receiver.testing)"
-_OVER = "this run of the program is over"
+_OVER = "a thread of an earlier run made a call"
 _MOST_CALLS_AFTERWARDS = 100
 """How many calls a program that catches its own crash may make. Then the broker has no more messages for it."""
 _USE = "receiver.testing"
@@ -73,6 +74,7 @@ class Run:
         self.losses: list[Exception] = []
         """The errors that the program was given for lost connections."""
         self.on_crash: Callable[[], None] = self.cut_connections
+        self.process = os.getpid()
         self.calls = 0
         self.asking: threading.Thread | None = None
         """The thread that is asking the world, which must not be disturbed meanwhile."""
@@ -149,7 +151,7 @@ class Run:
     # SQLAlchemy's events, by their names there.
 
     def do_connect(self, dialect: Dialect, record: Any, *_: Any) -> None:
-        strike = self.strike("connect", is_database=True)
+        strike = self.strike(CONNECT, is_database=True)
         if strike and (strike.kind == "loss" or strike.when == "before"):
             self.meet(strike)
             raise self._loss(dialect)
@@ -253,7 +255,7 @@ def _listener(name: str) -> Callable[..., None]:
     def listener(*arguments: Any) -> None:
         if threading.current_thread() in Run.left_threads:
             raise ProgramCrash(_OVER)
-        if Run.current:
+        if Run.current and Run.current.process == os.getpid():  # a forked process has a copy, and its calls don't count
             getattr(Run.current, name)(*arguments)
 
     return listener

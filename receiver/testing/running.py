@@ -6,11 +6,13 @@ A run is in this process, in an event loop, or in a process of its own that can 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.util
 import inspect
 import os
 import signal
 import threading
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -20,8 +22,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from sqlalchemy.util import greenlet_spawn
 
@@ -33,6 +36,8 @@ from receiver.testing.world import Came, Ended, Event, Strike, Struck, World
 
 IDLE_SECS = 30
 """How long a program may make no call. Only the main thread is watched."""
+_LOOK_SECS = 0.1
+"""How often to look whether a process that says nothing still runs."""
 _OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
 
 
@@ -77,13 +82,15 @@ class Outcome(NamedTuple):
     """What is wrong, in words; None if nothing is."""
     cause: BaseException | None
     """The program's own error that caused the problem."""
+    executes: bool
+    """Whether the program executed anything through SQLAlchemy once it had asked for messages."""
 
 
 def play(story: Story, program: Program, name: str, *, looks_often: bool = False) -> Outcome:
     """Play a story under a fresh name. With `looks_often`, the journal has the effects that stand after each run."""
     world = World(story, program.messages, program.body)
     problem, cause = _played(world, program, name, looks_often=looks_often)
-    return Outcome(world.journal, world.labels, world.points, world.setup_points or 0, problem, cause)
+    return Outcome(world.journal, world.labels, world.points, world.setup_points or 0, problem, cause, world.executes)
 
 
 def _played(world: World, program: Program, name: str, *, looks_often: bool) -> tuple[str | None, BaseException | None]:
@@ -100,6 +107,8 @@ def _played(world: World, program: Program, name: str, *, looks_often: bool) -> 
         if "limit" in strikes:
             return "consume doesn't end: let it return once receive() gives nothing", None
         if end.error and not strikes:
+            if isinstance(end.cause, ProgramCrash):
+                end = End(f"{end.cause}. Make threads in consume, or use kill=True")
             return f"the program failed without a fault from outside: {end.error}", end.cause
         if is_done:
             return _wrong_effects(world, program, _effects(program, name)), None
@@ -171,15 +180,16 @@ def _run_here(program: Program, world: World, story: str) -> End:
     current = Run(lambda what, *arguments: getattr(world, what)(*arguments))
     Run.current, end = current, End()
     try:
-        ended_in = _consume(program, current, story)
+        with _exits_raise():
+            ended_in = _consume(program, current, story)
         current.goes_on |= current.crashed_in is ended_in
     except SettingsError:
         raise
     except (Exception, SystemExit, ProgramCrash) as error:  # noqa: BLE001 - the story tells it
         if not current.crash:
             end = End(_described(error), error)
-    except BaseException:
-        if not current.crash:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) or not current.crash:
             raise
     finally:
         Run.current = None
@@ -191,7 +201,26 @@ def _run_here(program: Program, world: World, story: str) -> End:
         for thrown in [current.crash, end.cause, *current.losses]:
             if thrown:  # half-read cursors in its frames would keep a lock of SQLite
                 traceback.clear_frames(thrown.__traceback__)
+        if current.crash and not world.executes:  # connections of a driver used directly keep locks, too
+            gc.collect()
     return end
+
+
+@contextmanager
+def _exits_raise() -> Iterator[None]:
+    """Within it `os._exit` ends the run alone. It would end all tests, without a word, and as if they had passed."""
+    real, process = os._exit, os.getpid()
+
+    def exit_(status: int) -> NoReturn:
+        if os.getpid() != process:  # a process that the program has forked
+            real(status)
+        raise SystemExit(f"os._exit({status}), which would end the tests, too")
+
+    os._exit = exit_
+    try:
+        yield
+    finally:
+        os._exit = real
 
 
 def _run_in_own_process(program: Program, world: World, story: str) -> End:
@@ -207,28 +236,46 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
     try:
         with ours, suppress(EOFError, ConnectionError):
             while end is None and refused is None:
-                if not ours.poll(3 * IDLE_SECS):  # if it can, the process itself reports this earlier
-                    world.note(Struck(_idle(), ""))
-                    process.kill()
-                what, *arguments = ours.recv()
+                what, *arguments = _word_of(process, ours, world)
                 if what == "end":
                     end = End(*arguments)
                 elif what == "refused":
                     refused = arguments[0]
                 else:
                     ours.send(getattr(world, what)(*arguments))
-    except BaseException:  # nobody would answer the process, and Python waits for its processes when it ends
+        process.join(IDLE_SECS)
+    finally:  # nobody would answer the process, and Python waits for its processes when it ends
+        goes_on = process.exitcode is None
         process.kill()
-        raise
-    process.join()
+        assert process.pid  # noqa: S101 - it was started
+        with suppress(ProcessLookupError, PermissionError):  # processes that it has forked
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
     if refused is not None:
         raise refused
+    if end is not None and goes_on:
+        return End(f"its process still ran {IDLE_SECS} s after consume had returned: does it leave a thread?")
     if end is None and not isinstance(world.journal[-1], Struck):
         return End(f"its process ended with exit code {process.exitcode}")
     return end or End()
 
 
+def _word_of(process: BaseProcess, pipe: Connection, world: World) -> Any:
+    """What the process says next. `EOFError` once it has ended, or has said nothing for long: then it is killed."""
+    waits_until = time.monotonic() + 3 * IDLE_SECS  # if it can, the process itself reports this earlier
+    while not pipe.poll(_LOOK_SECS):
+        if not process.is_alive() and not pipe.poll():  # processes that it has forked may keep the pipe open
+            raise EOFError
+        if time.monotonic() > waits_until:
+            world.note(Struck(_idle(), ""))
+            process.kill()
+            raise EOFError
+    return pipe.recv()
+
+
 def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
+    os.setpgid(0, 0)
+
     def ask(*what: object) -> Any:
         pipe.send(what)
         return pipe.recv()
@@ -248,8 +295,9 @@ def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
 def _consume(program: Program, current: Run, story: str) -> object:
     """Run the program to its end. Returns the thread or task in which it ran."""
     if program.is_async:
-        return asyncio.run(_consume_in_loop(program, current, story))
-    with _alarm(current):
+        with _alarm(current, 2 * IDLE_SECS):  # the loop itself notices most, and says where
+            return asyncio.run(_consume_in_loop(program, current, story))
+    with _alarm(current, IDLE_SECS):
         given = _called(program.consume, [FlakyBroker(current)], story)
     if inspect.iscoroutine(given):
         given.close()
@@ -305,7 +353,7 @@ def _line_of(task: asyncio.Task[Any]) -> str:
 
 
 @contextmanager
-def _alarm(current: Run) -> Iterator[None]:
+def _alarm(current: Run, secs: float) -> Iterator[None]:
     """Stops the main thread by a signal: if the program makes no call for long, or another of its threads has crashed."""
     main = threading.main_thread()
     is_free = hasattr(signal, "SIGALRM") and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
@@ -331,7 +379,7 @@ def _alarm(current: Run) -> Iterator[None]:
 
     current.on_crash = crash_in_main_too
     signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, IDLE_SECS, IDLE_SECS)
+    signal.setitimer(signal.ITIMER_REAL, secs, secs)
     try:
         yield
     finally:

@@ -12,7 +12,8 @@ MOST_CRASHES = 3
 _MOST_MOVES = 10
 _FEW = 3
 _DAY_SECS = 86_400
-_PAUSES_SECS = (1, 60, 3_600, _DAY_SECS, 7 * _DAY_SECS)
+_WEEK_SECS = 7 * _DAY_SECS
+_PAUSES_SECS = (1, 60, 3_600, _DAY_SECS, _WEEK_SECS)
 """Pauses aren't drawn as numbers: from a range of more than 100, Hypothesis also draws numbers in the source of the user's modules.
 So equal seeds would draw other stories once another module was imported."""
 
@@ -96,10 +97,16 @@ SHORT_STORIES = (
     Story((Sends("A"), Redelivers(1)), is_flagged=False),
     Story((Sends("A"), Resends(1))),
     Story((Sends("A"), Resends(1)), is_busy=True),
-    Story((Sends("A"), Pauses(_DAY_SECS), Redelivers(1))),
-    Story((Sends("A"), Pauses(_DAY_SECS), Resends(1))),
+    Story((Sends("A"), Pauses(_WEEK_SECS), Redelivers(1))),
+    Story((Sends("A"), Pauses(_WEEK_SECS), Resends(1))),
 )
 """Stories without a fault, which are tried first."""
+
+
+def of_many(messages: int) -> tuple[Story, ...]:
+    """Stories without a fault, in which the first of many messages comes again. Their ids must all fit into a window."""
+    sends = Sends("A", messages)
+    return Story((sends, Redelivers(messages))), Story((sends, Resends(messages)))
 
 
 def stories(messages: int, setup_points: int, message_points: int) -> st.SearchStrategy[Story]:

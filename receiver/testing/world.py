@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from receiver.testing.story import SENDERS, Crashes, LosesConnection, Pauses, Redelivers, Resends, Sends, Story
 
-RECEIVE = "receive()"
+RECEIVE, CONNECT = "receive()", "connect"
 _BEGIN_MS = 1_767_600_000_000
 _MOST_CALLS = 5_000
 """The most calls between two signs of progress: a new message is sent, or one is acknowledged."""
@@ -98,6 +98,8 @@ class World:
         """For each id that was sent: the number of the message, and its sender."""
         self.points: list[bool] = []
         """The crash points that were passed: whether each belongs to a call to a database."""
+        self.executes = False
+        """Whether the program has executed anything through SQLAlchemy since it asked for messages."""
         self.setup_points: int | None = None
         """How many of them were passed before the program asked for messages; None if it never did."""
         self._story = story
@@ -160,6 +162,7 @@ class World:
             self._is_setup = False
             self.setup_points = len(self.points) if self.setup_points is None else self.setup_points
             self._fill()
+        self.executes |= is_database and call != CONNECT and not self._is_setup
         for when in ("before", "after"):
             self.points.append(is_database)
             self._passed += not self._is_setup or self.setup_points is None

@@ -25,6 +25,7 @@ def found(check, *arguments, **options):
 
 
 @pytest.mark.parametrize("consume", [slow(each) if each in FOUND_LATE else each for each in gallery.WRONG])
+@pytest.mark.filterwarnings("ignore::receiver.testing.NoDatabaseWarning")  # of those that write files
 def test_a_wrong_consumer_is_found(checked, consume):
     found(checked, consume, gallery.effects_of(consume))
 
