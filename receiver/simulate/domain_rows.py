@@ -147,6 +147,8 @@ class ReuseDistances:
     """The smallest W whose per-source tier catches it: distinct newer ids of the source that holds it, plus 1."""
     expiry_us: Int64s
     """The smallest E that catches it with W = 0. It may be 0 here, though an expiry of 0 catches nothing."""
+    age_us: Int64s
+    """The time since the receipt that it repeats."""
 
 
 @compiled()
@@ -226,8 +228,8 @@ def reuse_distances(rows: DomainRows, weights: Int64s | None = None) -> ReuseDis
     windows = np.zeros(len(duplicates), np.int64)
     _window_distances(rows, np.empty(0, np.uint8) if weights is None else weights, windows)
     # With W = 0 every receipt enters the time queue at once, so the clock is the receipt before.
-    expiry_us = rows.received_at_us[duplicates - 1] - rows.received_at_us[rows.earlier[duplicates]]
-    return ReuseDistances(duplicates, windows, expiry_us)
+    times_us, earlier_us = rows.received_at_us, rows.received_at_us[rows.earlier[duplicates]]
+    return ReuseDistances(duplicates, windows, times_us[duplicates - 1] - earlier_us, times_us[duplicates] - earlier_us)
 
 
 def expiry_need_us(needs_us: Int64s, max_missed: int) -> int:

@@ -137,6 +137,8 @@ class Facts:
     """Duplicates without the flag JMSRedelivered."""
     marked_firsts: int
     """Receipts of new ids with the flag JMSRedelivered."""
+    same_time_duplicates: int
+    """Duplicates at the clamped time of the receipt that they repeat."""
     largest_step_back_us: int
     status_lines: list[StatusLine]
     """Ordered by the time at which they were logged."""
@@ -206,6 +208,7 @@ def facts_of(
         has_redelivered=seen.has_redelivered,
         unmarked_duplicates=duplicates - marked_duplicates,
         marked_firsts=sum(share.marked_firsts for share in shares),
+        same_time_duplicates=sum(share.same_time_duplicates for share in shares),
         largest_step_back_us=max((share.largest_step_back_us for share in shares), default=0),
         # Lines of equal times are ordered by their values, so that the order of files doesn't matter.
         status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),

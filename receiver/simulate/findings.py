@@ -76,11 +76,24 @@ def _ids_alike(known: Known) -> str:
 
 def _ids_repeated(known: Known) -> str:
     ids, duplicates = known.facts.firsts, known.facts.log.duplicates
-    if not known.can_be_doubted or not ids <= duplicates < _REPEATS_PER_ID * ids:
+    if not known.can_be_doubted or not ids <= duplicates < _REPEATS_PER_ID * ids or _rows_copied(known):
         return ""
     return (
         f"Most receipts repeat an id: {_share(duplicates, known.checked)} of those checked. Is unique_message_id read from "
-        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt? Is a file there twice?"
+        "the right field (--map unique_message_id=FIELD), and has the log one row for each receipt?"
+    )
+
+
+def _rows_copied(known: Known) -> str:
+    same_time, duplicates = known.facts.same_time_duplicates, known.facts.log.duplicates
+    if not known.can_be_doubted or 2 * same_time < duplicates or 100 * same_time < known.checked:
+        return ""
+    if _same_second(known) or _whole_minutes(known) or _out_of_order(known):  # then times are alike for another reason
+        return ""
+    return (
+        f"Duplicates at the very time of the receipt that they repeat: {_share(same_time, duplicates)}. Is a file given twice, or "
+        "do files overlap? Then these are copies of rows, not redeliveries: give each row once. Or are the times cut to whole "
+        "seconds?"
     )
 
 
@@ -452,6 +465,7 @@ def _status_lines(known: Known) -> str:
 _DOUBTS: dict[str, Callable[[Known], str]] = {
     "ids-alike": _ids_alike,
     "ids-repeated": _ids_repeated,
+    "rows-copied": _rows_copied,
     "id-reuse": _id_reuse,
     "one-id": _one_id,
     "ids-anew": _ids_anew,

@@ -80,6 +80,8 @@ class Share:
     """Duplicates with the flag JMSRedelivered."""
     marked_firsts: int
     """Other receipts with the flag."""
+    same_time_duplicates: int
+    """Duplicates at the clamped time of the receipt that they repeat."""
     filled_slice: Int64s
     """The slices of the timeline that have a receipt, with or without an id, by the time as read."""
     receipts_in_slice: Int64s
@@ -178,6 +180,7 @@ def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Me
         largest_step_back_us=int(steps_back_us.max(initial=0)),
         marked_duplicates=marked_duplicates,
         marked_firsts=len(counted.redelivered_row) - marked_duplicates,
+        same_time_duplicates=int(np.count_nonzero(needs.age_us == 0)),
         filled_slice=filled_slice,
         receipts_in_slice=receipts_in_slice,
         duplicates_in_slice=duplicates_in_slice,

@@ -300,7 +300,7 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
     # With W = 0 the clock is the receipt before: for the chunk's first receipt, that isn't the row before.
     clock_us = np.where(row_here > len(weights), rows.received_at_us[row_here - 1], before_us)
     expiry_us = clock_us - rows.received_at_us[rows.earlier[row_here]]
-    return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us)
+    return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us, distances.age_us[here])
 
 
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:

@@ -17,6 +17,7 @@ from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
 HOUR_US = 3600 * SECOND_US
+DAY_US = 24 * HOUR_US
 NOW_US = 1_795_225_000 * SECOND_US + 1
 
 
@@ -76,6 +77,45 @@ def test_ids_that_are_nearly_alike_or_nearly_all_come_again(count, ids, said):
         "ids-repeated": f"{count - ids} of {count} (",
     }
     assert said is None or texts[said] in findings[said]
+
+
+DAY = times(300, 290)
+"""A day's log with 10 repeats."""
+
+
+@pytest.mark.parametrize(
+    ("log", "copies"),
+    [
+        (DAY, None),
+        (sorted([*DAY, *DAY[:9]]), None),  # less than half of its duplicates
+        (sorted([*DAY, *DAY[:10]]), 10),
+        (sorted([*DAY, *DAY[:100]]), 100),  # another file has the first third, too
+        (sorted([*DAY, *DAY]), 300),
+        (sorted([*times(300, 300), *times(3, 3)]), None),  # less than a hundredth of its receipts
+        (sorted([*times(300, 300), *times(4, 4)]), 4),
+        (sorted([*times(50, 50), *times(49, 49)]), None),  # a short log
+        ([*DAY, *DAY], None),  # not in order, which is another finding
+        ([each._replace(received_at_us=each.received_at_us // DAY_US * DAY_US) for each in [*DAY, *DAY]], None),
+    ],
+)
+def test_rows_that_are_there_twice(log, copies):
+    findings = findings_of(log)
+    assert ("rows-copied" in findings) is (copies is not None)
+    if copies is not None:
+        duplicates = len(log) - len({each.unique_message_id for each in log})
+        assert f"{copies} of {duplicates} (" in findings["rows-copied"]
+        assert "ids-repeated" not in findings  # whose question this answers
+
+
+@given(logs())
+def test_duplicates_at_the_time_of_the_receipt_before(log):
+    clock_us, last_us, same_time = {}, {}, 0
+    for domain, receipt in zip(domains_of(log), log, strict=True):
+        if id_ := receipt.unique_message_id:
+            clock_us[domain] = max(clock_us.get(domain, 0), receipt.received_at_us)
+            same_time += last_us.get((domain, id_)) == clock_us[domain]
+            last_us[domain, id_] = clock_us[domain]
+    assert WholeLog(ingested(log)).facts.same_time_duplicates == same_time
 
 
 @pytest.mark.parametrize(("last_us", "count", "is_said"), [(999_999, 99, True), (SECOND_US, 99, False), (0, 98, False)])
