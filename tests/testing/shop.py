@@ -6,6 +6,7 @@ from functools import lru_cache
 from inspect import iscoroutinefunction
 from pathlib import Path
 
+import pytest
 from sqlalchemy import NullPool, create_engine, event, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -155,3 +156,10 @@ class Checked:
 
     def shop(self, story):
         return Shop(self.url, self.folder, story)
+
+
+def report_of(check, *arguments, **options):
+    """What a check says of a program that fails it."""
+    with pytest.raises(AssertionError) as raised:
+        check(*arguments, **options)
+    return str(raised.value)

@@ -11,18 +11,12 @@ import pytest
 from receiver.errors import SettingsError
 from receiver.testing import NoDatabaseWarning, check_exactly_once
 from tests.testing.gallery import take, with_an_inbox
-from tests.testing.shop import Checked
+from tests.testing.shop import Checked, report_of
 
 
 @pytest.fixture
 def checked(sqlite_url, tmp_path):
     return Checked(sqlite_url, tmp_path)
-
-
-def told(check, *arguments, **options):
-    with pytest.raises(AssertionError) as raised:
-        check(*arguments, **options)
-    return str(raised.value)
 
 
 def asks_for_ever(broker, shop):
@@ -65,7 +59,7 @@ def acknowledges_nothing(broker, shop):
 @pytest.mark.parametrize("kill", [False, True])
 @pytest.mark.parametrize("consume", [asks_for_ever, asks_for_ever_in_a_loop, takes_again_and_again])
 def test_a_consumer_that_never_ends(checked, consume, kill):
-    said = told(checked, consume, kill=kill)
+    said = report_of(checked, consume, kill=kill)
     assert said.startswith("consume doesn't end: let it return once receive() gives nothing")
     assert "The program was stopped before " in said
     assert "(test_bad_input.py:" in said
@@ -76,27 +70,27 @@ def test_a_consumer_that_never_ends(checked, consume, kill):
 def test_a_consumer_that_does_nothing_for_ever(checked, kill, monkeypatch):
     """The kit notices it in an event loop, and in a process of its own."""
     monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 0.2)
-    said = told(checked, waits_for_ever, kill=kill)
+    said = report_of(checked, waits_for_ever, kill=kill)
     assert "The program was stopped as it made no call for 0.2 s (test_bad_input.py:" in said
 
 
 def test_a_consumer_that_takes_nothing(checked):
-    assert told(checked, takes_nothing).startswith("consume takes no message, though there are some")
+    assert report_of(checked, takes_nothing).startswith("consume takes no message, though there are some")
 
 
 def test_a_consumer_that_acknowledges_nothing(checked):
-    assert told(checked, acknowledges_nothing).startswith("consume acknowledges nothing of what it takes")
+    assert report_of(checked, acknowledges_nothing).startswith("consume acknowledges nothing of what it takes")
 
 
 def test_an_effect_that_nobody_sent(checked):
-    said = told(checked, with_an_inbox, effects=lambda shop: [*shop.ordered(), "17"] if shop.ordered() else [])
+    said = report_of(checked, with_an_inbox, effects=lambda shop: [*shop.ordered(), "17"] if shop.ordered() else [])
     assert said.startswith("effects() has '17', which nobody sent in this story\n")
 
 
 def test_effects_of_earlier_stories(checked):
     """For example, all stories share one database."""
     everything = []
-    said = told(
+    said = report_of(
         checked,
         lambda broker, shop: with_an_inbox(broker, shop) or everything.extend(shop.ordered()),
         effects=lambda _: everything,
@@ -123,7 +117,7 @@ def suppresses_everything(broker, shop):
 
 @pytest.mark.parametrize("consume", [catches_everything, suppresses_everything])
 def test_a_program_that_outlives_its_crash(checked, consume):
-    said = told(checked, consume)
+    said = report_of(checked, consume)
     assert said.startswith("the program caught its own crash at test_bad_input.py:")
     assert "`except Exception` is enough" in said
 
@@ -142,7 +136,7 @@ def test_a_program_that_outlives_its_crash_in_an_event_loop(tmp_path):
                 continue
 
     with pytest.warns(NoDatabaseWarning):
-        said = told(check_exactly_once, consume, lambda story: lines(tmp_path / story), at_least_once=True)
+        said = report_of(check_exactly_once, consume, lambda story: lines(tmp_path / story), at_least_once=True)
     assert said.startswith("the program caught its own crash at test_bad_input.py:")
 
 

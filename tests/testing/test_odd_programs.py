@@ -16,18 +16,7 @@ from receiver.errors import SettingsError
 from receiver.testing import NoDatabaseWarning, check_exactly_once
 from receiver.testing.crash_points import ProgramCrash
 from tests.testing.gallery import take, with_an_inbox
-from tests.testing.shop import Checked
-
-
-@pytest.fixture
-def checked(sqlite_url, tmp_path):
-    return Checked(sqlite_url, tmp_path)
-
-
-def told(check, *arguments, **options):
-    with pytest.raises(AssertionError) as raised:
-        check(*arguments, **options)
-    return str(raised.value)
+from tests.testing.shop import report_of
 
 
 def that_exits_at_once(_broker, shop):
@@ -40,11 +29,11 @@ async def that_exits_at_once_in_a_loop(broker, shop):
 
 
 @pytest.mark.parametrize("consume", [that_exits_at_once, that_exits_at_once_in_a_loop])
-def test_a_program_that_ends_its_process_does_not_end_the_tests(checked, consume):
+def test_a_program_that_ends_its_process_does_not_end_the_tests(checked_on_sqlite, consume):
     with pytest.raises(AssertionError, match=r"SystemExit: os._exit\(0\), which would end the tests, too\n"):
-        checked(consume)
+        checked_on_sqlite(consume)
     with pytest.raises(AssertionError, match="its process ended with exit code 0"):
-        checked(consume, kill=True)
+        checked_on_sqlite(consume, kill=True)
 
 
 async def blocks_its_loop(broker, _shop):
@@ -64,18 +53,18 @@ async def leaves_a_task_that_goes_on(broker, _shop):
 
 
 @pytest.mark.parametrize("consume", [blocks_its_loop, leaves_a_task_that_goes_on])
-def test_a_loop_that_hangs(checked, consume, monkeypatch):
+def test_a_loop_that_hangs(checked_on_sqlite, consume, monkeypatch):
     monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 0.2)
-    assert "The program was stopped as it made no call for 0.2 s" in told(checked, consume)
+    assert "The program was stopped as it made no call for 0.2 s" in report_of(checked_on_sqlite, consume)
 
 
-def test_a_thread_that_outlives_a_process(checked, monkeypatch):
+def test_a_thread_that_outlives_a_process(checked_on_sqlite, monkeypatch):
     def consume(_broker, shop):
         shop.opened()
         threading.Thread(target=threading.Event().wait).start()
 
     monkeypatch.setattr("receiver.testing.running.IDLE_SECS", 1)
-    said = told(checked, consume, kill=True)
+    said = report_of(checked_on_sqlite, consume, kill=True)
     assert said.startswith(
         "the program failed without a fault from outside: its process still ran 1 s after consume had returned: does it leave a thread?"
     )
@@ -87,7 +76,7 @@ def orders_in(url):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork where there are threads
 @pytest.mark.parametrize("kill", [False, True])
-def test_processes_that_a_program_forks(checked, kill):
+def test_processes_that_a_program_forks(checked_on_sqlite, kill):
     """They count for nothing, and end with the run."""
     context = multiprocessing.get_context("fork")
 
@@ -101,10 +90,10 @@ def test_processes_that_a_program_forks(checked, kill):
                         take(connection, message)
                 broker.acknowledge(messages)
 
-    checked(consume, kill=kill, messages=2, max_examples=1)
+    checked_on_sqlite(consume, kill=kill, messages=2, max_examples=1)
 
 
-def test_a_pool_that_outlives_a_run(checked):
+def test_a_pool_that_outlives_a_run(checked_on_sqlite):
     with ThreadPoolExecutor(1) as pool:
 
         def consume(broker, shop):
@@ -115,13 +104,13 @@ def test_a_pool_that_outlives_a_run(checked):
                         pool.submit(take, connection, message).result()
                 broker.acknowledge(messages)
 
-        said = told(checked, consume)
+        said = report_of(checked_on_sqlite, consume)
     assert said.startswith(
         "the program failed without a fault from outside: a thread of an earlier run made a call. Make threads in consume, or"
     )
 
 
-def test_an_interrupt_while_a_crashed_program_cleans_up(checked):
+def test_an_interrupt_while_a_crashed_program_cleans_up(checked_on_sqlite):
     def consume(broker, shop):
         try:
             with_an_inbox(broker, shop)
@@ -129,7 +118,7 @@ def test_an_interrupt_while_a_crashed_program_cleans_up(checked):
             raise KeyboardInterrupt from None
 
     with pytest.raises(KeyboardInterrupt):
-        checked(consume)
+        checked_on_sqlite(consume)
 
 
 def test_a_driver_used_directly(tmp_path):
@@ -156,7 +145,7 @@ def test_a_driver_used_directly(tmp_path):
         check_exactly_once(consume, effects, max_examples=5)
 
 
-def test_tables_made_through_sqlalchemy_do_not_hide_that_nothing_else_is(checked):
+def test_tables_made_through_sqlalchemy_do_not_hide_that_nothing_else_is(checked_on_sqlite):
     def consume(broker, shop):
         engine = shop.opened()
         while messages := broker.receive(5):
@@ -168,7 +157,7 @@ def test_tables_made_through_sqlalchemy_do_not_hide_that_nothing_else_is(checked
             broker.acknowledge(messages)
 
     with pytest.warns(NoDatabaseWarning), suppress(AssertionError):
-        checked(consume, max_examples=1)
+        checked_on_sqlite(consume, max_examples=1)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -189,12 +178,12 @@ def test_a_memory_that_is_too_short_fails_whatever_the_seed(most, secs, seed):
             broker.acknowledge(messages)
 
     with pytest.warns(NoDatabaseWarning):
-        said = told(check_exactly_once, consume, lambda story: done[story], seed=seed)
+        said = report_of(check_exactly_once, consume, lambda story: done[story], seed=seed)
     assert said.startswith("the effect of message 1 of sender A stands twice\n")
     assert "made smaller" not in said  # it isn't left to chance
 
 
 @pytest.mark.parametrize("body", [lambda id_: id_, lambda _: None])
-def test_a_body_that_is_no_bytes(checked, body):
+def test_a_body_that_is_no_bytes(checked_on_sqlite, body):
     with pytest.raises(SettingsError, match="body must give bytes, not "):
-        checked(with_an_inbox, body=body)
+        checked_on_sqlite(with_an_inbox, body=body)
