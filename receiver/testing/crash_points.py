@@ -241,8 +241,8 @@ def watched() -> Iterator[None]:
     others, threading.excepthook = threading.excepthook, lambda thrown: _is_over(thrown) or others(thrown)
     try:
         with warnings.catch_warnings():
-            # A crash leaves connections of aiosqlite to the garbage collector, of which Python warns from 3.13 on.
-            warnings.filterwarnings("ignore", "unclosed database", ResourceWarning)
+            # A crash leaves connections to the garbage collector. Of these Python (from 3.13 on) and psycopg warn.
+            warnings.filterwarnings("ignore", "unclosed database|.* was deleted while still open", ResourceWarning)
             yield
             gc.collect()
     finally:
