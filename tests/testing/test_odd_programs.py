@@ -74,6 +74,7 @@ def orders_in(url):
     return create_engine(url, poolclass=NullPool).connect().scalar(text("SELECT count(*) FROM orders"))
 
 
+@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork where there are threads
 @pytest.mark.parametrize("kill", [False, True])
 def test_processes_that_a_program_forks(checked_on_sqlite, kill):
