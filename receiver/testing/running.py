@@ -183,13 +183,13 @@ def _run_here(program: Program, world: World, story: str) -> End:
         with _exits_raise():
             ended_in = _consume(program, current, story)
         current.goes_on |= current.crashed_in is ended_in
-    except SettingsError:
+    except (SettingsError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit, ProgramCrash) as error:  # noqa: BLE001 - the story tells it
         if not current.crash:
             end = End(_described(error), error)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) or not current.crash:
+    except BaseException:
+        if not current.crash:
             raise
     finally:
         Run.current = None

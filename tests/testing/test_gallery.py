@@ -6,18 +6,17 @@ import pytest
 
 from tests.choosing import slow
 from tests.testing import gallery
+from tests.testing.shop import report_of
 
 MOST_STEPS, MOST_STORIES = 10, 100
 STORIES = {"quick": 10, "small": 1_000, "long": 10_000}
 FOUND_LATE = (gallery.acknowledges_all_after_the_first, gallery.expects_order)
-"""Drawn stories detect these, and are then shortened. `keeps_too_small_a_window` is another such consumer."""
+"""Drawn stories detect these, and are then shortened."""
 
 
 def found(check, *arguments, **options):
     """The report on a consumer that must be wrong."""
-    with pytest.raises(AssertionError) as raised:
-        check(*arguments, **options)
-    said = str(raised.value)
+    said = report_of(check, *arguments, **options)
     assert said.startswith("the effect of message "), said
     assert 1 <= len(re.findall(r"^ *\d+\. ", said, re.MULTILINE)) <= MOST_STEPS, said
     assert int(re.search(r"Found as story (\d+) ", said)[1]) <= MOST_STORIES, said
