@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli import options, run
-from receiver.cli.output import stages
+from receiver.cli.output import note_folders_left_out, stages
 from receiver.domains import domain_key
 from receiver.quantities import count
 
@@ -68,6 +68,7 @@ def compact_logs(
         manifest = compact(
             spark, files, how, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress
         )
+    note_folders_left_out(logs)
     _print(manifest, folder)
 
 

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.cli import options
-from receiver.cli.output import check_extras, print_json, print_report, progress, report_file, spare_logs
+from receiver.cli.output import (
+    check_extras,
+    note_folders_left_out,
+    print_json,
+    print_report,
+    progress,
+    report_file,
+    spare_logs,
+)
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -90,6 +98,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
 
     with report_file(report) as write_report:
         comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
+        note_folders_left_out(logs)
         document = cache(partial(comparison_document, comparison))
         write_report(document)
     if as_json:

@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import import_module
@@ -17,6 +17,8 @@ from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.quantities import count
+from receiver.report.words import sanitised
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from receiver.report.document import Document
 
 _PATIENCE_SECS = 2.0
+_FOLDERS_SHOWN = 3
+_LONGEST_NAMES = 500
 _CREDENTIALS = re.compile(r"(?<=://)[^/?#]*@|\?.*")
 """The parts of a URL that may be secret: user and password, and the options."""
 
@@ -153,6 +157,16 @@ def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None)
             raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
     if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
         raise SettingsError("--report and --verdicts name the same file", hint="name two files")
+
+
+def note_folders_left_out(logs: Sequence[str]) -> None:
+    """Print a note if folders inside a folder to read aren't searched: the receipts in them would be missing unseen."""
+    from receiver.logs.files import folders_left_out
+
+    if left_out := folders_left_out(logs):
+        shown = sanitised(", ".join(left_out[:_FOLDERS_SHOWN]), _LONGEST_NAMES)
+        what, more = count(len(left_out), "folder"), ", ..." if len(left_out) > _FOLDERS_SHOWN else ""
+        print(f"note: {what} left out, because only those named KEY=VALUE are searched: {shown}{more}", file=sys.stderr)
 
 
 @contextmanager

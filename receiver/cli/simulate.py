@@ -18,7 +18,16 @@ import typer
 
 from receiver.cli import options
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import check_extras, print_json, print_report, progress, report_file, spare_logs, stages
+from receiver.cli.output import (
+    check_extras,
+    note_folders_left_out,
+    print_json,
+    print_report,
+    progress,
+    report_file,
+    spare_logs,
+    stages,
+)
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
@@ -181,6 +190,7 @@ def simulate(
 
     with report_file(report) as write_report:
         analysis = _simulate_here(request) if local else _simulate_on_spark(request)
+        note_folders_left_out(logs)
         is_named = current is not None
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)

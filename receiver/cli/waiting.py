@@ -167,17 +167,19 @@ def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem =
 def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False, yes: Yes = False) -> None:  # noqa: FBT002
     """Delete parked messages for good.
 
-    If they come again while their ids are remembered, they are duplicates. If a number isn't there, none is deleted. --all
-    shows how many there are and asks first, unless you give --yes.
+    If they come again while their ids are remembered, they are duplicates. If a number isn't there, none is deleted. The
+    command asks first, unless you give --yes.
     """
     from receiver.store import upkeep
 
     chosen = _numbers(numbers, all_of_them)
-    if chosen is None and not yes:
+    if not yes:
+        there = {row.parked_id for row in upkeep.parked_rows(url)}
         # By number, so that messages that are parked after the question stay.
-        chosen = [row.parked_id for row in upkeep.parked_rows(url)]
-        if chosen:
-            confirm(f"{sanitised_address(url)}: this deletes {count(len(chosen), 'parked message')} for good", yes=yes)
+        chosen = sorted(there) if chosen is None else chosen
+        dropped = there.intersection(chosen)
+        if dropped and dropped.issuperset(chosen):
+            confirm(f"{sanitised_address(url)}: this deletes {count(len(dropped), 'parked message')} for good", yes=yes)
     _print_done(url, upkeep.drop_parked(url, chosen), "dropped")
 
 

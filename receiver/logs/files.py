@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -128,6 +128,27 @@ def _logs_in(folder: Path) -> list[Path]:
         elif entry.is_dir() and _PARTITION.fullmatch(entry.name):
             logs += _logs_in(folder / entry.name)
     return logs
+
+
+def folders_left_out(paths: Sequence[str]) -> list[str]:
+    """The folders inside named folders that `find_files` doesn't search, because their names aren't KEY=VALUE; without those
+    whose names begin with `.` or `_`."""
+    named = (Path(local_path(path)) for path in paths if path != "-" and not is_url(path))
+    return [
+        _printable(str(inner))
+        for folder in named
+        if folder.is_dir() and manifest_of(folder) is None
+        for inner in _left_out(folder)
+    ]
+
+
+def _left_out(folder: Path) -> Iterator[Path]:
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and not inner.name.startswith((".", "_")):
+            if _PARTITION.fullmatch(inner.name):
+                yield from _left_out(inner)
+            else:
+                yield inner
 
 
 def _at_url(url: str) -> list[LogFile]:

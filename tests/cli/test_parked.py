@@ -96,7 +96,7 @@ def test_retry_and_drop(parked, store_url):
     assert parked("retry", store_url, first).out.endswith(": 1 message sent back to the inbox\n")
     with opened_inbox(store_url) as (_, inbox):
         assert waiting_in(inbox) == [message(0, "gateway", b"x" * 1_234), message(1, "gateway", b"")]
-    assert parked("drop", store_url, second).out.endswith(": 1 message dropped\n")
+    assert parked("drop", store_url, second, "--yes").out.endswith(": 1 message dropped\n")
     assert parked_rows(store_url) == []
 
 
@@ -108,12 +108,16 @@ def test_all_of_them(way, parked, store_url):
     assert parked_rows(store_url) == []
 
 
-def test_all_are_dropped_only_after_a_yes(parked, store_url):
+@pytest.mark.parametrize(
+    ("which", "many"),
+    [(["--all"], "2 parked messages"), (["1", "2"], "2 parked messages"), (["2", "2"], "1 parked message")],
+)
+def test_they_are_dropped_only_after_a_yes(which, many, parked, store_url):
     """If nobody can be asked, they stay."""
     park(store_url)
     before = parked_rows(store_url)
-    said = complaint(parked("drop", store_url, "--all"))
-    assert "this deletes 2 parked messages for good" in said
+    said = complaint(parked("drop", store_url, *which))
+    assert f"this deletes {many} for good" in said
     assert "hint: add --yes" in said
     assert parked_rows(store_url) == before
 

@@ -112,6 +112,32 @@ def test_a_log_that_is_named_twice_is_a_note(simulate, tmp_path):
     assert "a.csv is read 2 times, so each of its receipts counts" in simulate("a.csv", "./a.csv", "--json").err
 
 
+@pytest.mark.parametrize("command_name", ["simulate", "compare"])
+def test_folders_that_are_not_searched_are_a_note(command, command_name, tmp_path):
+    """Without it, the receipts in them would be missing unseen."""
+    for name in (
+        "a.csv",
+        "day=1/b.csv",
+        "2026/c.csv",
+        "day=1/x\x1b/c.csv",
+        "_old/c.csv",
+        ".git/c.csv",
+        "day=1/_old/c.csv",
+    ):
+        (tmp_path / "logs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "logs" / name).write_text(LOG)
+    said = command(command_name, "logs", "--json").err
+    assert said == (
+        "note: 2 folders left out, because only those named KEY=VALUE are searched: logs/2026, logs/day=1/x\\x1b\n"
+    )
+    assert command(command_name, "logs/a.csv", "--json").err == ""
+    (tmp_path / "logs" / "day=1" / "x\x1b").rename(tmp_path / "logs" / "b")
+    (tmp_path / "logs" / "c" / "d").mkdir(parents=True)
+    (tmp_path / "logs" / "e").mkdir()
+    assert "4 folders" in command(command_name, "logs", "--json").err
+    assert "logs/2026, logs/b, logs/c, ...\n" in command(command_name, "logs", "--json").err
+
+
 @pytest.mark.parametrize(("options", "is_asked"), [((), True), (("--current", "2000,120"), False)])
 def test_who_names_what_is_set_is_not_asked_for_it(simulate, tmp_path, options, is_asked):
     (tmp_path / "a.csv").write_text(LOG)

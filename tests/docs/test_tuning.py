@@ -23,11 +23,10 @@ from receiver.simulate.figures import Analysis, Kind
 from receiver.simulate.ingest import ingest
 from receiver.simulate.question import Question
 from receiver.simulate.whole import WholeLog
-from tests.docs.bridge import Broker
 from tests.docs.markdown import ROOT, blocks, commands, run, sections
 
 PAGE = "docs/tuning.md"
-LOGS, NEEDS, SURE, SHADOW, CHANGE = (
+LOGS, NEEDS, SURE, TRYING, CHANGE = (
     "1. Which logs",
     "2. What the log needs",
     "3. How sure that is",
@@ -70,9 +69,9 @@ def test_it_is_short():
 
 
 def test_no_command_stands_elsewhere():
-    run_here = [block for heading in (LOGS, NEEDS, SHADOW) for block in blocks(PAGE, "sh", heading)]
+    run_here = [block for heading in (LOGS, NEEDS, TRYING) for block in blocks(PAGE, "sh", heading)]
     assert blocks(PAGE, "sh") == run_here
-    assert blocks(PAGE, "python") == blocks(PAGE, "python", SHADOW)
+    assert blocks(PAGE, "python") == []
 
 
 # Its figures.
@@ -236,12 +235,13 @@ def test_a_bridge_records(running_artemis, folder):
     receipts, duplicates = counted(run(simulate, folder).stdout)
     assert receipts - duplicates == 1_000
     assert duplicates
+    assert counted(run(*commands(blocks(PAGE, "sh", TRYING)[1]), folder).stdout) == (receipts, duplicates)
 
-    (options,) = re.findall(r"`(--mode AT_LEAST_ONCE .*?)`", sections(PAGE)[SHADOW])
+    (options,) = re.findall(r"`(--mode AT_LEAST_ONCE .*?)`", sections(PAGE)[TRYING])
     run([*send, "500", "1000"], folder)
-    shadow = [*bridge[:-2], *shlex.split(options), *bridge[-2:]]
-    swaps = {"sqlite:///receiver.db": "sqlite:///shadow.db", "file:orders.jsonl": "file:all.jsonl"}
-    ran = run([swaps.get(argument, argument) for argument in shadow], folder)
+    observing = [*bridge[:-2], *shlex.split(options), *bridge[-2:]]
+    swaps = {"sqlite:///receiver.db": "sqlite:///other.db", "file:orders.jsonl": "file:all.jsonl"}
+    ran = run([swaps.get(argument, argument) for argument in observing], folder)
     assert "rDupsDet=0 " not in ran.stderr.splitlines()[-1]
     assert len((folder / "all.jsonl").read_text(encoding="utf-8").splitlines()) == receipts
 
@@ -256,14 +256,8 @@ def test_sizing_the_sample_log(folder, analysis):
 
 
 @pytest.mark.slow
-def test_a_shadow_of_a_receiver(folder, monkeypatch):
-    """It drops nothing. Its recording is replayed, and so is the next day's log."""
-    monkeypatch.chdir(folder)
-    (folder / "shadow").mkdir()
-    broker = Broker("1", "2", "2")
-    (snippet,) = blocks(PAGE, "python", SHADOW)
-    exec(compile(snippet, PAGE, "exec"), {"broker": broker})  # noqa: S102 - our own text
-    assert len(broker.acknowledged) == 3
-    next_day, recorded = [commands(block) for block in blocks(PAGE, "sh", SHADOW)]
-    run(next_day[0], folder)
-    assert counted(run(recorded[0], folder).stdout) == (3, 1)
+def test_the_next_days_log(folder):
+    (next_day,) = commands(blocks(PAGE, "sh", TRYING)[0])
+    assert run(next_day, folder).stdout.startswith(
+        "W = 360 and E = 41 s would miss none of 941 duplicates. This passes"
+    )
