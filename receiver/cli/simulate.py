@@ -190,7 +190,7 @@ def simulate(
 
     with report_file(report) as write_report:
         analysis = _simulate_here(request) if local else _simulate_on_spark(request)
-        note_folders_left_out(logs)
+        note_folders_left_out([] if order_by else logs)  # by a column, Spark reads all folders
         is_named = current is not None
         document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
         write_report(document)

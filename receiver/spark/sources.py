@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql.functions import col, element_at, split
 
@@ -57,6 +57,8 @@ _UNITS_PER_TASK = 1 << 12
 _AN_ORDER = "give a column to order by"
 _FEWER_FILES = "raise spark.sql.files.openCostInBytes, so that a task gets fewer files"
 _WHAT = "Reading receipts"
+_PLAIN_FOLDERS = "CONFLICTING_DIRECTORY_STRUCTURES"
+"""Spark's error for partitions in several folders."""
 
 
 def spark_url(path: Path) -> str:
@@ -125,8 +127,24 @@ def read_elsewhere(
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
             work = partial(_read_content, how)
             return _numbered(*_read(contents.select("path", "content"), work, on_progress))
-        frame = spark.read.option("mergeSchema", "true").parquet(*logs)
+        frame = _parquet(spark, logs, names)
     return read_frame(frame, how, order_by=order_by, note=note, on_progress=on_progress)
+
+
+def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str]) -> DataFrame:
+    """All of these files. Folders that Spark takes for partitions give columns. But Spark leaves out files that are in no partition
+    while others are, and files in plain folders, or refuses them all: then folders give no columns, as on the local engine."""
+    reader = spark.read.option("mergeSchema", "true")
+    keys = {tuple(part.partition("=")[0] for part in name.split("/")[:-1] if "=" in part) for name in names}
+    if len(keys) == 1:
+        try:
+            frame = reader.parquet(*logs)
+            if len(set(frame.inputFiles())) >= len(set(names)):
+                return frame
+        except PySparkException as error:
+            if _PLAIN_FOLDERS not in str(error):
+                raise
+    return reader.option("recursiveFileLookup", "true").parquet(*logs)
 
 
 def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:

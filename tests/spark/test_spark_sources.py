@@ -47,6 +47,25 @@ def test_folders_of_partitions(spark, tmp_path):
     assert said_there(spark, tmp_path.as_uri()) == expected(*days)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("a", "day=1/b"),
+        ("a", "2026/b"),
+        ("day=1/b", "2026/c"),
+        ("day=1/b", "day=2/hour=3/c"),
+        ("x/day=1/b", "y/day=1/c"),
+    ],
+)
+def test_files_at_several_depths_are_all_read(spark, tmp_path, names):
+    """Spark's own reader would leave out those in no partition, or refuse them all."""
+    logs = [tmp_path / f"{name}.parquet" for name in names]
+    for seed, path in enumerate([*logs, tmp_path / "_temporary" / "d.parquet"]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(parquet_bytes(receipts(seed, 200)))
+    assert said_there(spark, tmp_path.as_uri()) == expected(*sorted(logs))
+
+
 def test_a_compacted_log_is_not_read_file_by_file(spark, tmp_path):
     """Its files follow each other. If they were merged by times, as logs are, their order would change."""
     part = tmp_path / "log" / "domain=q" / "day=2026-11-21" / "part-00000.parquet"
