@@ -281,7 +281,7 @@ class DomainCache:
         """
         policy, retired = self.policy, []
         if isinstance(policy, TwoTierDetector):
-            retired = self._retirement.due(policy)
+            retired = self._retirement.due(policy, state.domain_name)
             for source in retired:
                 policy.retire(source)
         needs = with_needs(self.needs, duplicates, policy.latest_us)

@@ -8,6 +8,7 @@ queue. The domain's row counts retired sources, so that other processes notice a
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from operator import itemgetter
@@ -17,6 +18,7 @@ from receiver.message import LATEST_US
 from receiver.quantities import DAY_US
 from receiver.settings import ReceiverSettings
 
+_LOGGER = logging.getLogger("receiver")
 _LOOKS_PER_TIME_ALLOWED = 30
 """After a retirement, the next silent sources wait for up to retire_sources_after_days / 30, because each retirement makes
 every other process read the whole log again."""
@@ -31,6 +33,7 @@ class Retirement:
         self._max_sources = settings.max_sources
         self._after_us = round(settings.retire_sources_after_days * DAY_US)
         self._next_look_us = 0
+        self._has_warned = False
 
     def look_later(self, latest_us: int) -> None:
         """Don't look for silent sources for a while: call it after sources were retired, here or elsewhere."""
@@ -40,8 +43,8 @@ class Retirement:
         """Look at the end of the next batch: call it after the log was read for another reason."""
         self._next_look_us = 0
 
-    def due(self, detector: TwoTierDetector) -> list[str | None]:
-        """The sources to retire now, the longest silent first."""
+    def due(self, detector: TwoTierDetector, domain: str) -> list[str | None]:
+        """The sources to retire now, the longest silent first. Warns once if there are too many sources."""
         most, latest_us = self._max_sources, detector.latest_us
         has_too_many = bool(most) and detector.sources > most
         if not has_too_many and not (self._after_us and latest_us >= self._next_look_us):
@@ -51,6 +54,13 @@ class Retirement:
         # A tenth more than needed, so that the next new source doesn't start this again.
         surplus = len(by_silence) - most + most // _SHARE_RETIRED if has_too_many else 0
         number = max(silent, surplus)
+        if surplus > silent and not self._has_warned:
+            self._has_warned = True
+            _LOGGER.warning(
+                "%s has %d sources, and max_sources is %d: those silent for longest are retired, so W no longer holds their ids. "
+                "If messageSourceId changes with each start or message of a sender, name the sender there; else raise max_sources",
+                *(domain, len(by_silence), most),
+            )
         if silent:
             self.look_later(latest_us)
         elif by_silence[number:]:  # until then none of the others can be due

@@ -135,6 +135,19 @@ def test_a_sender_with_a_source_per_message_fills_no_memory(any_url, days):
         assert receive(orders, ("189", "other", 190), ("100", "other", 190)) == [DUPLICATE, NEW]
 
 
+def test_sources_that_are_retired_early_are_warned_of_once(any_url, caplog):
+    """Their senders aren't silent for long, and W is to hold their ids."""
+    with opened(any_url, settings=sizes(1, 0, max_sources=20, retire_sources_after_days=1)) as orders:
+        receive(orders, ("a", "old", 0), ("b", "new", DAY_US + 1))
+        receive(orders, *((str(number), str(number), DAY_US + 1) for number in range(19)))
+        assert (orders.status().retired_sources, caplog.messages) == (1, [])
+        for number in range(100, 150):
+            receive(orders, (str(number), str(number), DAY_US + 1))
+        assert orders.status().retired_sources > 40
+        (warning,) = caplog.messages
+        assert f"{orders.domain} has 21 sources, and max_sources is 20: those silent for longest are retired" in warning
+
+
 def test_as_many_sources_as_may_be_are_kept(any_url):
     with opened(any_url, settings=sizes(1, 0, max_sources=20)) as orders:
         receive(orders, *((f"{number}", f"source {number}", number) for number in range(20)))
