@@ -86,6 +86,12 @@ def test_the_alert_of_memory_goes_by_the_settings():
     assert rule["expr"] == f"receiver_remembered_ids * {size['memory_bytes_per_id']} > 0.8 * {size['budget_bytes']}"
 
 
+def test_the_alert_of_sources_goes_by_the_settings():
+    (group,) = yaml.safe_load((ROOT / "docs/headroom-alert.yaml").read_text(encoding="utf-8"))["groups"]
+    (rule,) = [rule for rule in group["rules"] if rule["alert"] == "SourcesNearTheirMost"]
+    assert rule["expr"] == f"receiver_sources > 0.8 * {SETTINGS['receiver']['max_sources']}"
+
+
 def test_the_python_of_the_image_is_stated():
     (image,) = re.findall(r"^ARG PYTHON=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     assert f"The image has Python {image}." in SECTIONS["A container"]

@@ -164,6 +164,22 @@ def test_ids_that_fill_their_memory_fire(tmp_path):
     fires(shown, tmp_path, {"RememberedIdsFillTheirMemory": ((98, 119), range(97))})
 
 
+def test_sources_that_will_be_retired_early_fire(tmp_path):
+    sources = f'receiver_sources{{domain="{DOMAIN}"}}'
+    shown = [{sources: 100 * minute} for minute in range(100)]
+    fires(shown, tmp_path, {"SourcesNearTheirMost": ((82, 99), range(80))})
+
+
+@pytest.mark.parametrize(
+    ("alert", "counter"), [("IdsUsedTwice", "reused_ids"), ("RecordingLacksReceipts", "record_dropped")]
+)
+def test_one_that_may_be_lost_fires(alert, counter, tmp_path):
+    """A message that was dropped for another one's id, or a receipt that isn't in a recording."""
+    counted = f'receiver_{counter}_total{{domain="{DOMAIN}"}}'
+    shown = [{counted: int(minute >= 30)} for minute in range(60)]
+    fires(shown, tmp_path, {alert: ((31, 44), [*range(30), *range(46, 60)])})
+
+
 def test_receipts_that_nobody_folds_in_fire(tmp_path):
     waiting_secs = f'receiver_unfolded_seconds{{domain="{DOMAIN}"}}'
     shown = [{waiting_secs: max(0, 60 * (minute - 30))} for minute in range(60)]
