@@ -83,6 +83,8 @@ _SESSION_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     # Rows may be large: a batch never waits for a second one.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(1 << 20),
+    # The names of partitions are exact text, as all values of logs: `007` is no 7.
+    "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
 }
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -64,6 +65,15 @@ def test_files_at_several_depths_are_all_read(spark, tmp_path, names):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(parquet_bytes(receipts(seed, 200)))
     assert said_there(spark, tmp_path.as_uri()) == expected(*sorted(logs))
+
+
+def test_names_of_partitions_are_exact_text(spark, tmp_path):
+    for name in ("message_source_id=007", "message_source_id=7"):
+        (tmp_path / name).mkdir()
+        rows = {"received_at": [1, 2], "unique_message_id": ["a", "b"], "destination": ["q", "q"]}
+        pq.write_table(pa.table(rows), tmp_path / name / "a.parquet")
+    log = said_there(spark, tmp_path.as_uri())["log"]
+    assert (log["receipts"], log["sources"]) == (4, 2)
 
 
 def test_a_compacted_log_is_not_read_file_by_file(spark, tmp_path):
