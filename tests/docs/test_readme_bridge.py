@@ -45,4 +45,5 @@ def test_every_product_is_named_with_what_is_tested():
             as_target[product.drops_known_ids],
         )
         for fixture, product in PRODUCTS.items()
-    } | {"Kafka": ("its own protocol", as_target[BrokerAddress.parse("kafka://host/orders").takes_turns])}
+    } | {"Kafka": ("its own protocol", f"{as_target[True]}, for readers at `read_committed`")}
+    assert BrokerAddress.parse("kafka://host/orders").takes_turns
