@@ -166,7 +166,8 @@ def note_folders_left_out(logs: Sequence[str]) -> None:
     if left_out := folders_left_out(logs):
         shown = sanitised(", ".join(left_out[:_FOLDERS_SHOWN]), _LONGEST_NAMES)
         what, more = count(len(left_out), "folder"), ", ..." if len(left_out) > _FOLDERS_SHOWN else ""
-        print(f"note: {what} left out, because only those named KEY=VALUE are searched: {shown}{more}", file=sys.stderr)
+        how = "only a folder that is named itself is searched, and those in it named KEY=VALUE"
+        print(f"note: {what} left out ({how}): {shown}{more}", file=sys.stderr)
 
 
 @contextmanager

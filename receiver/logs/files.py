@@ -86,11 +86,12 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        matches = sorted(match for match in glob.glob(text, recursive=True) if not Path(match).is_dir())  # noqa: PTH207
+        matches, folders = _matches(text)
         files = [_log_file(Path(match)) for match in matches] or _segments(text, growing=growing)
         if not files:
             reason = "no file matches" if glob.has_magic(text) else getattr(error, "strerror", None) or str(error)
-            raise LogFormatError(_printable(text), reason, hint="name a log of receipts") from error
+            hint = f"folders do: write {_printable(text.rstrip('/'))}/*" if folders else "name a log of receipts"
+            raise LogFormatError(_printable(text), reason, hint=hint) from error
         return files
     if not stat.S_ISDIR(mode):
         return [_log_file(path)]
@@ -117,6 +118,15 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     return sorted(files, key=lambda file: _final_path(file).relative_to(path).as_posix())
 
 
+def _matches(text: str) -> tuple[list[str], list[str]]:
+    """The files, and the folders, that match a glob; each sorted by name."""
+    files: list[str] = []
+    folders: list[str] = []
+    for match in sorted(glob.glob(text, recursive=True)):  # noqa: PTH207
+        (folders if Path(match).is_dir() else files).append(match)
+    return files, folders
+
+
 def _logs_in(folder: Path) -> list[Path]:
     """The files in a folder, and in folders of it whose names are KEY=VALUE, such as `day=2026-11-23`, to any depth."""
     logs: list[Path] = []
@@ -131,24 +141,28 @@ def _logs_in(folder: Path) -> list[Path]:
 
 
 def folders_left_out(paths: Sequence[str]) -> list[str]:
-    """The folders inside named folders that `find_files` doesn't search, because their names aren't KEY=VALUE; without those
-    whose names begin with `.` or `_`."""
-    named = (Path(local_path(path)) for path in paths if path != "-" and not is_url(path))
-    return [
-        _printable(str(inner))
-        for folder in named
-        if folder.is_dir() and manifest_of(folder) is None
-        for inner in _left_out(folder)
-    ]
+    """The folders that `find_files` doesn't search, without those whose names begin with `.` or `_`: folders inside named ones
+    whose names aren't KEY=VALUE, and those that match a glob, unless `**` finds the files in them."""
+    left_out: list[Path] = []
+    for text in (local_path(path) for path in paths if path != "-" and not is_url(path)):
+        path = Path(text)
+        if path.is_dir():
+            left_out += _left_out(path) if manifest_of(path) is None else ()
+        elif not path.exists() and "**" not in text:
+            left_out += filter(_is_visible, map(Path, _matches(text)[1]))
+    return [_printable(str(folder)) for folder in left_out]
 
 
 def _left_out(folder: Path) -> Iterator[Path]:
-    for inner in sorted(folder.iterdir()):
-        if inner.is_dir() and not inner.name.startswith((".", "_")):
-            if _PARTITION.fullmatch(inner.name):
-                yield from _left_out(inner)
-            else:
-                yield inner
+    for inner in sorted(filter(_is_visible, folder.iterdir())):
+        if inner.is_dir() and _PARTITION.fullmatch(inner.name):
+            yield from _left_out(inner)
+        elif inner.is_dir():
+            yield inner
+
+
+def _is_visible(path: Path) -> bool:
+    return not path.name.startswith((".", "_"))
 
 
 def _at_url(url: str) -> list[LogFile]:

@@ -52,6 +52,11 @@ def test_a_glob_that_matches_nothing(refused):
     assert "*.log: no file matches" in refused("*.log")
 
 
+def test_a_glob_that_only_folders_match(refused, tmp_path):
+    (tmp_path / "day=1").mkdir()
+    assert "hint: folders do: write day=*/*\n" in refused("day=*/")
+
+
 def test_a_folder_without_logs(refused, tmp_path):
     (tmp_path / "logs" / "inner").mkdir(parents=True)
     (tmp_path / "logs" / ".hidden.csv").write_text(LOG)
@@ -127,9 +132,10 @@ def test_folders_that_are_not_searched_are_a_note(command, command_name, tmp_pat
         (tmp_path / "logs" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "logs" / name).write_text(LOG)
     said = command(command_name, "logs", "--json").err
-    assert said == (
-        "note: 2 folders left out, because only those named KEY=VALUE are searched: logs/2026, logs/day=1/x\\x1b\n"
-    )
+    how = "(only a folder that is named itself is searched, and those in it named KEY=VALUE)"
+    assert said == f"note: 2 folders left out {how}: logs/2026, logs/day=1/x\\x1b\n"
+    assert command(command_name, "logs/*", "--json").err == f"note: 2 folders left out {how}: logs/2026, logs/day=1\n"
+    assert command(command_name, "logs/**", "--json").err == ""
     assert command(command_name, "logs/a.csv", "--json").err == ""
     (tmp_path / "logs" / "day=1" / "x\x1b").rename(tmp_path / "logs" / "b")
     (tmp_path / "logs" / "c" / "d").mkdir(parents=True)
