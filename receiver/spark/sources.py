@@ -28,7 +28,7 @@ from receiver.logs import no_receipt
 from receiver.logs.columns import COLUMNS
 from receiver.logs.compacted import is_part_path
 from receiver.logs.opening import read_content
-from receiver.logs.options import fields_of
+from receiver.logs.options import fields_of, spellings
 from receiver.logs.parquet import gathered
 from receiver.logs.remote import TABLE
 from receiver.logs.rows import BatchMaker, RawRows
@@ -127,24 +127,31 @@ def read_elsewhere(
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
             work = partial(_read_content, how)
             return _numbered(*_read(contents.select("path", "content"), work, on_progress))
-        frame = _parquet(spark, logs, names)
+        frame = _parquet(spark, logs, names, options)
     return read_frame(frame, how, order_by=order_by, note=note, on_progress=on_progress)
 
 
-def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str]) -> DataFrame:
+def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], options: ReadOptions) -> DataFrame:
     """All of these files. Folders that Spark takes for partitions give columns. But Spark leaves out files that are in no partition
-    while others are, and files in plain folders, or refuses them all: then folders give no columns, as on the local engine."""
-    reader = spark.read.option("mergeSchema", "true")
-    keys = {tuple(part.partition("=")[0] for part in name.split("/")[:-1] if "=" in part) for name in names}
-    if len(keys) == 1:
-        try:
-            frame = reader.parquet(*logs)
-            if len(set(frame.inputFiles())) >= len(set(names)):
-                return frame
-        except PySparkException as error:
-            if _PLAIN_FOLDERS not in str(error):
-                raise
-    return reader.option("recursiveFileLookup", "true").parquet(*logs)
+    while others are, and files in plain folders, or refuses them all; and a folder's name would replace what a file's own column
+    says. Then folders give no columns, as on the local engine."""
+
+    def read(**how: str) -> DataFrame:
+        return spark.read.options(**how).parquet(*logs)
+
+    every = {"recursiveFileLookup": "true"}
+    first, *others = {tuple(part.partition("=")[0] for part in name.split("/")[:-1] if "=" in part) for name in names}
+    ours = set(first).intersection(name for column in COLUMNS for name in spellings(column, options))
+    if others or (ours and not ours.isdisjoint(read(**every).columns)):
+        return read(mergeSchema="true", **every)
+    try:
+        frame = read(mergeSchema="true")
+        if len(set(frame.inputFiles())) >= len(set(names)):
+            return frame
+    except PySparkException as error:
+        if _PLAIN_FOLDERS not in str(error):
+            raise
+    return read(mergeSchema="true", **every)
 
 
 def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
