@@ -70,7 +70,7 @@ _METRICS = {
         "outcome",
     ),
     "receiver_headroom_ratio": _histogram(
-        "Share of window or expiry that a duplicate had left when it came.", lambda s: s.headroom.shares
+        "Share of window or expiry that a duplicate had left when it came.", lambda s: s.headroom
     ),
     "receiver_batch_seconds": _histogram(
         "Time of a batch, from asking for the domain to the end of its commit.", lambda s: s.batch_secs

@@ -55,17 +55,6 @@ class HistogramCounter:
         return Buckets(self._bounds, tuple(self._counts), self._total)
 
 
-class Headroom(NamedTuple):
-    """The headroom of the duplicates that a receiver has caught since it was opened."""
-
-    least: float | None
-    """The least of all; None before the first duplicate."""
-    recent_least: float | None
-    """The least of the last 1,000 duplicates; None before the first."""
-    shares: Buckets
-    """The headroom of all duplicates, by bucket."""
-
-
 def counter(meaning: str = "", *, title: str = "", join: Callable[[int, int], int] = operator.add) -> Any:
     """A dataclass field that counts from 0. Its metadata has these arguments.
 
@@ -130,8 +119,12 @@ class Status(Counts):
     """Sources without a receipt in the domain's last 24 hours."""
     retired_sources: int
     """Sources retired since the domain was made, as of this receiver's last batch."""
-    headroom: Headroom
-    """How nearly duplicates were missed."""
+    min_headroom: float | None
+    """The least share of its window or expiry that a duplicate had left, from 0 to 1; None before any."""
+    recent_min_headroom: float | None
+    """The least share that one of the last 1,000 duplicates had left; None before any."""
+    headroom: Buckets
+    """The shares that all duplicates had left."""
     need: Need | None
     """The largest needs of the domain's duplicates, over all its receivers and the last day (by the times of receipts), as
     of this receiver's last batch; None without any, or if the policy hasn't two tiers."""
@@ -174,16 +167,6 @@ class Status(Counts):
     def rDupsDet(self) -> int:  # noqa: N802
         """Duplicates detected."""
         return self.duplicates
-
-    @property
-    def min_headroom(self) -> float | None:
-        """The least share of its window or expiry that a duplicate had left, from 0 to 1; None before any."""
-        return self.headroom.least
-
-    @property
-    def recent_min_headroom(self) -> float | None:
-        """The least share that one of the last 1,000 duplicates had left; None before any."""
-        return self.headroom.recent_least
 
     @property
     def window_need(self) -> int | None:
@@ -332,7 +315,6 @@ class Counters:
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
         window, expiry_us = cache.sizes
         recent = self._recent_headroom.copy()  # another thread may change it
-        least = self._least_headroom if recent else None
         return Status(
             **{name: getattr(self._total, name) for name in _JOINS},
             domain=domain,
@@ -344,7 +326,9 @@ class Counters:
             sources=cache.sources,
             silent_sources=cache.silent_sources,
             retired_sources=cache.retired_sources,
-            headroom=Headroom(least, min(recent, default=None), self._headroom.value()),
+            min_headroom=self._least_headroom if recent else None,
+            recent_min_headroom=min(recent, default=None),
+            headroom=self._headroom.value(),
             need=over_last_day(cache.needs, cache.latest_us),
             batches_committed=self._committed,
             batches_rolled_back=self._rolled_back,

@@ -84,7 +84,7 @@ def test_a_scrape_shows_what_the_status_says(registry, tmp_path):
     assert samples["receiver_max_delivery_seconds"] == 0.75
     assert samples["receiver_min_headroom_ratio"] == status.min_headroom
     assert samples["receiver_headroom_ratio_count"] == samples["receiver_headroom_ratio_bucket +Inf"] == 2
-    assert samples["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.shares.total)
+    assert samples["receiver_headroom_ratio_sum"] == pytest.approx(status.headroom.total)
     for name, buckets in {"batch": status.batch_secs, "commit": status.commit_secs}.items():
         assert samples[f"receiver_{name}_seconds_count"] == samples[f"receiver_{name}_seconds_bucket +Inf"] == 1
         assert samples[f"receiver_{name}_seconds_sum"] == pytest.approx(buckets.total)

@@ -151,18 +151,18 @@ def test_headroom_is_a_share(window, expiry_us, receipts):
     with opened(MEMORY, settings=sizes(window, expiry_us), on_duplicate=reported.append) as orders:
         with orders.batch() as batch:
             decisions = batch.receive_many(receipts)
-        headroom = orders.status().headroom
+        status = orders.status()
     shares = [event.headroom for event in reported]
-    assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(headroom.shares.counts)
+    assert len(shares) == sum(decision.verdict is DUPLICATE for decision in decisions) == sum(status.headroom.counts)
     assert all(0 <= share <= 1 for share in shares)
     assert all(
         share * expiry_us >= event.decision.expiry_left_us for share, event in zip(shares, reported, strict=True)
     )
     assert all(share * window >= event.decision.window_left for share, event in zip(shares, reported, strict=True))
-    assert headroom.least == headroom.recent_least == min(shares, default=None)
-    assert headroom.shares.total == pytest.approx(sum(shares))
+    assert status.min_headroom == status.recent_min_headroom == min(shares, default=None)
+    assert status.headroom.total == pytest.approx(sum(shares))
     for index, bound in enumerate(BOUNDS):
-        assert sum(headroom.shares.counts[: index + 1]) == sum(share <= bound for share in shares)
+        assert sum(status.headroom.counts[: index + 1]) == sum(share <= bound for share in shares)
 
 
 def test_an_old_alarm_ends_and_is_remembered():
