@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, Table, func, select
 
@@ -24,7 +24,7 @@ from receiver.policies.names import POLICIES
 from receiver.quantities import HOUR_US, SECOND_US
 from receiver.settings import SimulateSettings
 from receiver.store import invariants, tables
-from receiver.store.codec import printable, to_bytes
+from receiver.store.codec import printable, to_bytes, value_types
 from receiver.store.databases import NONSENSE, store_url
 from receiver.store.databases.claims import sound_receipts
 from receiver.store.inbox import NodeRow, waiting_by_row
@@ -34,6 +34,7 @@ from receiver.store.snapshot import DomainName, OnRows, Snapshot, StoreFinding, 
 from receiver.store.tables import DomainState
 
 _ROWS_AT_ONCE = 10_000
+_R = TypeVar("_R", PositionRow, NodeRow)
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
@@ -196,9 +197,9 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         figures.unfolded_receipts = int(unfolded or 0)
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / SECOND_US)
     with store.readable():
-        figures.positions = _positions(store, state)
+        figures.positions = _records(store, state, tables.positions, PositionRow, "source, name")
     with store.readable():
-        figures.nodes = _nodes(store, state)
+        figures.nodes = _records(store, state, tables.nodes, NodeRow, "address")
     with store.readable(DomainName.of(state)):
         if with_ids:
             _read_rows(store, figures)
@@ -211,16 +212,12 @@ def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: Col
     return store.connection.execute(select(*what).where(table.c.domain_id == state.domain_id)).one()
 
 
-def _positions(store: Snapshot, state: DomainState) -> tuple[PositionRow, ...]:
-    stored = store.rows(tables.positions, PositionRow._fields, "source, name", domain_id=state.domain_id)
-    return tuple(PositionRow(*map(printable, values)) for values in stored if all(isinstance(v, bytes) for v in values))
-
-
-def _nodes(store: Snapshot, state: DomainState) -> tuple[NodeRow, ...]:
-    stored = store.rows(tables.nodes, NodeRow._fields, "address", domain_id=state.domain_id)
-    types = (bytes, bytes, int)
+def _records(store: Snapshot, state: DomainState, table: Table, record: type[_R], order_by: str) -> tuple[_R, ...]:
+    """A domain's rows of a table as records, with bytes decoded to text; without rows that hold a value of another type."""
+    types = value_types(table, record._fields)
+    stored = store.rows(table, record._fields, order_by, domain_id=state.domain_id)
     return tuple(
-        NodeRow(printable(raw.address), printable(raw.node), raw.connected_at_us)
+        record._make(printable(value) if isinstance(value, bytes) else value for value in raw)
         for raw in stored
         if all(map(isinstance, raw, types))
     )
