@@ -10,12 +10,11 @@ from typing import Self
 
 from sqlalchemy import Connection
 
-from receiver.durable.cache import row_of
 from receiver.durable.duplicates import Duplicate, headroom_of, need_of
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.status import Tally
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
-from receiver.message import LATEST_US, Decision, Receipt, ReceiptValues, for_each, not_text, time_hint
+from receiver.message import LATEST_US, Decision, Receipt, ReceiptRow, ReceiptValues, for_each, not_text, time_hint
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 
@@ -279,7 +278,7 @@ class Batch:
         )
         seq = self._next_seq + len(self._rows)
         self._cache.note(seq, id_, history)
-        self._rows.append(row_of(seq, id_, source, now_us, history))
+        self._rows.append(ReceiptRow(seq, now_us, first_us, source or None, id_, history.digests_stored()))
         return decision
 
     def _check(

@@ -54,14 +54,12 @@ class History(NamedTuple):
             known = (*known, body_digest)[-_MOST_DIGESTS:]
         return History(first_received_at_us, known)
 
+    def digests_stored(self) -> str | None:
+        """The digests as a row has them."""
+        return _stored(self.body_digests) if self.body_digests else None
+
 
 _UNKNOWN = History(None, ())
-
-
-def row_of(seq: int, id_: str, source: str | None, received_at_us: int, history: History) -> ReceiptRow:
-    """The row of a duplicate."""
-    digests = _stored(history.body_digests) if history.body_digests else None
-    return ReceiptRow(seq, received_at_us, history.first_received_at_us, source or None, id_, digests)
 
 
 def _stored(body_digests: Sequence[str]) -> str:
