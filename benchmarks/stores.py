@@ -45,7 +45,7 @@ def raw_rows(rows: Iterable[tuple[str, str, int]]) -> list[RawRow]:
         ReceiptRow(seq, received_at_us, None, source, id_)
         for seq, (id_, source, received_at_us) in enumerate(rows, start=1)
     ]
-    return [(1, *values) for values in receipt_rows.stored_many(receipts)]
+    return [(1, *values) for values in zip(*receipt_rows.stored_columns(receipts), strict=True)]
 
 
 class Raw(ABC):

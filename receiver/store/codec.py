@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -148,8 +147,7 @@ class Codec(Generic[_R]):
         columns = [table.c[name] for name in names]
         self.selected = ", ".join(c.name if c.name == c.key else f"{c.name} AS {c.key}" for c in columns)
         """The columns for a SELECT, each under the name of its field."""
-        # As `_make` of a named tuple, which the type bound of `_R` lacks.
-        self._new: Callable[[Iterable[Any]], _R] = partial(tuple.__new__, record)
+        self._record = record
         self._encoders = _converters(fields, attrgetter("encode"), few)
         self._decoders = _converters(fields, attrgetter("decode"), few)
 
@@ -157,21 +155,14 @@ class Codec(Generic[_R]):
         """The values of a row."""
         return _converted(row, self._encoders)
 
-    def stored_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        """The values of each row."""
-        return zip(*self.stored_columns(rows), strict=True)
-
     def stored_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """The values of each column of the rows."""
         return _columns_converted(rows, self._encoders)
 
     def read(self, values: Sequence[Any]) -> _R:
         """The row with these values. Raises one of `receiver.store.databases.NONSENSE` if they are broken."""
-        return self._new(_converted(values, self._decoders))
-
-    def read_many(self, rows: Sequence[Sequence[Any]]) -> Iterator[_R]:
-        """The rows that have these values."""
-        return map(self._new, zip(*self.read_columns(rows), strict=True))
+        # As `_make` of a named tuple, which the type bound of `_R` lacks.
+        return tuple.__new__(self._record, _converted(values, self._decoders))
 
     def read_columns(self, rows: Sequence[Sequence[Any]]) -> Any:
         """The columns of the rows with these values: a tuple with a sequence for each field; empty without rows."""
