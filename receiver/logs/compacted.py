@@ -313,7 +313,7 @@ def status_lines_text(lines: Sequence[StatusLine]) -> bytes:
 def read_status_lines(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:  # noqa: ARG001
     """The status lines of a compacted log, in batches without receipts."""
     decode = msgspec.json.Decoder(_Status).decode_lines
-    for block in blocks_of(source.pieces, source.name):
+    for block in blocks_of(source):
         try:
             lines = [StatusLine(line.jms_status_at_us, line.values) for line in decode(block.data)]
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

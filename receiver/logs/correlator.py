@@ -75,7 +75,7 @@ def read_correlator(source: LogSource, options: ReadOptions) -> Iterator[LogBatc
     fields = _FIELDS | options.column_map
     parser = _Parser(ZoneInfo(options.time_zone), fields)
     batches = BatchMaker(source.name, options)
-    for block in blocks_of(source.pieces, source.name):
+    for block in blocks_of(source):
         yield batches.batch(parser.read(block))
     parser.end()
     yield batches.batch(parser.rows())

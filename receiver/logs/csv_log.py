@@ -34,7 +34,7 @@ def read_csv(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Rows of a CSV log. A row with another number of fields than the header is unreadable."""
     # The limit is global to the process. Its default, 128 KB, would refuse rows that Arrow's reader accepts.
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_ROW_BYTES))
-    lines = _Lines(blocks_of(source.pieces, source.name))
+    lines = _Lines(blocks_of(source))
     header = _header(lines, source.name)
     table = _Table(len(header), fields_of(header, options, source.name))
     batches = BatchMaker(source.name, options)

@@ -49,7 +49,7 @@ def read_jsonl(source: LogSource, options: ReadOptions) -> Iterator[LogBatch]:
     """Rows of a JSON Lines log. A row without the id's key is unchecked; it is an error only if no row has the key."""
     reader = _JsonRows(source.name, options)
     batches = BatchMaker(source.name, options)
-    for block in blocks_of(source.pieces, source.name):
+    for block in blocks_of(source):
         yield batches.batch(reader.raw(block))
     reader.check_columns()
 

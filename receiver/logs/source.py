@@ -40,14 +40,14 @@ class Block(NamedTuple):
     """The number of the block's first physical line, from 1."""
 
 
-def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
+def blocks_of(source: LogSource) -> Iterator[Block]:
     """Cut a log at line breaks into blocks of at most a few MB. Drops a byte order mark at the beginning."""
     held: list[bytes] = []
     held_bytes = 0
     wanted = FIRST_BLOCK_BYTES
     line = 1
     fresh = True
-    for piece in pieces:
+    for piece in source.pieces:
         held.append(piece)
         held_bytes += len(piece)
         if held_bytes < wanted:
@@ -67,7 +67,7 @@ def blocks_of(pieces: Iterator[bytes], name: str) -> Iterator[Block]:
             held = [data]
         held_bytes = len(held[0])
         if held_bytes > MAX_LINE_BYTES:
-            raise LogFormatError(f"{name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
+            raise LogFormatError(f"{source.name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
         wanted = max(wanted, 2 * held_bytes)  # so that a long line is joined only a few times
     last = b"".join(held)
     if fresh:
