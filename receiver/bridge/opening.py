@@ -310,7 +310,7 @@ def _several(
     if isinstance(connect, Way):  # so that the first to connect doesn't get all messages
         is_fixed = paces and connect.nodes.address.protocol == "stomp"
         ahead["most_ahead"] = min(settings.max_batch_size, _MOST_BY_STOMP) if is_fixed else settings.max_batch_size
-    inbox = Inbox.open(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
+    inbox = Inbox(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
         own = copy(target)  # a target has state while it delivers
@@ -338,7 +338,7 @@ def _flow(
     with ExitStack() as opened:
         inboxes = [
             opened.enter_context(
-                Inbox.open(address, domain_id=receiver.domain_id, target=each.name, store_settings=store_settings)
+                Inbox(address, domain_id=receiver.domain_id, target=each.name, store_settings=store_settings)
             )
             for each in targets
         ]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Subquery, exists, func, literal, or_, select, union_all
 
@@ -74,32 +74,26 @@ class NodeRow(NamedTuple):
 
 
 class Inbox(Closing):
-    """The messages that wait for one target of a domain; made by `Inbox.open`.
+    """The messages that wait for one target of a domain.
 
     Threads may share it. Leases of a target never overlap, in any thread or process. A forked process must open its own.
     """
 
-    def __init__(self, kept: KeptConnection, reader: KeptConnection, target: str, domain_id: int) -> None:
-        self.target_id = target_id_of(kept, domain_id, target)
-        self._stored_name = to_bytes(target)
-        self._kept = kept
-        self._domain_id = domain_id
-        self._reader = reader
-        """A connection of its own, because a lease may last long."""
-        database = database_of(kept.url)
-        self._is_file = database.locked_file(kept.url) is not None
-        self.vacuum = database.vacuum_of(waiting.name, truncates=True)
-        self._lock = self._locking_statement()
-
-    @classmethod
-    def open(cls, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> Self:
+    def __init__(self, url: str, *, domain_id: int, target: str, store_settings: StoreSettings | None = None) -> None:
         """Open the inbox of a target, by its name among the domain's bridges, and make it if it is new.
 
         Raises `SettingsError` for a name that can't be stored, and `StoreError`.
         """
-        kept = KeptConnection(url, store_settings, "inbox")
-        reader = KeptConnection(url, store_settings, "inbox", only_reads=True)
-        return cls(kept, reader, target, domain_id)
+        kept = self._kept = KeptConnection(url, store_settings, "inbox")
+        self._reader = KeptConnection(url, store_settings, "inbox", only_reads=True)
+        """A connection of its own, because a lease may last long."""
+        self.target_id = target_id_of(kept, domain_id, target)
+        self._stored_name = to_bytes(target)
+        self._domain_id = domain_id
+        database = database_of(kept.url)
+        self._is_file = database.locked_file(kept.url) is not None
+        self.vacuum = database.vacuum_of(waiting.name, truncates=True)
+        self._lock = self._locking_statement()
 
     def close(self) -> None:
         """End the connections to the store. Closing again does nothing, nor does closing in a forked process."""

@@ -251,9 +251,9 @@ def test_two_stores_have_names_of_their_own(tmp_path, caplog):
 
 
 def test_two_targets_of_a_domain_have_names_of_their_own(route):
-    with Inbox.open(route.store, domain_id=domain_id(route), target="kafka://a/out") as a, a.lease() as lease:
+    with Inbox(route.store, domain_id=domain_id(route), target="kafka://a/out") as a, a.lease() as lease:
         name = lease.target_key
-    with Inbox.open(route.store, domain_id=domain_id(route), target="kafka://b/out") as b, b.lease() as lease:
+    with Inbox(route.store, domain_id=domain_id(route), target="kafka://b/out") as b, b.lease() as lease:
         assert lease.target_key != name
 
 

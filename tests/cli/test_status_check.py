@@ -105,7 +105,7 @@ def test_status_shows_at_which_node_a_bridge_is(receiver, store_url):
     address = "amqp://a:5672,b:5672/queue/orders"
     with (
         Receiver.open(store_url, connection_id="a:5672,b:5672", destination="orders", settings=SETTINGS) as orders,
-        Inbox.open(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
+        Inbox(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
     ):
         for node in ("a:5672", "b:5672"):
             inbox.note_node(address, node)
@@ -124,7 +124,7 @@ def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
     }
     with (
         Receiver.open(store_url, connection_id="a", destination="topic://orders", settings=SETTINGS) as orders,
-        Inbox.open(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
+        Inbox(store_url, domain_id=orders.domain_id, target="file:/out") as inbox,
     ):
         for source, at in positions.items():
             inbox.positions(source).begin(at)

@@ -347,7 +347,7 @@ def test_a_domain_is_dropped(store_url, tmp_path):
     _, block = blocks(OPERATIONS, "sh", "Cleaning up")
     verdicts(store_url, "1", domain="name:kept")
     with orders_of(store_url, domain="name:old") as still_open:
-        Inbox.open(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()
+        Inbox(store_url, domain_id=still_open.domain_id, target="file:orders.jsonl").close()
         with still_open.batch() as batch:
             batch.receive("1")
         listed, dropped = [

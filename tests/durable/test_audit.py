@@ -55,7 +55,7 @@ def make(address: str) -> None:
                     )
                 batch.receive("clamped", "source 0", received_at_us=0)
         with (
-            Inbox.open(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox,
+            Inbox(address, domain_id=orders.domain_id, target="file:orders.jsonl") as inbox,
             inbox.lease() as lease,
         ):
             add(inbox, lease.connection, [WAITING])

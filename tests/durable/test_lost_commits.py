@@ -325,7 +325,7 @@ def test_a_target_whose_number_is_anothers(fresh_postgres_url):
     """A restored standby may give the number again. Messages for the other target aren't ours to hand on."""
     with (
         opened(fresh_postgres_url) as orders,
-        Inbox.open(fresh_postgres_url, domain_id=orders.domain_id, target="file:/a") as ours,
+        Inbox(fresh_postgres_url, domain_id=orders.domain_id, target="file:/a") as ours,
     ):
         with ours.lease():
             pass

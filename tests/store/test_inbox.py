@@ -239,7 +239,7 @@ def test_a_store_is_not_made_by_looking_for_what_is_parked(store_url, tmp_path):
 )
 def test_refused_when_it_opens(store_url, options, problem):
     with opened(store_url) as receiver, pytest.raises(SettingsError, match=problem):
-        Inbox.open(store_url, **{"domain_id": receiver.domain_id, "target": TARGET, **options})
+        Inbox(store_url, **{"domain_id": receiver.domain_id, "target": TARGET, **options})
 
 
 def test_the_longest_name_of_a_target(store_url):

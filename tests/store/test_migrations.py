@@ -121,7 +121,7 @@ def keep_a_key(address):
 def a_lease(address):
     with (
         Receiver.open(address, connection_id="a", destination="orders") as orders,
-        Inbox.open(address, domain_id=orders.domain_id, target="file:a") as inbox,
+        Inbox(address, domain_id=orders.domain_id, target="file:a") as inbox,
         inbox.lease() as lease,
     ):
         yield inbox, lease

@@ -29,7 +29,7 @@ def domain(store_url):
 
 @pytest.fixture
 def inbox(store_url, domain):
-    with Inbox.open(store_url, domain_id=domain.domain_id, target="file:a") as inbox:
+    with Inbox(store_url, domain_id=domain.domain_id, target="file:a") as inbox:
         yield inbox
 
 
@@ -69,7 +69,7 @@ def test_sources_and_domains_have_positions_of_their_own(store_url, inbox):
     bills.begin({"0": "2"})
     with (
         Receiver.open(store_url, connection_id="other", destination="orders") as other,
-        Inbox.open(store_url, domain_id=other.domain_id, target="file:a") as others,
+        Inbox(store_url, domain_id=other.domain_id, target="file:a") as others,
     ):
         assert others.positions("orders").read() == {}
         assert others.positions("orders").others() == set()
@@ -177,7 +177,7 @@ def test_whoever_owns_it_when_each_message_takes_effect_once(request, database):
     store = request.getfixturevalue("sqlite_url" if database == "sqlite" else "fresh_postgres_url")
     with (
         Receiver.open(store, connection_id="broker", destination="orders") as domain,
-        Inbox.open(store, domain_id=domain.domain_id, target="file:a") as inbox,
+        Inbox(store, domain_id=domain.domain_id, target="file:a") as inbox,
         engine_of(store).connect() as connection,
     ):
         execute(store, "CREATE TABLE effect (source TEXT, number INTEGER)")

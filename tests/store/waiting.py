@@ -34,7 +34,7 @@ def message(sequence: int, source: str | None = None, body: bytes = b"body", **f
 
 def inbox_of(receiver: Receiver, url: str, target: str = TARGET, *, patience_secs: float = 10.0) -> Inbox:
     settings = StoreSettings(lock_timeout_secs=patience_secs)
-    return Inbox.open(url, domain_id=receiver.domain_id, target=target, store_settings=settings)
+    return Inbox(url, domain_id=receiver.domain_id, target=target, store_settings=settings)
 
 
 @contextmanager
