@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from typing import NamedTuple, Self
@@ -59,16 +59,11 @@ class RecordedBatches:
         self._reading = database_of(url).read_only(url, settings)
         self._recording = to_bytes(recording)
         self._host = to_bytes(host)
-        self._reader: Connection
-        self._writer: Connection
 
     @contextmanager
     def connected(self) -> Iterator[Self]:
         """Within it, a driver's errors become `StoreError`s."""
-        with translated(self._url), ExitStack() as stack:
-            self._reader, self._writer = (
-                stack.enter_context(engine.connect()) for engine in (self._reading, self._writing)
-            )
+        with translated(self._url), self._reading.connect() as self._reader, self._writing.connect() as self._writer:
             for connection in (self._reader, self._writer):
                 database_of(self._url).watch_idle(driver_of(connection), partial(_is_idle, connection))
             yield self
