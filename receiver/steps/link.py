@@ -192,7 +192,7 @@ def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
 def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
     receipts = runs.receipts
     is_last = np.roll(runs.first, -1)
-    rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1) if len(runs.run) else runs.run
+    rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1)
     ref_row, ref_to = _references(runs)
     refs_of = dict(split_by(receipts.chunk[ref_row]))
     for chunk, at in split_by(receipts.chunk[rows]):

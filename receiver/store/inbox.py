@@ -316,8 +316,6 @@ class Lease:
         return [_Row(*values) for values in rows]
 
     def _rows_with(self, numbers: AbstractSet[int]) -> list[_Row]:
-        if not numbers:
-            return []
         if numbers <= self._row_of.keys():
             return list({row.first: row for row in map(self._row_of.__getitem__, numbers)}.values())
         rows = []
