@@ -50,8 +50,6 @@ _LEFT_AT_MOST = 10_000
 """The most forgotten ids whose claims may stay until all waiting receipts are folded in."""
 _BATCHES = "receiver_batches"
 """Key in a connection's `info`: the domains that have a batch under way on the connection."""
-_DUPLICATE = Decision(Verdict.DUPLICATE)
-_DUPLICATE_DELIVERED = Decision(Verdict.DUPLICATE, delivered_anyway=True)
 
 
 class ConcurrentBatch(Batch):
@@ -65,7 +63,7 @@ class ConcurrentBatch(Batch):
         """`engine` has the connections for batches with transactions of their own."""
         super().__init__(session, connection)
         self._engine = engine
-        self._duplicate = _DUPLICATE_DELIVERED if session.options.observe_only else _DUPLICATE
+        self._duplicate = Decision(Verdict.DUPLICATE, delivered_anyway=session.options.observe_only)
 
     def __enter__(self) -> Self:
         self._began_secs = time.perf_counter()

@@ -56,7 +56,6 @@ RawRow = Row[Any]
 """Values as the driver gives them, by the names of their columns in `receiver.store.tables`."""
 OnRows = Callable[[int], None]
 """A callback for progress: takes the number of rows read since its last call."""
-_AS_THEY_ARE: Mapping[str, str] = MappingProxyType({})
 
 
 class DomainName(NamedTuple):
@@ -136,7 +135,7 @@ class Snapshot:
         order_by: str,
         *,
         domain_id: int | None = None,
-        instead: Mapping[str, str] = _AS_THEY_ARE,
+        instead: Mapping[str, str] = MappingProxyType({}),
         at_once: int = 10_000,
     ) -> Iterator[RawRow]:
         """These columns of a table's rows, or of a domain's, in an order. `instead` has SQL expressions that replace columns."""

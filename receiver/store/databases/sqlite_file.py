@@ -48,10 +48,7 @@ class FileConnection(sqlite3.Connection):
         self.log_path = f"{file.resolve()}-wal"
         _OPEN.add(self)
 
-    def note_log(self) -> None:
-        self.log = self._log_now()
-
-    def _log_now(self) -> _File | None:
+    def log_now(self) -> _File | None:
         with suppress(FileNotFoundError):
             return _identity_of(self.log_path)
         return None
@@ -69,7 +66,7 @@ class FileConnection(sqlite3.Connection):
             raise StoreError(
                 f"the file {self.path} is gone: {error.strerror}", hint="put it back, or open it again"
             ) from error
-        return is_other or (self.log is not None and self._log_now() != self.log)
+        return is_other or (self.log is not None and self.log_now() != self.log)
 
     def close(self) -> None:
         _OPEN.discard(self)
@@ -212,7 +209,7 @@ def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
         # Some builds overwrite deleted data, for which empty pages would be read and written once more.
         connection.execute("PRAGMA secure_delete = FAST")
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a commit to two files isn't atomic
-        connection.note_log()
+        connection.log = connection.log_now()
     except BaseException:
         connection.close()
         raise
