@@ -19,7 +19,7 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from tests import links
-from tests.durable.server import ENDS_SECS, is_dead
+from tests.durable.server import ENDS_SECS, kill_server
 from tests.postgres import shown, sqlalchemy_url, wheel_server
 
 _OPTIONS = "-c listen_addresses= -c fsync=off -c wal_keep_size=256MB -c max_wal_senders=8"
@@ -92,18 +92,7 @@ class _Node:
             time.sleep(0.01)
 
     def kill(self) -> None:
-        """Kill -9 the postmaster and all its children at once."""
-        import psutil
-
-        postmaster = psutil.Process(int((self.folder / "postmaster.pid").read_text().split()[0]))
-        postmaster.suspend()  # so that it starts no child after the list was made
-        processes = [postmaster, *postmaster.children(recursive=True)]
-        for process in processes:
-            process.kill()
-        give_up = time.monotonic() + ENDS_SECS
-        while not all(map(is_dead, processes)):
-            assert time.monotonic() < give_up, f"still alive: {processes}"
-            time.sleep(0.01)
+        kill_server(int((self.folder / "postmaster.pid").read_text().split()[0]))
 
 
 class _Link(links.Link):

@@ -19,6 +19,21 @@ def is_dead(process: Any) -> bool:
         return True
 
 
+def kill_server(pid: int) -> None:
+    """Kill -9 the postmaster and all its children at once."""
+    import psutil  # psutil comes with the wheel
+
+    postmaster = psutil.Process(pid)
+    postmaster.suspend()  # so that it starts no child after the list was made
+    processes = [postmaster, *postmaster.children(recursive=True)]
+    for process in processes:
+        process.kill()
+    give_up = time.monotonic() + ENDS_SECS
+    while not all(map(is_dead, processes)):
+        assert time.monotonic() < give_up, f"still alive: {processes}"
+        time.sleep(0.01)
+
+
 class MortalServer:
     """A server that dies by kill -9 and comes back with the same data and address. `mortal_server` makes it."""
 
@@ -27,18 +42,7 @@ class MortalServer:
         self.url = sqlalchemy_url(server)
 
     def kill(self) -> None:
-        """Kill -9 the postmaster and all its children at once."""
-        import psutil  # psutil comes with the wheel
-
-        postmaster = psutil.Process(self._server.get_pid())
-        postmaster.suspend()  # so that it starts no child after the list was made
-        processes = [postmaster, *postmaster.children(recursive=True)]
-        for process in processes:
-            process.kill()
-        give_up = time.monotonic() + ENDS_SECS
-        while not all(map(is_dead, processes)):
-            assert time.monotonic() < give_up, f"still alive: {processes}"
-            time.sleep(0.01)
+        kill_server(self._server.get_pid())
         # If no parent has waited for the dead process yet, its number still exists and would count as a running server.
         for lock in (self._server.pgdata / "postmaster.pid", *self._server.pgdata.glob(".s.PGSQL.*.lock")):
             lock.unlink()
