@@ -12,7 +12,7 @@ from receiver.durable.cache import DomainCache
 from receiver.durable.opening import new_number
 from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
-from receiver.message import Receipt, ReceiptRow, Tier
+from receiver.message import ReceiptRow, Tier
 from receiver.policies.interface import Policy
 from receiver.settings import ReceiverSettings, StoreSettings
 from receiver.store.codec import to_bytes
@@ -106,7 +106,12 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
     def forget_it(log: DomainLog, cache: DomainCache, state: DomainState) -> str | None:
         forgotten = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
-            _release(log, state, unique_message_id)
+            if _claims_in(log, state).release([unique_message_id]):  # then nothing is forgotten
+                raise StoreBusyError(
+                    f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is"
+                    " open",
+                    hint="try again; while a receiver of the domain is open, it folds them in",
+                )
             if not forgotten:  # the folding process must learn that the claim is gone: it may be made again
                 log.record(state._replace(last_writer=new_number()), Changes(), before=state)
         return state.domain_name if forgotten else None
@@ -135,15 +140,6 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
     log.record(after, changes._replace(forgotten=sorted(left)), before=state)
     cache.drop()
     return True
-
-
-def _release(log: DomainLog, state: DomainState, unique_message_id: str) -> None:
-    """Release the claim of a forgotten id. `StoreBusyError` if that can't be done now: then nothing is forgotten."""
-    if _claims_in(log, state).release([unique_message_id]):
-        raise StoreBusyError(
-            f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is open",
-            hint="try again; while a receiver of the domain is open, it folds them in",
-        )
 
 
 def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState], _T]) -> _T:
@@ -198,11 +194,6 @@ def _claims_in(log: DomainLog, state: DomainState) -> Claims:
     return database_of(log.connection).claims(log.connection, state.domain_id)
 
 
-def _waiting(claims: Claims, unique_message_id: str) -> list[Receipt]:
-    """The committed receipts of an id that wait to be folded in. Reads all that wait."""
-    return [receipt for receipt in claims.that_wait() if receipt.unique_message_id == unique_message_id]
-
-
 def _remembers(policy: Policy, unique_message_id: str) -> bool:
     try:
         return unique_message_id in policy
@@ -218,7 +209,8 @@ def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     state = log.begin_reading()
     known = _of_rows(state, _cache_of(log, state).policy, log, unique_message_id)
-    waiting = _waiting(_claims_in(log, state), unique_message_id) if state.is_concurrent else []
+    that_wait = _claims_in(log, state).that_wait() if state.is_concurrent else ()
+    waiting = [receipt for receipt in that_wait if receipt.unique_message_id == unique_message_id]
     if not waiting:
         return known
     return known._replace(
