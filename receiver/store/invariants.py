@@ -28,18 +28,9 @@ from receiver.store.tables import DomainState
 
 _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00(?:0[0-9a-f]|10)[0-9a-f]{4})+")
 """A body digest as it is stored: spelled by `unicode_escape`."""
-_NO_COUNTS = {
-    "domain_id",
-    "domain_key",
-    "domain_name",
-    "policy",
-    "window_size",
-    "expiry_us",
-    "clock_us",
-    "needs_by_hour",
-}
-"""Columns with rules of their own, and the key."""
-_NOT_NEGATIVE = tuple(name for name in DomainState._fields if name not in _NO_COUNTS)
+_NOT_COUNTED = {"domain_id", "window_size", "expiry_us"}
+"""The key, and numbers with rules of their own."""
+_NOT_NEGATIVE = [name for name in fields_of_kind(DomainState, int, is_nullable=False) if name not in _NOT_COUNTED]
 _SEQUENCE = tables.parked.c.sequence.name
 _MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
 _PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
