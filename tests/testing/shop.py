@@ -32,10 +32,6 @@ def number_of(message):
     return int(message.unique_message_id.partition(":")[0])
 
 
-def sender_of(message):
-    return message.unique_message_id.partition(":")[2]
-
-
 def order(connection, message):
     connection.execute(ORDER, {"id": message.unique_message_id})
 
