@@ -39,9 +39,8 @@ def test_a_batch_has_so_many_messages_at_most(route):
     assert batches(route, max_batch_size=4) == [4, 4, 2]
 
 
-def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
-    monkeypatch.setattr(bridge_module, "_BATCH_BYTES", 1_000)
-    route.send(*(Message(body=bytes(600)) for _ in range(5)))
+def give_one_by_one(route):
+    """Let the source of a route give one message at a time."""
     source = route._source
 
     def one_by_one():
@@ -51,21 +50,19 @@ def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
         return made
 
     route._source = one_by_one
+
+
+def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_BATCH_BYTES", 1_000)
+    route.send(*(Message(body=bytes(600)) for _ in range(5)))
+    give_one_by_one(route)
     assert batches(route) == [2, 2, 1]
 
 
 @pytest.mark.parametrize(("millis", "sizes"), [(0, [1] * 5), (10_000, [5])])
 def test_a_batch_grows_no_longer_than_it_may(route, millis, sizes):
     send(route, *TEN[:5])
-    source = route._source
-
-    def one_by_one():
-        made = source()
-        take = made.take
-        made.take = lambda _at_most, wait_secs: take(1, wait_secs=wait_secs)
-        return made
-
-    route._source = one_by_one
+    give_one_by_one(route)
     assert batches(route, max_batch_interval_millis=millis) == sizes
 
 

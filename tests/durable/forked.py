@@ -7,6 +7,17 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from receiver.errors import ReceiverError
+
+
+def refusal(use: Callable[[], object]) -> str:
+    """The name of the error that the use of something raises, as a child can give it."""
+    try:
+        use()
+    except ReceiverError as error:
+        return type(error).__name__
+    return "no error"
+
 
 def forked(work: Callable[[], Any]) -> Callable[[], Any]:
     """Fork. The child does the work and ends. Returns a function that waits for the child and gives its answer."""

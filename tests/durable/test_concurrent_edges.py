@@ -13,10 +13,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
 
 from receiver.durable.session import DomainSession
-from receiver.errors import ClosedError, ReceiverError, SettingsError, StoreBusyError, StoreError
+from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.store.sql_rows import driver_of
 from tests.durable.claimed_domain import HandFolder
-from tests.durable.forked import forked
+from tests.durable.forked import forked, refusal
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
@@ -479,14 +479,6 @@ def test_a_connection_lost_as_its_transaction_has_ended(fresh_postgres_url, monk
                 raise UndoError
         assert send(orders, "a") == [DUPLICATE if ending == "commit" else NEW]
     assert not caplog.messages
-
-
-def refusal(use):
-    try:
-        use()
-    except ReceiverError as error:
-        return type(error).__name__
-    return "no error"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

@@ -10,7 +10,7 @@ from sqlalchemy import NullPool, create_engine, text
 
 from receiver.errors import ClosedError, ReceiverError
 from tests.durable.checks import assert_sound
-from tests.durable.forked import forked
+from tests.durable.forked import forked, refusal
 from tests.durable.opened import DUPLICATE, NEW, UndoError, held_elsewhere, opened, send, undone
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -19,14 +19,6 @@ pytestmark = [
     # Newer Pythons warn of threads that a fork leaves behind; a recorder or a library may have threads.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
-
-
-def refusal(use):
-    try:
-        use()
-    except ReceiverError as error:
-        return type(error).__name__
-    return "no error"
 
 
 def test_a_child_is_refused_the_receiver(any_url):
