@@ -9,7 +9,6 @@ from sqlalchemy import URL, select
 
 from receiver.detector import TwoTierDetector
 from receiver.durable.cache import DomainCache
-from receiver.durable.opening import new_number
 from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
@@ -22,7 +21,7 @@ from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, KeptLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes
-from receiver.store.tables import DomainState, domains
+from receiver.store.tables import DomainState, domains, new_number
 from receiver.store.upkeep import examined_rows
 
 _T = TypeVar("_T")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,7 +24,7 @@ from receiver.store.databases.database import LONGEST_NAME_BYTES, not_concurrent
 from receiver.store.log import KeptLog, MemoryLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes, PolicyStates
-from receiver.store.tables import DomainState, domains
+from receiver.store.tables import DomainState, domains, new_number
 
 MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
@@ -95,11 +94,6 @@ def check_concurrent(address: str) -> None:
     if address == MEMORY:
         raise not_concurrent()
     database_of(store_url(address)).check_concurrent()
-
-
-def new_number() -> int:
-    """A random number, unique among all processes and for all time."""
-    return secrets.randbits(62)  # a database's integers have 63
 
 
 def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:

@@ -26,7 +26,7 @@ from sqlalchemy import URL, Connection
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, corrupt_if_nonsense
 from receiver.durable.duplicates import Duplicate, OnDuplicate, report
-from receiver.durable.opening import MEMORY, Opened, new_number
+from receiver.durable.opening import MEMORY, Opened
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
@@ -38,7 +38,7 @@ from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog
 from receiver.store.sql_rows import BatchNumber, Changes
-from receiver.store.tables import DomainState
+from receiver.store.tables import DomainState, new_number
 
 if TYPE_CHECKING:
     from _typeshed import StrPath

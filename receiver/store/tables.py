@@ -6,6 +6,7 @@ Records with many users are declared once, field by field: `ReceiptRow`, `Domain
 
 from __future__ import annotations
 
+import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ class DomainState(NamedTuple):
     last_seq: int
     """The number of the latest receipt."""
     last_writer: int
-    """A random number, drawn anew by each batch that writes this row."""
+    """A `new_number`, drawn by each batch that writes this row."""
     latest_us: int
     """The latest receipt's time."""
     clock_us: int | None
@@ -100,6 +101,11 @@ class DomainState(NamedTuple):
         """The state as a domain of the other kind. Every process then reads the rows anew, and with them the policy's name."""
         policy = EXCLUSIVE_POLICY if self.is_concurrent else CONCURRENT_POLICY
         return self._replace(policy=policy, generation=self.generation + 1)
+
+
+def new_number() -> int:
+    """A random number, unique among all processes and for all time."""
+    return secrets.randbits(62)  # a database's integers have 63
 
 
 class ArrivalRow(NamedTuple):
