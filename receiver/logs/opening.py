@@ -93,11 +93,9 @@ def read_file(
         if file.path is None or not (isinstance(error, FileNotFoundError) and is_journal(file.path)):
             hint = "allow more at once by ulimit -n, or read fewer" if error.errno == EMFILE else None
             raise LogFormatError(file.name, f"can't be read: {error.strerror or error}", hint=hint) from error
-        file = replace(file, path=finished_from(file.path))
-    else:
-        return
-    if file.path is not None and file.path.exists():  # otherwise it was empty, or removed as one of the oldest files
-        yield from read_file(file, options, on_read)
+        finished = finished_from(file.path)
+        if finished.exists():  # otherwise it was empty, or removed as one of the oldest files
+            yield from read_file(replace(file, path=finished), options, on_read)
 
 
 def read_content(name: str, content: bytes, options: ReadOptions) -> Iterator[LogBatch]:
