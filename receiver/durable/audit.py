@@ -38,10 +38,6 @@ _R = TypeVar("_R", PositionRow, NodeRow)
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
 
 
-def _quietly(_rows: int) -> None:
-    """Report no progress."""
-
-
 @dataclass(slots=True)
 class StoredDomain:
     """A domain as it is stored. A figure is None if it wasn't asked for, or if its rows are broken."""
@@ -100,7 +96,7 @@ class StoreFigures:
     """What is broken, as far as it was checked."""
 
 
-def audit(address: str, *, advance: OnRows = _quietly) -> StoreFigures:
+def audit(address: str, *, advance: OnRows = lambda _rows: None) -> StoreFigures:
     """Check every invariant of a store in one snapshot, while receivers may go on. Changes nothing.
 
     `StoreError` if there is no store or it can't be opened. `advance` is called with the number of rows read since its
@@ -125,7 +121,7 @@ def _receipts_unpacked() -> Callable[[bytes], int] | None:
     return lambda packed: unpacked(packed).receipts
 
 
-def look(address: str, *, with_ids: bool = True, advance: OnRows = _quietly) -> StoreFigures:
+def look(address: str, *, with_ids: bool = True, advance: OnRows = lambda _rows: None) -> StoreFigures:
     """The figures of a store. `with_ids`: also count the ids remembered now, which reads all rows.
 
     `StoreError` as with `audit`. A domain whose own row can't be read has no figures, only a finding.
