@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -179,7 +178,10 @@ def _check_needs(store: Snapshot, state: DomainState) -> None:
 
 def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDomain:
     figures = StoredDomain(state)
-    of_domain = partial(_one_of_domain, store, state)
+
+    def of_domain(table: Table, *what: ColumnElement[Any]) -> Any:
+        return store.connection.execute(select(*what).where(table.c.domain_id == state.domain_id)).one()
+
     of_targets = select(tables.targets.c.target_id).where(tables.targets.c.domain_id == state.domain_id)
     with store.readable():
         rows = waiting_by_row()
@@ -202,10 +204,6 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         else:
             (figures.rows,) = of_domain(tables.receipts, func.count())
     return figures
-
-
-def _one_of_domain(store: Snapshot, state: DomainState, table: Table, *what: ColumnElement[Any]) -> Any:
-    return store.connection.execute(select(*what).where(table.c.domain_id == state.domain_id)).one()
 
 
 def _records(store: Snapshot, state: DomainState, table: Table, record: type[_R], order_by: str) -> tuple[_R, ...]:
