@@ -60,7 +60,8 @@ def _print_version(is_wanted: bool) -> None:  # noqa: FBT001 - as Typer calls it
 
 @app.callback()
 def receiver(
-    version: Annotated[  # noqa: FBT002
+    *,
+    version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:

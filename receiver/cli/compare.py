@@ -56,8 +56,9 @@ _BARE = [kind.name for kind in _COMPARED if kind.parameters and all(p.default fo
     "without sizes: then they have {receiver.dup_detection_per_source_expiry_window_size} and "
     f"{{receiver.dup_detection_expiry_time_secs}}, and the broker's own default. {_whose()}.",
 )
-def compare(  # noqa: PLR0917 - options of the command, given by name
+def compare(
     logs: options.Logs,
+    *,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,7 +69,7 @@ def compare(  # noqa: PLR0917 - options of the command, given by name
     ] = None,
     query: options.Query = None,
     domain: options.Domain = "default",
-    as_json: options.AsJson = False,  # noqa: FBT002
+    as_json: options.AsJson = False,
     report: options.Report = None,
     verdicts: Annotated[
         str | None,

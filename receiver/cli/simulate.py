@@ -387,7 +387,7 @@ _DEFAULTS = ScenarioPlan(scenario="steady", receipts=1)
     "receiver generate quiet.jsonl.zst --scenario quiet-source --receipts 500000 --start 2026-03-01T00:00:00Z",
     "receiver generate vectors.jsonl --vectors --receipts 1000",
 )
-def generate(  # noqa: PLR0917 - options of the command, given by name
+def generate(
     file: Annotated[
         Path,
         typer.Argument(
@@ -395,9 +395,10 @@ def generate(  # noqa: PLR0917 - options of the command, given by name
             help="The log to write. Its ending says the format: .csv, .jsonl, .ndjson (each also .gz, .zst), .parquet.",
         ),
     ],
+    *,
     receipts: Annotated[int, typer.Option(metavar="N", help="How many rows to write; with --vectors, traces.")],
     scenario: Annotated[str | None, typer.Option(metavar="NAME", help=_SCENARIOS_HELP)] = None,
-    vectors: Annotated[  # noqa: FBT002
+    vectors: Annotated[
         bool,
         typer.Option(
             "--vectors",

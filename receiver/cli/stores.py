@@ -110,8 +110,9 @@ def _print_if_broken(figures: StoreFigures) -> None:
 )
 def status(
     url: StoreAddress,
-    as_json: AsJson = False,  # noqa: FBT002
-    quick: Annotated[  # noqa: FBT002
+    *,
+    as_json: AsJson = False,
+    quick: Annotated[
         bool, typer.Option("--quick", help="Don't count the remembered ids: that would read all rows.")
     ] = False,
 ) -> None:
@@ -137,7 +138,8 @@ _BROKEN = 1
 )
 def check(
     url: StoreAddress,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a list.")] = False,  # noqa: FBT002
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a list.")] = False,
 ) -> int:
     """Check every invariant of a store.
 
@@ -156,6 +158,7 @@ def check(
 @examples("receiver migrate sqlite:///receiver.db", "receiver migrate postgresql://bridge:secret@db.example.com/orders")
 def migrate(
     url: StoreAddress,
+    *,
     revision: Annotated[
         str,
         typer.Option(
@@ -163,7 +166,7 @@ def migrate(
             help="The version to go to: head (the newest) or a number. base drops the tables with all they hold.",
         ),
     ] = "head",
-    yes: Yes = False,  # noqa: FBT002
+    yes: Yes = False,
 ) -> None:
     """Make a store's tables, or upgrade them.
 
@@ -254,8 +257,9 @@ _NOT_REMEMBERED = 1
 def lookup(
     url: StoreAddress,
     unique_message_id: _UniqueMessageId,
+    *,
     domain: _OnlyDomain = None,
-    as_json: AsJson = False,  # noqa: FBT002
+    as_json: AsJson = False,
 ) -> int:
     """Say whether an id is remembered, and when it came.
 
@@ -286,8 +290,9 @@ def lookup(
 def forget(
     url: StoreAddress,
     unique_message_id: _UniqueMessageId,
+    *,
     domain: _OnlyDomain = None,
-    yes: Yes = False,  # noqa: FBT002
+    yes: Yes = False,
 ) -> int:
     """Forget an id, so that the next message with it is new.
 
@@ -318,7 +323,7 @@ domain = typer.Typer(name="domain", help="List the domains of a store, or drop o
     "receiver domain list sqlite:///receiver.db",
     "receiver domain list postgresql://bridge:secret@db.example.com/orders --json",
 )
-def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+def list_domains(url: StoreAddress, *, as_json: AsJson = False) -> None:
     """List the domains in a store, and how much each keeps. Nothing is changed."""
     from receiver.durable.audit import look
     from receiver.report.store import domains_object, print_domains
@@ -335,13 +340,14 @@ def list_domains(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: F
 )
 def drop_domain(
     url: StoreAddress,
+    *,
     domain: Annotated[
         str,
         typer.Option(
             metavar="DOMAIN", help="Its number, or its exact name if no other domain has the same.", show_default=False
         ),
     ],
-    yes: Yes = False,  # noqa: FBT002
+    yes: Yes = False,
 ) -> None:
     """Drop a domain with all that it keeps.
 

@@ -41,7 +41,7 @@ parked = typer.Typer(
     "receiver inbox list sqlite:///receiver.db",
     "receiver inbox list postgresql://bridge:secret@db.example.com/orders --json",
 )
-def list_inbox(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+def list_inbox(url: StoreAddress, *, as_json: AsJson = False) -> None:
     """List the targets in a store, and how many messages wait for each.
 
     It also shows since when the oldest waits. Nothing is changed.
@@ -99,7 +99,8 @@ def move(
 def drop_inbox(
     url: StoreAddress,
     target: Annotated[str, typer.Argument(metavar="TARGET", help=_TARGET_HELP, show_default=False)],
-    yes: Yes = False,  # noqa: FBT002
+    *,
+    yes: Yes = False,
 ) -> None:
     """Delete the messages that wait for a target, for good.
 
@@ -141,7 +142,7 @@ def _target_name(rows: Sequence[TargetRow], old: TargetRow, to: str) -> str:
     "receiver parked list sqlite:///receiver.db",
     "receiver parked list postgresql://bridge:secret@db.example.com/orders --json",
 )
-def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FBT002
+def list_parked(url: StoreAddress, *, as_json: AsJson = False) -> None:
     """List a store's parked messages: for which target, when, and why."""
     from receiver.report.store import parked_object, print_parked
     from receiver.store.upkeep import parked_rows
@@ -151,7 +152,7 @@ def list_parked(url: StoreAddress, as_json: AsJson = False) -> None:  # noqa: FB
 
 @parked.command(cls=CommandWithSettings)
 @examples("receiver parked retry sqlite:///receiver.db 17 18", "receiver parked retry sqlite:///receiver.db --all")
-def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False) -> None:  # noqa: FBT002
+def retry(url: StoreAddress, numbers: _Numbers = None, *, all_of_them: _AllOfThem = False) -> None:
     """Put parked messages back into the inbox.
 
     They return to their old order, as if they had never been tried. The next bridge of their domain and target delivers
@@ -159,12 +160,14 @@ def retry(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem =
     """
     from receiver.store.upkeep import retry_parked
 
-    _print_done(url, retry_parked(url, _numbers(numbers, all_of_them)), "sent back to the inbox")
+    _print_done(url, retry_parked(url, _numbers(numbers, all_of_them=all_of_them)), "sent back to the inbox")
 
 
 @parked.command("drop", cls=CommandWithSettings)
 @examples("receiver parked drop sqlite:///receiver.db 17", "receiver parked drop sqlite:///receiver.db --all --yes")
-def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOfThem = False, yes: Yes = False) -> None:  # noqa: FBT002
+def drop_parked(
+    url: StoreAddress, numbers: _Numbers = None, *, all_of_them: _AllOfThem = False, yes: Yes = False
+) -> None:
     """Delete parked messages for good.
 
     If they come again while their ids are remembered, they are duplicates. If a number isn't there, none is deleted. The
@@ -172,7 +175,7 @@ def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOf
     """
     from receiver.store import upkeep
 
-    chosen = _numbers(numbers, all_of_them)
+    chosen = _numbers(numbers, all_of_them=all_of_them)
     if not yes:
         there = {row.parked_id for row in upkeep.parked_rows(url)}
         # By number, so that messages that are parked after the question stay.
@@ -183,7 +186,7 @@ def drop_parked(url: StoreAddress, numbers: _Numbers = None, all_of_them: _AllOf
     _print_done(url, upkeep.drop_parked(url, chosen), "dropped")
 
 
-def _numbers(numbers: list[int] | None, all_of_them: bool) -> list[int] | None:  # noqa: FBT001
+def _numbers(numbers: list[int] | None, *, all_of_them: bool) -> list[int] | None:
     """The numbers, or None for all."""
     if bool(numbers) == all_of_them:
         raise SettingsError("say which: either their numbers or --all", hint="receiver parked list shows the numbers")
