@@ -13,7 +13,6 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.c
 HEADER = "received_at,unique_message_id,message_source_id,connection_id,destination\n"
 LOG = HEADER + "1,a,s,c,q\n2,b,s,c,q\n3,a,s,c,q\n"
 RECEIVER = (sys.executable, "-m", "receiver")
-COMMAND = (*RECEIVER, "simulate")
 
 
 class Ran(NamedTuple):
@@ -24,7 +23,7 @@ class Ran(NamedTuple):
 
 def process(*arguments, stdin: bytes = b"", **environment: str) -> Ran:
     ran = subprocess.run(
-        [*COMMAND, *map(str, arguments)],
+        [*RECEIVER, "simulate", *map(str, arguments)],
         input=stdin,
         capture_output=True,
         env={**os.environ, **environment},

@@ -92,6 +92,8 @@ def test_a_broken_store_fails_the_check_whoever_reads(tmp_path, store, how):
 @pytest.mark.parametrize(
     "arguments",
     [
+        ("simulate", "a.csv"),
+        ("simulate", "a.csv", "--json"),
         ("compare", "a.csv", "--policy", "perfect"),
         ("compare", "a.csv", "--policy", "perfect", "--json"),
         ("status", "STORE"),
@@ -137,8 +139,9 @@ def test_another_pipe_that_nobody_reads_is_an_error(tmp_path, log):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
-def test_a_full_disk_behind_standard_output_is_an_error_for_every_command(tmp_path, store):
-    for arguments in (("status", store), ("check", store, "--json"), ("migrate", store), ("--version",)):
+def test_a_full_disk_behind_standard_output_is_an_error_for_every_command(tmp_path, log, store):
+    of_logs = ("simulate", log), ("simulate", log, "--json")
+    for arguments in (*of_logs, ("status", store), ("check", store, "--json"), ("migrate", store), ("--version",)):
         with FULL.open("wb") as full:
             ran = run(tmp_path, *arguments, stdout=full)
         assert ran.returncode == 2, arguments

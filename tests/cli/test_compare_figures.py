@@ -8,7 +8,7 @@ import pytest
 from hostile_logs import READERS, read_csv
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from running import EXAMPLE, HEADER, LOG
+from running import EXAMPLE, HEADER
 
 from receiver.policies import policy
 from tests.choosing import cases
@@ -178,9 +178,3 @@ def test_how_the_log_is_read(compare, tmp_path):
     answer = answer_of(compare("a.csv", *how, "--policy", "ttl:expiry=1", "--policy", "ttl:expiry=0.9"))
     assert (answer["log"]["skipped"], answer["log"]["last_received_at"]) == (1, "1970-01-01T00:00:02.000000Z")
     assert [each["caught"] for each in answer["policies"]] == [1, 0]
-
-
-def test_progress_is_for_terminals_alone(compare, tmp_path):
-    (tmp_path / "a.csv").write_text(LOG)
-    ran = compare("a.csv", "--json", "--policy", "perfect")
-    assert (ran.status, ran.err, ran.out.count("\n")) == (0, "", 1)
