@@ -303,13 +303,6 @@ def test_a_queue_that_is_not_there(bridge, artemis, protocol, monkeypatch):
     assert "closed.orders" in said
 
 
-def test_it_is_told_what_it_promises(bridge):
-    ran = bridge("--help")
-    assert ran.status == 0
-    for word in ("EXACTLY_ONCE", "--stop-when-idle", "RECEIVER_FROM_PASSWORD"):
-        assert word in ran.out
-
-
 def test_nothing_is_left_running(tmp_path):
     """The threads that record and that serve figures don't keep the process alive."""
     ran = subprocess.run(

@@ -153,8 +153,3 @@ def test_a_port_that_is_taken(bridge):
         said = complaint(bridge(NOWHERE, "file:x", *STORE, "--health-port", taken.getsockname()[1]))
     assert "health can't be served on port" in said
     assert "choose another --health-port" in said
-
-
-def test_a_time_below_nothing(bridge):
-    said = complaint(bridge(NOWHERE, "file:x", *STORE, "--health-port", "0", "--stuck-after-secs", "-1"))
-    assert "stuck_after_secs" in said

@@ -141,9 +141,3 @@ def test_what_is_broken_is_told(domain, sqlite_url):
     execute(sqlite_url, "UPDATE receiver_domain SET receipts = -1 WHERE domain_id = 1")
     ran = domain("list", sqlite_url)
     assert ran.err == "note: the store is broken: receiver check says where\n"
-
-
-@pytest.mark.parametrize("name", ["list", "drop"])
-def test_help_shows_examples(name, domain):
-    assert f"receiver domain {name} sqlite:///receiver.db" in domain(name, "--help").out
-    assert name in domain("--help").out

@@ -153,10 +153,3 @@ def test_an_older_store_is_refused_and_left(inbox, sqlite_url, tmp_path, argumen
     before = contents(tmp_path)
     assert "older than" in complaint(inbox(arguments[0], sqlite_url, *arguments[1:]))
     assert contents(tmp_path) == before
-
-
-@pytest.mark.parametrize("name", ["list", "move", "drop"])
-def test_help_shows_examples(name, inbox):
-    assert f"receiver inbox {name} sqlite:///receiver.db" in inbox(name, "--help").out
-    assert name in inbox("--help").out
-    assert "EXACTLY_ONCE" in inbox("move", "--help").out

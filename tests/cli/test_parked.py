@@ -166,12 +166,6 @@ def test_a_password_is_not_printed(parked, fresh_postgres_url):
         assert "secret" not in ran.out
 
 
-@pytest.mark.parametrize("name", ["list", "retry", "drop"])
-def test_help_shows_examples(name, parked):
-    assert f"receiver parked {name} sqlite:///receiver.db" in parked(name, "--help").out
-    assert name in parked("--help").out
-
-
 def test_a_command_line_that_wont_do_is_told_where_help_is(parked):
     assert "hint: receiver parked --help lists what there is" in complaint(parked())
     assert "hint: receiver parked --help lists what there is" in complaint(parked("lits"))
