@@ -59,8 +59,6 @@ class Retries:
     """Counts successive failures of one action: how long to pause, and whether a broker's refusal is final."""
 
     def __init__(self, backoff: Backoff) -> None:
-        self.failures = 0
-        """The number of pauses so far."""
         self._pauses_secs = backoff.pauses_secs()
         self._refused_at: float | None = None
         """Since when the broker has done nothing but refuse."""
@@ -76,7 +74,6 @@ class Retries:
 
     def pause_secs(self) -> float:
         """How long to pause before the next try."""
-        self.failures += 1
         return next(self._pauses_secs)
 
 

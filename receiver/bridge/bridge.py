@@ -371,8 +371,7 @@ class Bridge:
 
     def _is_well(self) -> None:
         """Note that the source works: this resets pauses and the count of refusals."""
-        if self._retries.failures:
-            self._retries = Retries(_BACKOFF)
+        self._retries = Retries(_BACKOFF)
 
     def _lose_source(self) -> None:
         source, self._source = self._source, None
