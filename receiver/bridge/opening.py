@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge, Pace
@@ -347,18 +347,10 @@ def _flow(
         if for_duplicates:
             figures.of_duplicates = Figures()
             duplicates = Dispatcher(inboxes[1], for_duplicates[0], figures.of_duplicates, settings, failures=figures)
-        flow: Flow
-        match mode:
-            case Mode.APP_CONTROLLED:
-                flow = ControlledFlow(receiver, dispatcher, duplicates)
-            case Mode.AT_LEAST_ONCE | Mode.EXACTLY_ONCE:
-                numbers = None
-                if mode.detects and isinstance(target, SinkTarget):
-                    numbers = SequenceIdMaker.open(
-                        address, message_source_id=receiver.domain, store_settings=store_settings
-                    )
-                flow = InboxFlow(receiver, dispatcher, duplicates, numbers=numbers)
-            case never:
-                assert_never(never)
+        numbers = None
+        if mode is Mode.EXACTLY_ONCE and isinstance(target, SinkTarget):
+            numbers = SequenceIdMaker.open(address, message_source_id=receiver.domain, store_settings=store_settings)
         opened.pop_all()
-    return flow
+    if mode is Mode.APP_CONTROLLED:
+        return ControlledFlow(receiver, dispatcher, duplicates)
+    return InboxFlow(receiver, dispatcher, duplicates, numbers=numbers)
