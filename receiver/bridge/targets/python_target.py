@@ -25,7 +25,6 @@ from receiver.store.inbox import Lease
 from receiver.store.log import EndedByHandError
 
 _LOGGER = logging.getLogger("receiver.bridge")
-_WITH_CONNECTION = 2
 _LONG_SECS = 1.0
 """After so long the finished calls are committed: until then others wait for the database, and a crash repeats them."""
 _SAVEPOINT = "receiver_turn"
@@ -222,7 +221,7 @@ def _form_of(name: str, function: Callable[..., object]) -> tuple[bool, bool]:
     if signature is None:
         return False, False
     parameters = list(signature.parameters.values())
-    takes_one, takes_two = (_binds(signature, count) for count in (1, _WITH_CONNECTION))
+    takes_one, takes_two = (_binds(signature, count) for count in (1, 2))
     if not (takes_one or takes_two) or (not takes_one and parameters[1].name == _MANY):
         raise SettingsError(
             f"{name} takes neither (message) nor (message, connection), (messages) or (messages, connection): {signature}",
