@@ -82,13 +82,14 @@ def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
         "sound": not figures.findings,
         "domains": [_object(domain, _CHECKED) for domain in figures.domains],
         "findings": [
-            _record(finding, "kind problem")
-            | (
-                _record(finding.domain, "domain key", domain="name")
-                if finding.domain
-                else {"domain": None, "key": None}
-            )
-            | _record(finding, "count example")
+            {
+                "kind": finding.kind,
+                "problem": finding.problem,
+                "domain": finding.domain and finding.domain.name,
+                "key": finding.domain and finding.domain.key,
+                "count": finding.count,
+                "example": finding.example,
+            }
             for finding in figures.findings
         ],
     }
