@@ -194,8 +194,9 @@ def test_equal_ids_of_two_stores_all_arrive(tmp_path):
     assert one.effects() == ["1", "2"] * 2
 
 
-def test_an_id_that_is_forgotten_and_used_again_arrives(tmp_path, store):
-    route = Route(store, tmp_path, "queue")
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_an_id_that_is_forgotten_and_used_again_arrives(tmp_path, store, kind):
+    route = Route(store, tmp_path, kind)
     windows = ReceiverSettings(dup_detection_per_source_expiry_window_size=1, dup_detection_expiry_time_secs=0)
     send(route, "1", "2", "1")
     route.run(dies="delivered", windows=windows)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from receiver.bridge.opening import BridgeOptions, open_bridge
-from receiver.bridge.options import IdRule, MissingIds, Mode
+from receiver.bridge.options import Mode
 from receiver.bridge.received import PASSED
 from receiver.errors import SettingsError, StoreError
 from tests.bridge.bridged import STEPS, TEN, Route, message, watch_commits
@@ -210,9 +210,10 @@ def test_a_message_without_any_id_comes_again_where_its_acknowledgement_was_lost
     assert bridge.receiver.status().unchecked == 1
 
 
+@pytest.mark.parametrize("kind", ["queue", "topic"])
 @pytest.mark.parametrize("step", STEPS[STEPS.index("acknowledged") :])
-def test_a_message_without_any_id_is_numbered_for_a_broker(tmp_path, store, step):
-    route = Route(store, tmp_path, "queue")
+def test_a_message_without_any_id_is_numbered_for_a_broker(tmp_path, store, step, kind):
+    route = Route(store, tmp_path, kind)
     route.send(message(None, body="a"), message(None, body="b"), message("1"))
     route.run(dies=step)
     route.run()
@@ -306,12 +307,6 @@ def test_all_but_best_effort_need_a_store_that_keeps(mode):
 def test_all_but_best_effort_need_a_subscription_of_a_topic(mode, sqlite_url):
     with pytest.raises(SettingsError, match="subscription=NAME"):
         open_bridge("amqp://h/topic/prices", "file:x", sqlite_url, BridgeOptions(mode=mode))
-
-
-def test_best_effort_has_no_place_to_park():
-    options = BridgeOptions(mode=Mode.BEST_EFFORT, ids=IdRule(missing=MissingIds.REFUSE))
-    with pytest.raises(SettingsError, match="can't park"):
-        open_bridge("amqp://h/q", "file:x", None, options)
 
 
 def test_a_commit_of_unknown_outcome_is_tried_again_and_nothing_doubled(tmp_path, store, monkeypatch):

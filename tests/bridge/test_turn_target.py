@@ -14,7 +14,7 @@ from receiver.bridge.options import IdRule
 from receiver.bridge.targets import broker_target
 from receiver.bridge.targets.broker_target import TurnTarget
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
-from receiver.settings import BridgeSettings, ReceiverSettings
+from receiver.settings import BridgeSettings
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import drop_waiting, parked_rows, retry_parked, target_rows
 from tests.bridge.bridged import TEN, DiedError, Route, _die, message, send
@@ -495,22 +495,3 @@ def test_a_note_that_would_be_too_long_makes_a_turn_shorter(route, monkeypatch):
     run_to(route, turns)
     assert route.effects() == TEN
     assert turns.sizes == [5, 2, 3]
-
-
-# An id that was forgotten is used again, and both messages arrive
-
-
-def test_an_id_that_is_forgotten_and_used_again_arrives(route):
-    windows = ReceiverSettings(dup_detection_per_source_expiry_window_size=1, dup_detection_expiry_time_secs=0)
-    send(route, "1", "2", "1")
-    route.run(dies="delivered", windows=windows)
-    route.run(windows=windows)
-    assert route.effects() == ["1", "2", "1"]
-
-
-def test_messages_without_any_id_are_numbered(route):
-    route.send(message(None, body="a"), message(None, body="b"))
-    route.run(dies="delivered")
-    route.run()
-    ids = [arrived.properties["uniqueMessageId"] for arrived in route.broker.queue("out")]
-    assert ids == [f"1:{route.domain}", f"2:{route.domain}"]
