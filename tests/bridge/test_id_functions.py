@@ -11,7 +11,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.errors import MessageRefusedError, SettingsError
 from receiver.store.codec import text_of
-from receiver.store.upkeep import parked_rows, retry_parked
+from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import Route
 from tests.stores import engine_of
 
@@ -155,27 +155,6 @@ def test_a_function_that_fails_refuses_the_message_and_says_why(what):
         rule.ids_of(Message(body=b"odd"))
     assert why in str(caught.value)
     assert rule.ids_of(Message(body=b"1")) == ("1", None)
-
-
-@pytest.mark.thinned(2)
-@pytest.mark.parametrize(
-    ("store", "mode"),
-    [("sqlite", Mode.AT_LEAST_ONCE), ("postgresql", Mode.EXACTLY_ONCE), ("sqlite", Mode.APP_CONTROLLED)],
-    indirect=["store"],
-)
-@pytest.mark.parametrize("what", ["text with U+0000", "a coroutine"])
-def test_a_message_for_which_the_function_fails_is_parked(tmp_path, store, mode, what):
-    function, why = FAILING[what]
-    route = Route(store, tmp_path, "call", mode)
-    route.send(*(Message(body=body, is_text=True) for body in (b"1", b"odd", b"2")))
-    bridge = route.run(ids=IdRule(function=function))
-    assert route.effects() == ["1", "2"]
-    (row,) = [row for row in parked_rows(store) if row.domain == route.domain]
-    assert why in row.error
-    assert (bridge.figures.parked, bridge.receiver.status().unchecked, route.queued) == (1, 1, [])
-    retry_parked(store, [row.parked_id])
-    route.run(ids=IdRule(function=function))
-    assert route.effects() == ["1", "2", "odd"]
 
 
 def test_best_effort_hands_on_a_message_for_which_the_function_fails(tmp_path, sqlite_url):

@@ -16,6 +16,7 @@ from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, Route, _die, message
+from tests.bridge.test_id_functions import FAILING
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
@@ -340,6 +341,10 @@ REFUSED = {
         "ids are required",
     ),
     "an id of another form": ({"uniqueMessageId": "x"}, {"policy": "sequence"}, "seqNo"),
+    **{
+        f"a function for ids: {what}": ({}, {"ids": IdRule(function=FAILING[what][0])}, FAILING[what][1])
+        for what in ("text with U+0000", "a coroutine")
+    },
 }
 
 
