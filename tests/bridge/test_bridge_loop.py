@@ -261,8 +261,10 @@ def test_an_error_that_nobody_foresaw_loses_nothing_either(route):
     assert route.effects() == ["1"]
 
 
-def test_two_bridges_at_one_store_finish_together(tmp_path, store):
-    route = Route(store, tmp_path, "table")
+@pytest.mark.parametrize("kind", ["table", "file"])
+def test_bridges_at_one_store_finish_together(tmp_path, store, kind):
+    """They share the table or the file."""
+    route = Route(store, tmp_path, kind)
     ids = [str(number) for number in range(200)]
     send(route, *ids, *ids)
     bridges = [route.open(max_batch_size=9) for _ in range(3)]
@@ -273,6 +275,7 @@ def test_two_bridges_at_one_store_finish_together(tmp_path, store):
         thread.join()
     assert sorted(route.effects(), key=int) == ids
     assert [bridge.figures.waiting for bridge in bridges] == [0, 0, 0]
+    assert sum(bridge.figures.delivered for bridge in bridges) == len(ids)
     assert sum(bridge.receiver.status().rDupsDet for bridge in bridges) == 200
 
 

@@ -122,20 +122,6 @@ def test_a_file_that_ends_in_the_middle_of_a_line_is_refused(route):
     assert route.queued == ["1"]
 
 
-def test_two_bridges_of_one_domain_share_a_file(tmp_path, store):
-    route = Route(store, tmp_path, "file")
-    ids = [str(number) for number in range(300)]
-    send(route, *ids)
-    bridges = [route.open(max_batch_size=7) for _ in range(2)]
-    threads = [threading.Thread(target=bridge.run, kwargs={"stop_when_idle_secs": 0.1}) for bridge in bridges]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(route.effects(), key=int) == ids
-    assert sum(bridge.figures.delivered for bridge in bridges) == len(ids)
-
-
 def test_two_domains_of_a_store_never_cut_each_others_lines(tmp_path, store):
     """Each domain would take the other's lines for its own unconfirmed ones."""
     one, other = (Route(store, tmp_path, "file") for _ in range(2))
