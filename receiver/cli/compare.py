@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -100,14 +99,14 @@ def compare(
     with report_file(report) as write_report:
         comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
         note_folders_left_out(logs)
-        document = cache(partial(comparison_document, comparison))
+        document = comparison_document(comparison)
         write_report(document)
     if as_json:
         from receiver.report.json_object import comparison_object
 
         print_json(comparison_object(comparison))
     else:
-        print_report(document())
+        print_report(document)
 
 
 def _compare(

@@ -125,8 +125,8 @@ def check_extras(report: str | None, *, on_spark: bool = False) -> None:
 
 
 @contextmanager
-def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]], object]]:
-    """Create the file at once, if a path is given. Yields a function that makes a report and writes its page to the file."""
+def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
+    """Create the file at once, if a path is given. Yields a function that writes a report's page to the file."""
     if path is None:
         yield lambda _document: None
         return
@@ -136,7 +136,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Callable[[], Document]],
     from receiver.report.html import page_text
 
     with replacing(path) as file:
-        yield lambda document: file.write(page_text(document(), _provenance()).encode())
+        yield lambda document: file.write(page_text(document, _provenance()).encode())
     if Path(path).suffix.lower() not in {".html", ".htm"} and not Path(path).is_char_device():
         print(f"note: the report is HTML, whatever {path} ends with", file=sys.stderr)
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -191,15 +190,14 @@ def simulate(
     with report_file(report) as write_report:
         analysis = _simulate_here(request) if local else _simulate_on_spark(request)
         note_folders_left_out([] if order_by else logs)  # by a column, Spark reads all folders
-        is_named = current is not None
-        document = cache(partial(analysis_document, analysis, allowed_missed=fail_on_missed, present_is_named=is_named))
+        document = analysis_document(analysis, allowed_missed=fail_on_missed, present_is_named=current is not None)
         write_report(document)
     if as_json:
         from receiver.report.json_object import analysis_object
 
         print_json(analysis_object(analysis))
     else:
-        print_report(document())
+        print_report(document)
     if fail_on_missed is None:
         return 0
     judged = analysis.settings[0] if question.single else analysis.recommendation.setting
