@@ -11,12 +11,12 @@ from receiver import cli
 
 @pytest.fixture
 def command(monkeypatch, capsysbinary, tmp_path):
-    """Runs `receiver NAME …` inside this process, where most cases cost nothing. The current folder is the test's
+    """Runs `receiver …` inside this process, where most cases cost nothing. The current folder is the test's
     own."""
     monkeypatch.chdir(tmp_path)
 
-    def run(name, *arguments, stdin: bytes = b"") -> Ran:
-        monkeypatch.setattr(sys, "argv", ["receiver", name, *map(str, arguments)])
+    def run(*arguments, stdin: bytes = b"") -> Ran:
+        monkeypatch.setattr(sys, "argv", ["receiver", *map(str, arguments)])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         status = cli.run()
         out, err = capsysbinary.readouterr()

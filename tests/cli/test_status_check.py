@@ -8,9 +8,8 @@ from contextlib import closing
 from importlib import metadata
 
 import pytest
-from running import Ran, complaint
+from running import complaint
 
-from receiver import cli
 from receiver.bridge.connectors.address import STREAM_POSITION, BrokerAddress
 from receiver.durable.receiver import Receiver
 from receiver.settings import ReceiverSettings
@@ -24,19 +23,6 @@ pytestmark = pytest.mark.thinned(3)
 HOSTILE = "queue://\x1b[31m\r\n\u202eevil\0 [bold]\ud800é"
 SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=2, dup_detection_expiry_time_secs=0.5)
 TEN_O_CLOCK_US = 1_777_629_600_000_000
-
-
-@pytest.fixture
-def receiver(monkeypatch, capsysbinary):
-    """Runs the command inside this process, where most cases cost nothing."""
-
-    def run(*arguments) -> Ran:
-        monkeypatch.setattr(sys, "argv", ["receiver", *map(str, arguments)])
-        status = cli.run()
-        out, err = capsysbinary.readouterr()
-        return Ran(status, out.decode(), err.decode())
-
-    return run
 
 
 def make(address: str, destination: str = "orders") -> None:
@@ -90,9 +76,9 @@ FIGURES = {
 }
 
 
-def test_status_as_json(receiver, store_url):
+def test_status_as_json(command, store_url):
     make(store_url)
-    ran = receiver("status", store_url, "--json")
+    ran = command("status", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
     printed = json.loads(ran.out)
     assert set(printed) == {"store", "version", "size_bytes", "domains"}
@@ -101,7 +87,7 @@ def test_status_as_json(receiver, store_url):
     assert printed["domains"] == [FIGURES]
 
 
-def test_status_shows_at_which_node_a_bridge_is(receiver, store_url):
+def test_status_shows_at_which_node_a_bridge_is(command, store_url):
     address = "amqp://a:5672,b:5672/queue/orders"
     with (
         Receiver.open(store_url, connection_id="a:5672,b:5672", destination="orders", settings=SETTINGS) as orders,
@@ -109,14 +95,14 @@ def test_status_shows_at_which_node_a_bridge_is(receiver, store_url):
     ):
         for node in ("a:5672", "b:5672"):
             inbox.note_node(address, node)
-    (shown,) = [line.strip() for line in receiver("status", store_url).out.splitlines() if "amqp" in line]
+    (shown,) = [line.strip() for line in command("status", store_url).out.splitlines() if "amqp" in line]
     assert shown.startswith(f"{address}: at b:5672 since 2")
-    (domain,) = json.loads(receiver("status", store_url, "--quick", "--json").out)["domains"]
+    (domain,) = json.loads(command("status", store_url, "--quick", "--json").out)["domains"]
     (node,) = domain["nodes"]
     assert (node["address"], node["node"], node["connected_at"][-1]) == (address, "b:5672", "Z")
 
 
-def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
+def test_status_shows_how_far_kafka_and_streams_were_taken(command, store_url):
     positions = {
         BrokerAddress.parse("kafka://broker/orders?group=billing").positions_of: {"2": "17", "10": "1234567", "0": "0"},
         BrokerAddress.parse("amqp://broker/stream/a/b").positions_of: {STREAM_POSITION: "78"},
@@ -128,7 +114,7 @@ def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
     ):
         for source, at in positions.items():
             inbox.positions(source).begin(at)
-    shown = [line.strip() for line in receiver("status", store_url).out.splitlines() if "offset" in line]
+    shown = [line.strip() for line in command("status", store_url).out.splitlines() if "offset" in line]
     assert shown == [
         "position of my log, offset: page 7",
         "topic orders, group billing, partition 0: next offset 0",
@@ -137,7 +123,7 @@ def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
         "stream a/b: next offset 78",
     ]
     unknown = dict.fromkeys(["topic", "group", "partition", "stream", "next_offset"])
-    (domain,) = json.loads(receiver("status", store_url, "--quick", "--json").out)["domains"]
+    (domain,) = json.loads(command("status", store_url, "--quick", "--json").out)["domains"]
     log, first, _, last, stream = domain["positions"]
     assert log == {"source": "my log", "name": "offset", "position": "page 7"} | unknown
     assert first["next_offset"] == 0
@@ -154,10 +140,10 @@ def test_status_shows_how_far_kafka_and_streams_were_taken(receiver, store_url):
     assert (stream["stream"], stream["topic"], stream["next_offset"]) == ("a/b", None, 78)
 
 
-def test_status_in_a_hurry(receiver, store_url):
+def test_status_in_a_hurry(command, store_url):
     """Figures for which all rows would have to be read are left out."""
     make(store_url)
-    ran = receiver("status", store_url, "--quick", "--json")
+    ran = command("status", store_url, "--quick", "--json")
     line = FIGURES["line"].removesuffix(" rDupIds=5")
     unknown = {
         "sources": None,
@@ -167,13 +153,13 @@ def test_status_in_a_hurry(receiver, store_url):
         "line": line,
     }
     assert json.loads(ran.out)["domains"] == [FIGURES | unknown]
-    assert re.search("ids remembered +-\n", receiver("status", store_url, "--quick").out)
+    assert re.search("ids remembered +-\n", command("status", store_url, "--quick").out)
 
 
-def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
+def test_status_on_a_terminal(command, sqlite_url, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     make(sqlite_url)
-    said = receiver("status", sqlite_url).out.splitlines()
+    said = command("status", sqlite_url).out.splitlines()
     assert said[0].startswith(f"{sqlite_url}: version {REVISION}, 1 domain, ")
     assert said[1:] == [
         "",
@@ -191,17 +177,17 @@ def test_status_on_a_terminal(receiver, sqlite_url, monkeypatch):
     ]
 
 
-def test_status_of_a_domain_with_a_bridge(receiver, sqlite_url, monkeypatch):
+def test_status_of_a_domain_with_a_bridge(command, sqlite_url, monkeypatch):
     """Waiting and parked messages have a line of their own, below the others."""
     monkeypatch.setenv("COLUMNS", "80")
     with opened_inbox(sqlite_url) as (orders, inbox):
         rows = receive(orders, inbox, b"0", b"1", b"2")
         with inbox.lease() as turn:
             turn.park(rows[0], "refused")
-    last, in_all = receiver("status", sqlite_url).out.splitlines()[-2:]
+    last, in_all = command("status", sqlite_url).out.splitlines()[-2:]
     assert last.split() == ["redelivered", "0", "rows", "to", "be", "deleted", "0"]
     assert in_all.split() == ["in", "the", "inbox", "2", "parked", "1"]
-    (printed,) = json.loads(receiver("status", sqlite_url, "--json").out)["domains"]
+    (printed,) = json.loads(command("status", sqlite_url, "--json").out)["domains"]
     assert (printed["inbox"], printed["parked"]) == (2, 1)
 
 
@@ -216,7 +202,7 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("sizes", NEEDS)
-def test_status_puts_what_was_needed_beside_what_there_is(sizes, receiver, store_url):
+def test_status_puts_what_was_needed_beside_what_there_is(sizes, command, store_url):
     shown, values = NEEDS[sizes]
     window, expiry_secs = sizes
     settings = ReceiverSettings(
@@ -229,27 +215,27 @@ def test_status_puts_what_was_needed_beside_what_there_is(sizes, receiver, store
         with orders.batch() as batch:
             batch.receive("0", received_at_us=TEN_O_CLOCK_US + 60_000_000)
     for options in ((), ("--quick",)):
-        said = [line.strip() for line in receiver("status", store_url, *options).out.splitlines()]
+        said = [line.strip() for line in command("status", store_url, *options).out.splitlines()]
         assert [line for line in said if line.startswith("needs ")] == ([shown] if shown else [])
-        (printed,) = json.loads(receiver("status", store_url, *options, "--json").out)["domains"]
+        (printed,) = json.loads(command("status", store_url, *options, "--json").out)["domains"]
         needs = ("window_need", "window_need_is_lower_bound", "expiry_need_secs")
         assert tuple(printed[name] for name in needs) == values
 
 
-def test_needs_that_make_no_sense_are_left_out(receiver, store_url):
+def test_needs_that_make_no_sense_are_left_out(command, store_url):
     make(store_url)
     execute(store_url, "UPDATE receiver_domain SET needs_by_hour = '[[1,2]]'")
-    ran = receiver("status", store_url)
+    ran = command("status", store_url)
     assert (ran.status, "needs W" in ran.out, "receiver check" in ran.err) == (0, False, True)
-    assert json.loads(receiver("status", store_url, "--json").out)["domains"][0]["window_need"] is None
+    assert json.loads(command("status", store_url, "--json").out)["domains"][0]["window_need"] is None
 
 
-def test_check_of_a_sound_store(receiver, store_url):
+def test_check_of_a_sound_store(command, store_url):
     make(store_url)
-    ran = receiver("check", store_url)
+    ran = command("check", store_url)
     assert (ran.status, ran.err) == (0, "")
     assert "  a:queue://orders (key default): 5 rows, 5 ids remembered, 0 rows to be deleted\nSound: " in ran.out
-    ran = receiver("check", store_url, "--json")
+    ran = command("check", store_url, "--json")
     assert (ran.status, ran.err) == (0, "")
     printed = json.loads(ran.out)
     assert set(printed) == {"store", "version", "size_bytes", "sound", "domains", "findings"}
@@ -259,21 +245,21 @@ def test_check_of_a_sound_store(receiver, store_url):
     ]
 
 
-def test_check_of_a_broken_store(receiver, store_url):
+def test_check_of_a_broken_store(command, store_url):
     make(store_url)
     execute(
         store_url,
         "UPDATE receiver_receipt SET body_digests = '[]'",
         "INSERT INTO receiver_joined VALUES (99, 2, 3, 4)",
     )
-    ran = receiver("check", store_url)
+    ran = command("check", store_url)
     assert (ran.status, ran.err) == (1, "")
     assert ran.out.splitlines()[2:] == [
         "Broken: 2 findings.",
         "- rows belong to no domain, or messages to no target (in receiver_joined, of domain_id 99)",
         "- a:queue://orders (key default): body digests are no list of different texts (5 times, the first: receipt 2: '[]')",
     ]
-    ran = receiver("check", store_url, "--json")
+    ran = command("check", store_url, "--json")
     assert ran.status == 1
     printed = json.loads(ran.out)
     assert printed["sound"] is False
@@ -288,51 +274,51 @@ def test_check_of_a_broken_store(receiver, store_url):
     assert (printed["findings"][0]["domain"], printed["findings"][0]["key"]) == (None, None)
 
 
-def test_status_of_a_broken_store(receiver, store_url):
+def test_status_of_a_broken_store(command, store_url):
     """It shows what can be shown."""
     make(store_url)
     execute(store_url, "UPDATE receiver_receipt SET body_digests = '[]'")
-    ran = receiver("status", store_url, "--json")
+    ran = command("status", store_url, "--json")
     assert ran.status == 0
     assert "receiver check" in ran.err
     assert json.loads(ran.out)["domains"][0]["receipts"] == 7
     assert json.loads(ran.out)["domains"][0]["remembered_ids"] is None
 
 
-def test_a_time_beyond_the_calendar(receiver, store_url):
+def test_a_time_beyond_the_calendar(command, store_url):
     make(store_url)
     execute(store_url, "UPDATE receiver_domain SET latest_us = 4611686018427387904")  # no receiver would
-    printed = json.loads(receiver("status", store_url, "--json").out)
+    printed = json.loads(command("status", store_url, "--json").out)
     assert printed["domains"][0]["latest_received_at"] is None
-    assert receiver("status", store_url).status == 0
+    assert command("status", store_url).status == 0
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_hostile_names(command, receiver, store_url):
+@pytest.mark.parametrize("name", ["status", "check"])
+def test_hostile_names(name, command, store_url):
     make(store_url, HOSTILE)
     execute(store_url, "UPDATE receiver_domain SET latest_us = latest_us + 1")  # so that there is a finding to name
-    said = receiver(command, store_url)
+    said = command(name, store_url)
     assert "evil" in said.out
     assert all(char.isprintable() or char == "\n" for char in said.out)
-    ran = receiver(command, store_url, "--json")
+    ran = command(name, store_url, "--json")
     assert all(char.isprintable() or char == "\n" for char in ran.out)
     printed = json.loads(ran.out)
     assert printed["domains"][0]["domain"] == f"a:{HOSTILE}"
-    if command == "check":
+    if name == "check":
         assert printed["findings"][0]["domain"] == f"a:{HOSTILE}"
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_nothing_is_changed(command, receiver, sqlite_url, tmp_path):
+@pytest.mark.parametrize("name", ["status", "check"])
+def test_nothing_is_changed(name, command, sqlite_url, tmp_path):
     make(sqlite_url)
     before = contents(tmp_path)
     assert set(before) == {"receiver.db"}
-    assert receiver(command, sqlite_url).status == 0
+    assert command(name, sqlite_url).status == 0
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_nothing_is_changed_after_a_crash(command, receiver, sqlite_url, tmp_path):
+@pytest.mark.parametrize("name", ["status", "check"])
+def test_nothing_is_changed_after_a_crash(name, command, sqlite_url, tmp_path):
     """The command reads what a receiver left in its write-ahead log, and leaves it there."""
     make(sqlite_url)
     with closing(sqlite3.connect(tmp_path / "receiver.db")) as other:
@@ -346,7 +332,7 @@ def test_nothing_is_changed_after_a_crash(command, receiver, sqlite_url, tmp_pat
     for ending in ("", "-wal"):
         (crashed / f"receiver.db{ending}").write_bytes(left[f"receiver.db{ending}"])
     before = contents(crashed)
-    ran = receiver(command, f"sqlite:///{crashed}/receiver.db", "--json")
+    ran = command(name, f"sqlite:///{crashed}/receiver.db", "--json")
     assert ran.status == 0
     assert {name: stored for name, stored in contents(crashed).items() if name in before} == before
     assert json.loads(ran.out)["domains"][0].get("receipts", 14) == 14
@@ -380,65 +366,58 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
+@pytest.mark.parametrize("name", ["status", "check"])
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_store_of_ours(case, command, receiver, sqlite_url, tmp_path):
+def test_what_is_no_store_of_ours(case, name, command, sqlite_url, tmp_path):
     spoil, problem = REFUSED[case]
     make(sqlite_url)
     spoil(tmp_path / "receiver.db")
     before = contents(tmp_path)
-    said = complaint(receiver(command, sqlite_url))
+    said = complaint(command(name, sqlite_url))
     assert problem in said
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_addresses_that_lead_nowhere(command, receiver, monkeypatch):
+@pytest.mark.parametrize("name", ["status", "check"])
+def test_addresses_that_lead_nowhere(name, command, monkeypatch):
     for address, problem in {
         "memory://": "isn't a store's address",
         "sqlite:///no/such/folder/receiver.db": "there is no folder",
         "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
     }.items():
-        said = complaint(receiver(command, address))
+        said = complaint(command(name, address))
         assert problem in said
         assert "secret" not in said
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "extra 'postgres'" in complaint(receiver(command, "postgresql://127.0.0.1/d"))
+    assert "extra 'postgres'" in complaint(command(name, "postgresql://127.0.0.1/d"))
 
 
-def test_a_password_is_not_printed(receiver, fresh_postgres_url):
+def test_a_password_is_not_printed(command, fresh_postgres_url):
     make(fresh_postgres_url)
     address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
     for arguments in (["status"], ["status", "--json"], ["check"], ["check", "--json"]):
-        ran = receiver(*arguments, address)
+        ran = command(*arguments, address)
         assert ran.status == 0
         assert "secret" not in ran.out
 
 
-def test_a_standard_output_that_is_closed(receiver, monkeypatch):
+def test_a_standard_output_that_is_closed(command, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it then
-    assert "can't write to standard output" in complaint(receiver("status", "sqlite:///receiver.db"))
+    assert "can't write to standard output" in complaint(command("status", "sqlite:///receiver.db"))
 
 
-def test_the_version(receiver):
-    assert receiver("--version") == (0, f"receiver {metadata.version('reliable-receiver')}\n", "")
+def test_the_version(command):
+    assert command("--version") == (0, f"receiver {metadata.version('reliable-receiver')}\n", "")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "command"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
+    ("arguments", "refusing"), [([], "receiver"), (["chek"], "receiver"), (["check"], "receiver check")]
 )
-def test_a_command_line_that_wont_do_is_told_where_help_is(receiver, arguments, command):
-    assert f"hint: {command} --help lists what there is" in complaint(receiver(*arguments))
+def test_a_command_line_that_wont_do_is_told_where_help_is(command, arguments, refusing):
+    assert f"hint: {refusing} --help lists what there is" in complaint(command(*arguments))
 
 
-@pytest.mark.parametrize("command", ["status", "check"])
-def test_help_shows_examples(command, receiver):
-    ran = receiver(command, "--help")
-    assert ran.status == 0
-    assert f"receiver {command} sqlite:///receiver.db" in ran.out
-
-
-def test_status_says_when_the_ids_fill_their_memory(receiver, store_url):
+def test_status_says_when_the_ids_fill_their_memory(command, store_url):
     """One domain remembers more than a day of ids, ten a second. The other forgets them in time."""
     for name, expiry_secs in (("grows", 10**6), ("is bounded", 60)):
         settings = ReceiverSettings(
@@ -451,8 +430,8 @@ def test_status_says_when_the_ids_fill_their_memory(receiver, store_url):
             orders.batch() as batch,
         ):
             batch.receive_many([(f"{n}", "s", TEN_O_CLOCK_US + 100_000 * n) for n in range(501)])
-    grows, bounded = json.loads(receiver("status", store_url, "--json").out)["domains"]
+    grows, bounded = json.loads(command("status", store_url, "--json").out)["domains"]
     assert bounded["secs_to_memory_limit"] is None
     assert grows["secs_to_memory_limit"] == pytest.approx((grows["memory_limit_ids"] - 501) / 10, rel=0.01)
-    said = [line.strip() for line in receiver("status", store_url).out.splitlines() if "fill the memory" in line]
+    said = [line.strip() for line in command("status", store_url).out.splitlines() if "fill the memory" in line]
     assert said == ["at the rate of the last hour, its ids fill the memory for 1,224,880 ids in 1 d 9 h"]
