@@ -4,7 +4,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -56,18 +55,3 @@ def complaint(ran: Ran) -> str:
     assert lines[0].startswith("error: ")
     assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: ")), ran.err
     return ran.err
-
-
-def assert_no_store_is_made(run: Callable[..., Ran], name: str, *arguments: str, folder: Path) -> None:
-    """Check that the command refuses addresses that lead to no store: without their passwords, and with nothing made
-    in the folder."""
-    for address, problem in {
-        "memory://": "isn't a store's address",
-        "sqlite:///no/such/folder/receiver.db": "there is no folder",
-        f"sqlite:///{folder}/receiver.db": "there is no store",
-        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
-    }.items():
-        said = complaint(run(name, address, *arguments))
-        assert problem in said
-        assert "secret" not in said
-    assert list(folder.iterdir()) == []

@@ -4,14 +4,12 @@ import json
 from functools import partial
 
 import pytest
-from running import assert_no_store_is_made, complaint
+from running import complaint
 
 from receiver.durable.audit import look
-from receiver.store.databases import store_url as url_of
-from receiver.store.schema import migrate
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive
-from tests.stores import contents, execute
+from tests.stores import execute
 
 ORDERS = "broker:queue://orders"
 
@@ -120,20 +118,6 @@ def test_what_cant_be_meant(domain, sqlite_url, arguments, problem):
     assert problem in said
     assert "hint: " in said
     assert numbers(sqlite_url) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["drop", "--domain", "1", "--yes"]])
-def test_where_there_is_no_store_none_is_made(domain, tmp_path, arguments):
-    assert_no_store_is_made(domain, *arguments, folder=tmp_path)
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["drop", "--domain", "1", "--yes"]])
-def test_an_older_store_is_refused_and_left(domain, sqlite_url, tmp_path, arguments):
-    make(sqlite_url)
-    migrate(url_of(sqlite_url), "0003")
-    before = contents(tmp_path)
-    assert "older than" in complaint(domain(arguments[0], sqlite_url, *arguments[1:]))
-    assert contents(tmp_path) == before
 
 
 def test_what_is_broken_is_told(domain, sqlite_url):

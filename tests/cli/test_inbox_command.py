@@ -4,14 +4,11 @@ import json
 from functools import partial
 
 import pytest
-from running import assert_no_store_is_made, complaint
+from running import complaint
 
-from receiver.store.databases import store_url as url_of
-from receiver.store.schema import migrate
 from receiver.store.upkeep import target_rows
 from tests.durable.opened import opened
 from tests.store.waiting import inbox_of, opened_inbox, receive
-from tests.stores import contents
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -139,17 +136,3 @@ def test_what_cant_be_meant(inbox, sqlite_url, arguments, problem):
     assert problem in said
     assert "hint: " in said
     assert target_rows(sqlite_url) == before
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["move", "1", "2"], ["drop", "1", "--yes"]])
-def test_where_there_is_no_store_none_is_made(inbox, tmp_path, arguments):
-    assert_no_store_is_made(inbox, *arguments, folder=tmp_path)
-
-
-@pytest.mark.parametrize("arguments", [["list"], ["move", "1", "2"], ["drop", "1", "--yes"]])
-def test_an_older_store_is_refused_and_left(inbox, sqlite_url, tmp_path, arguments):
-    leave(sqlite_url)
-    migrate(url_of(sqlite_url), "0003")
-    before = contents(tmp_path)
-    assert "older than" in complaint(inbox(arguments[0], sqlite_url, *arguments[1:]))
-    assert contents(tmp_path) == before

@@ -97,13 +97,6 @@ def test_who_sits_at_a_terminal_is_asked(migrate, tmp_path, answer, status):
     assert migrate(address).out.endswith(f"from no tables to version {REVISION}\n" if status == 0 else "already\n")
 
 
-def test_a_password_is_not_printed(migrate, fresh_postgres_url):
-    address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
-    ran = migrate(address)
-    assert ran.status == 0
-    assert "secret" not in ran.out
-
-
 @pytest.mark.parametrize(
     ("address", "arguments", "problem"),
     [

@@ -81,8 +81,3 @@ def test_what_cannot_be_meant(retire, sqlite_url, arguments, said):
     make(sqlite_url, "orders")
     assert said in complaint(retire(sqlite_url, *arguments))
     assert rows_of(sqlite_url, "receiver_receipt") == 4
-
-
-def test_no_store_is_made(retire, tmp_path):
-    assert "there is no store" in complaint(retire(f"sqlite:///{tmp_path}/none.db", "--idle", "1"))
-    assert list(tmp_path.iterdir()) == []

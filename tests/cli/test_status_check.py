@@ -378,29 +378,6 @@ def test_what_is_no_store_of_ours(case, name, command, sqlite_url, tmp_path):
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["status", "check"])
-def test_addresses_that_lead_nowhere(name, command, monkeypatch):
-    for address, problem in {
-        "memory://": "isn't a store's address",
-        "sqlite:///no/such/folder/receiver.db": "there is no folder",
-        "postgresql://u:secret@127.0.0.1:1/d": "the server can't be reached",
-    }.items():
-        said = complaint(command(name, address))
-        assert problem in said
-        assert "secret" not in said
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert "extra 'postgres'" in complaint(command(name, "postgresql://127.0.0.1/d"))
-
-
-def test_a_password_is_not_printed(command, fresh_postgres_url):
-    make(fresh_postgres_url)
-    address = fresh_postgres_url.replace("postgres:@", "postgres:secret@")
-    for arguments in (["status"], ["status", "--json"], ["check"], ["check", "--json"]):
-        ran = command(*arguments, address)
-        assert ran.status == 0
-        assert "secret" not in ran.out
-
-
 def test_a_standard_output_that_is_closed(command, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it then
     assert "can't write to standard output" in complaint(command("status", "sqlite:///receiver.db"))
