@@ -135,21 +135,28 @@ def test_unready_and_live_while_there_is_no_broker_until_a_signal(tmp_path):
 
 
 REFUSALS = {
-    "70000": "--health-port must be [ADDRESS:]PORT with a port up to 65535",
-    "http": "--health-port must be",
-    ":8080": "--health-port must be",
-    "192.0.2.1:8080": "health can't be served on port 8080 of 192.0.2.1",
-    "a..b:8080": "health can't be served on port 8080 of a..b",
+    "70000": "must be [ADDRESS:]PORT with a port up to 65535",
+    "http": "must be",
+    ":8080": "must be",
+    "::1:8080": "must be",
+    "127.0.0.1:": "must be",
+    "192.0.2.1:8080": "can't be served on port 8080 of 192.0.2.1",
+    "a..b:8080": "can't be served on port 8080 of a..b",
 }
 
 
+@pytest.mark.parametrize("what", ["health", "metrics"])
 @pytest.mark.parametrize("given", REFUSALS)
-def test_ports_that_are_refused(bridge, given):
-    assert REFUSALS[given] in complaint(bridge(NOWHERE, "file:x", *STORE, "--health-port", given))
+def test_ports_that_are_refused(bridge, what, given):
+    said = complaint(bridge(NOWHERE, "file:x", *STORE, f"--{what}-port", given))
+    assert REFUSALS[given] in said
+    assert f"--{what}-port" in said
 
 
-def test_a_port_that_is_taken(bridge):
+@pytest.mark.parametrize("what", ["health", "metrics"])
+def test_a_port_that_is_taken(bridge, what):
+    recording = "--record", "receipts.jsonl.zst"
     with socket.create_server(("", 0)) as taken:
-        said = complaint(bridge(NOWHERE, "file:x", *STORE, "--health-port", taken.getsockname()[1]))
-    assert "health can't be served on port" in said
-    assert "choose another --health-port" in said
+        said = complaint(bridge(NOWHERE, "file:x", *STORE, f"--{what}-port", taken.getsockname()[1], *recording))
+    assert f"{what} can't be served on port" in said
+    assert f"choose another --{what}-port" in said

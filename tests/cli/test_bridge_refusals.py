@@ -1,6 +1,5 @@
 """`receiver bridge` when it can't begin: a clear error with a remedy, exit 2, and no secret shown."""
 
-import socket
 from dataclasses import fields
 from typing import Annotated
 
@@ -63,13 +62,6 @@ REFUSALS = {
     "a batch before its time": ((NOWHERE, "file:x", *STORE, "--max-batch-interval-millis", "-1"), "max_batch_interval"),
     "no try": ((NOWHERE, "file:x", *STORE, "--max-tries", "0"), "max_tries"),
     "a body below nothing": ((NOWHERE, "file:x", *STORE, "--max-body-bytes", "-1"), "max_body_bytes"),
-    "a port that is none": ((NOWHERE, "file:x", *STORE, "--metrics-port", "70000"), "--metrics-port"),
-    "a port of letters": ((NOWHERE, "file:x", *STORE, "--metrics-port", "http"), "--metrics-port must be"),
-    "a port of no address": ((NOWHERE, "file:x", *STORE, "--metrics-port", ":8080"), "--metrics-port must be"),
-    "an address without brackets": ((NOWHERE, "file:x", *STORE, "--metrics-port", "::1:8080"), "--metrics-port must be"),
-    "no port": ((NOWHERE, "file:x", *STORE, "--metrics-port", "127.0.0.1:"), "--metrics-port must be"),
-    "an address that is another's": ((NOWHERE, "file:x", *STORE, "--metrics-port", "192.0.2.1:8080"), "can't be served on port 8080 of 192.0.2.1"),
-    "an address of no host": ((NOWHERE, "file:x", *STORE, "--metrics-port", "a..b:8080"), "can't be served on port 8080 of a..b"),
     "no such password file": ((NOWHERE, "file:x", *STORE, "--from-password-file", "no"), "can't be read"),
     "a password file of bytes": ((NOWHERE, "file:x", *STORE, "--to-password-file", "bytes"), "can't be read"),
     "a log in no folder": ((NOWHERE, "file:x", *STORE, "--record", "text/x"), "text"),
@@ -137,14 +129,6 @@ def test_a_damaged_store(bridge, tmp_path, spoilt):
         spoilt = whole[:4096] + b"\xff" * (len(whole) - 4096)
     (tmp_path / "r.db").write_bytes(spoilt)
     assert "r.db" in complaint(bridge(NOWHERE, "file:x", *STORE))
-
-
-def test_a_port_for_metrics_that_is_taken(bridge):
-    with socket.create_server(("", 0)) as taken:
-        ran = bridge(
-            NOWHERE, "file:x", *STORE, "--metrics-port", taken.getsockname()[1], "--record", "receipts.jsonl.zst"
-        )
-    assert "metrics can't be served on port" in complaint(ran)
 
 
 def test_ids_of_a_domain_with_another_policy(bridge):
