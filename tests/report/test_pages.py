@@ -12,6 +12,8 @@ import comparisons
 import pytest
 from pages import Page, analysis_page, comparison_page
 
+from receiver.report.words import sanitised
+
 PAGES = [
     *((analysis_page, build) for build in (analyses.realistic, analyses.hostile, analyses.empty, analyses.large)),
     *((comparison_page, build) for build in comparisons.ALL),
@@ -50,6 +52,24 @@ def test_the_policy_allows_these_scripts_alone(built):
     assert len(hashes) == 2
     assert "unsafe-eval" not in policy
     assert "script-src 'unsafe-inline'" not in policy
+
+
+@pytest.mark.parametrize(
+    ("page_of", "figures"),
+    [(analysis_page, analyses.hostile), (comparison_page, comparisons.hostile)],
+    ids=["simulate", "compare"],
+)
+def test_no_hostile_text_becomes_an_element(page_of, figures):
+    page = Page(page_of(figures(), analyses.HOSTILE_TEXTS[2]))
+    assert [attrs for tag, attrs in page.elements if tag == "script"] == [
+        {"type": "application/json", "id": "charts"},
+        {},
+        {},
+    ]
+    text = "".join(page.text)
+    for hostile_text in analyses.HOSTILE_TEXTS:
+        assert sanitised(hostile_text, 120) in text
+    assert not set("\0\x1b\x9b\x07\u202e\u2028") & set(text)
 
 
 def test_charts_name_no_address(built):
