@@ -41,8 +41,6 @@ _QUIET_SECS = 1.0
 _SELECTS_SECS = 10.0
 _CUTS = 5
 """How many acknowledgements are cut off, each at another moment."""
-_SHARE_HELD = 2
-"""A consumer holds half of the messages sent. Before, it acknowledges a tenth as many."""
 
 
 class Ending(StrEnum):
@@ -228,8 +226,8 @@ class _Run:
 
     def _round(self, ending: Ending, count: int) -> _Round:
         numbers = set(self._send(count))
-        held = count // _SHARE_HELD
-        acknowledged = max(held // 10, 1)
+        held = count // 2
+        acknowledged = max(held // 10, 1)  # before the others are held
         with _Consumer(self._address, self._id, ending, acknowledged, held) as consumer:
             before = consumer.receipts
             certain = before if ending is Ending.ACKNOWLEDGING else before[:acknowledged]

@@ -19,10 +19,10 @@ _HANDSHAKE_SECS = 10.0
 """How long a TLS handshake may take. A port without TLS often waits for more bytes rather than answer."""
 PIECE_BYTES = 64 << 10
 _SPOKEN = {"stomp": "STOMP 1.2", "amqp": "AMQP 1.0", "kafka": "Kafka"}
-_OTHER, _TLS = "AMQP 0-9-1", "TLS"
+_AMQP_0_9_1, _TLS = "AMQP 0-9-1", "TLS"
 _BEGINNINGS = {
     b"HTTP/": "HTTP",
-    b"AMQP\0\0\x09\x01": _OTHER,
+    b"AMQP\0\0\x09\x01": _AMQP_0_9_1,
     b"AMQP": _SPOKEN["amqp"],
     b"ERROR": "STOMP",
     b"\x15\x03": _TLS,  # an alert
@@ -92,7 +92,7 @@ def foreign(protocol: str, said: bytes, *, tls: bool = False) -> BrokerError:
     )
     if speaks == _TLS:
         hint = f"write {protocol}s://, or name the port without TLS"
-    elif speaks == _OTHER and protocol == "amqp":
+    elif speaks == _AMQP_0_9_1 and protocol == "amqp":
         hint = "RabbitMQ before 4.0 speaks it once you run rabbitmq-plugins enable rabbitmq_amqp1_0; others have another port for it"
     else:
         hint = f"name its port for {expected}, by default {PORTS[protocol]}"

@@ -44,8 +44,8 @@ class StompSource(Closing):
             self._session.close()
             raise
         self._id = headers["id"]
-        self._topic = headers["destination"] if _is_told_apart(address, self.product) else ""
-        """The end of each message's destination."""
+        self._topic = headers["destination"] if _may_be_of_another_topic(address, self.product) else ""
+        """How the destination of each message must end."""
         self._session.is_ready = True
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
@@ -199,10 +199,10 @@ def _durable(address: BrokerAddress, subscription: str, product: Product) -> dic
     return {name: value.format(subscription) for name, value in dialect.durable.items()}
 
 
-def _is_told_apart(address: BrokerAddress, product: Product) -> bool:
-    """Whether messages must show if a subscription is of another topic, because the broker doesn't say."""
-    is_one = address.subscription is not None and not _WILDCARDS & set(address.name)
-    return is_one and product.stomp.mixes_subscriptions
+def _may_be_of_another_topic(address: BrokerAddress, product: Product) -> bool:
+    """Whether the broker may give messages of another topic, to which the subscription belongs. It doesn't say so."""
+    is_of_one = address.subscription is not None and not _WILDCARDS & set(address.name)
+    return is_of_one and product.stomp.mixes_subscriptions
 
 
 def _kind(address: BrokerAddress) -> str:
