@@ -2,11 +2,13 @@
 left."""
 
 import os
+import sqlite3
 from contextlib import closing, contextmanager
 from itertools import count
 
 from receiver.store.databases import sqlite
 from receiver.store.databases.sqlite import FileVacuum
+from receiver.store.upkeep import retry_parked
 from tests.durable.opened import opened, send, sizes
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
@@ -91,3 +93,22 @@ def test_an_inbox_says_whether_more_is_left(sqlite_url):
         while inbox.give_back_space():
             times += 1
         assert times > 10
+
+
+def test_an_applications_file_keeps_its_free_pages(tmp_path):
+    """Its pages can't be given back, so it mustn't be asked again and again."""
+    with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as driver:
+        fill(driver, 500)
+        vacuum, before = ticking(), free_pages(driver)
+        vacuum.note(1)
+        assert not vacuum.run_if_due(driver)
+        assert free_pages(driver) == before
+
+
+def test_upkeep_of_an_applications_file_ends(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "app.db", isolation_level=None)) as driver:
+        fill(driver, 500)
+    store = f"sqlite:///{tmp_path / 'app.db'}"
+    with opened_inbox(store):
+        pass
+    assert retry_parked(store, None) == 0

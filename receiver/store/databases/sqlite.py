@@ -46,13 +46,17 @@ def _of_many(insert: str) -> str:
     return insert + f", {one}" * (_ROWS_PER_STATEMENT - 1)
 
 
+_INCREMENTAL = (2,)
 _FEW_PAGES = 16
 _LONGEST_SECS = 0.03
 """How long pages are moved at a time. The commit takes about half as long again, and others wait for both."""
 
 
 class FileVacuum:
-    """Gives back an SQLite file's empty pages once they exceed a quarter of it: a part at a time, until few are left."""
+    """Gives back an SQLite file's empty pages once they exceed a quarter of it: a part at a time, until few are left.
+
+    In a file that an application made before us, they can't be given back. SQLite then fills them with later rows.
+    """
 
     def __init__(self, now_secs: Callable[[], float] = time.monotonic) -> None:
         self._now_secs = now_secs
@@ -64,6 +68,9 @@ class FileVacuum:
 
     def run_if_due(self, driver: Any) -> bool:
         if not self._is_due:
+            return False
+        if driver.execute("PRAGMA auto_vacuum").fetchone() != _INCREMENTAL:
+            self._is_due = False
             return False
         (pages,) = driver.execute("PRAGMA page_count").fetchone()
         if self._has_begun or _free_pages(driver) > max(_FEW_PAGES, pages // 4):
