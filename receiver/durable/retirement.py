@@ -59,7 +59,9 @@ class Retirement:
             _LOGGER.warning(
                 "%s has %d sources, and max_sources is %d: those silent for longest are retired, so W no longer holds their ids. "
                 "If messageSourceId changes with each start or message of a sender, name the sender there; else raise max_sources",
-                *(domain, len(by_silence), most),
+                domain,
+                len(by_silence),
+                most,
             )
         if silent:
             self.look_later(latest_us)

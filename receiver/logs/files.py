@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -154,11 +155,12 @@ def folders_left_out(paths: Sequence[str]) -> list[str]:
 
 
 def _left_out(folder: Path) -> Iterator[Path]:
-    for inner in sorted(filter(_is_visible, folder.iterdir())):
-        if inner.is_dir() and _PARTITION.fullmatch(inner.name):
-            yield from _left_out(inner)
-        elif inner.is_dir():
-            yield inner
+    with suppress(OSError):  # it may be gone since it was read
+        for inner in sorted(filter(_is_visible, folder.iterdir())):
+            if inner.is_dir() and _PARTITION.fullmatch(inner.name):
+                yield from _left_out(inner)
+            elif inner.is_dir():
+                yield inner
 
 
 def _is_visible(path: Path) -> bool:
