@@ -49,9 +49,12 @@ def compact_logs(
     With --append, receipts are added to a compacted log. It must have no later receipts in their domains. With --on-error
     skip, OUT/_bad_rows.jsonl lists the rows that were left out, and why.
     """
+    from receiver.spark.session import check_installed, session
+
+    check_installed()  # first, for its extra has all that the imports below need
+
     from receiver.logs.compacted import folder_at, manifest_of, new_folder
     from receiver.logs.files import find_files
-    from receiver.spark.session import session
 
     key = domain_key(domain)
     how = options.read_options(column_map, time_unit, time_zone, on_error)

@@ -88,6 +88,12 @@ _SESSION_SETTINGS = {
 }
 
 
+def check_installed() -> None:
+    """Raises `MissingExtraError` unless the extra `spark` is installed."""
+    if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
+        raise MissingExtraError("spark", "the Spark engine")
+
+
 @contextmanager
 def session(master: str | None, *, verbose: bool = False, brief: bool = False) -> Iterator[SparkSession]:
     """A session on `master`; without one as spark-submit or Spark's own configuration says, otherwise on all cores here.
@@ -96,8 +102,7 @@ def session(master: str | None, *, verbose: bool = False, brief: bool = False) -
     Java is dropped, unless `verbose`. `brief` is for work of seconds in a process that ends with it: Java compiles little, and
     stops Spark when the process ends. Raises `SparkError`, `MissingExtraError`, and `SettingsError` for an invalid `master`.
     """
-    if not all(map(find_spec, ("pyspark", "pandas", "platformdirs"))):
-        raise MissingExtraError("spark", "the Spark engine")
+    check_installed()
     if master is not None:
         _check_master(master)
 

@@ -85,6 +85,21 @@ def test_who_imports_what_needs_an_extra_is_told_of_it(missing, use, extra):
     assert f"needs the extra '{extra}', which isn't installed" in ran.stderr.splitlines()[-1]
 
 
+def test_a_job_names_the_extra_that_has_all_it_needs():
+    """It once named `simulate` first, and `spark` after that was installed."""
+    program = (
+        "import sys; sys.modules.update(dict.fromkeys(('numpy', 'pyarrow', 'pandas', 'platformdirs')))\n"
+        "sys.path.append('.'); from spark_jobs import compact_logs; sys.exit(compact_logs.main())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, "a.csv", "out"], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (
+        2,
+        "error: the Spark engine needs the extra 'spark', which isn't installed",
+    )
+
+
 def test_every_extra_that_is_named_is_declared():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "receiver").rglob("*.py"))
