@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.compacted import MANIFEST, Folder, Manifest, is_part_path, manifest_of
 from receiver.logs.journal import finished_from, journals_in, journals_of
-from receiver.logs.remote import UrlPath, is_url, local_path, urls_at
+from receiver.logs.remote import UrlPath, is_hidden, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _logs_in(folder: Path) -> list[Path]:
     """The files in a folder, and in folders of it whose names are KEY=VALUE, such as `day=2026-11-23`, to any depth."""
     logs: list[Path] = []
     for entry in os.scandir(folder):
-        if entry.name.startswith((".", "_")):
+        if is_hidden(entry.name):
             continue
         if entry.is_file():
             logs.append(folder / entry.name)
@@ -150,21 +150,19 @@ def folders_left_out(paths: Sequence[str]) -> list[str]:
         if path.is_dir():
             left_out += _left_out(path) if manifest_of(path) is None else ()
         elif not path.exists() and "**" not in text:
-            left_out += filter(_is_visible, map(Path, _matches(text)[1]))
+            left_out += (folder for folder in map(Path, _matches(text)[1]) if not is_hidden(folder.name))
     return [_printable(str(folder)) for folder in left_out]
 
 
 def _left_out(folder: Path) -> Iterator[Path]:
     with suppress(OSError):  # it may be gone since it was read
-        for inner in sorted(filter(_is_visible, folder.iterdir())):
-            if inner.is_dir() and _PARTITION.fullmatch(inner.name):
+        for inner in sorted(folder.iterdir()):
+            if is_hidden(inner.name) or not inner.is_dir():
+                continue
+            if _PARTITION.fullmatch(inner.name):
                 yield from _left_out(inner)
-            elif inner.is_dir():
+            else:
                 yield inner
-
-
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith((".", "_"))
 
 
 def _at_url(url: str) -> list[LogFile]:

@@ -41,7 +41,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
             entries = files.glob(path, detail=True)
         elif files.isdir(path):
             entries = files.find(path, detail=True)
-            entries = {name: entry for name, entry in entries.items() if not _is_hidden(name, path)}
+            entries = {name: entry for name, entry in entries.items() if not is_hidden(name.removeprefix(path))}
         else:
             entries = {path: files.info(path)}
         files_there = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
@@ -50,8 +50,9 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
     return [(files.unstrip_protocol(name), size_bytes) for name, size_bytes in files_there]
 
 
-def _is_hidden(name: str, folder: str) -> bool:
-    return any(part.startswith((".", "_")) for part in name.removeprefix(folder).split("/"))
+def is_hidden(path: str) -> bool:
+    """Whether a path below a folder to read leads to no log: it, or a folder on the way, has a name that begins with `.` or `_`."""
+    return any(part.startswith((".", "_")) for part in path.split("/"))
 
 
 class UrlStream:
