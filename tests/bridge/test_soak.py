@@ -4,9 +4,11 @@ A long run takes 8 hours for each test, and prints the figures of each eighth of
 """
 
 import json
+import math
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -40,6 +42,8 @@ SETTINGS = ReceiverSettings(dup_detection_per_source_expiry_window_size=100, dup
 slice."""
 ENOUGH_BYTES = 16 << 20
 """Python and its libraries may still take so much now and then."""
+STEP = 1.01
+"""Delays are counted in steps of 1 %: an hour has millions, and a list of them would take more memory than a leak."""
 
 
 def id_of(number: int) -> str:
@@ -59,23 +63,42 @@ class Slice(NamedTuple):
     rows: int
 
 
+def p99_secs(took: Counter[int]) -> float:
+    left = took.total() // 100
+    for step in sorted(took, reverse=True):
+        left -= took[step]
+        if left < 0:
+            return STEP**step
+    raise ValueError("no message was handled")
+
+
 class Watch:
     """The figures of a process under load, slice by slice."""
 
     def __init__(self, rows: Callable[[], int]) -> None:
         self._rows = rows
-        self._took: list[float] = []
+        self._took: Counter[int] = Counter()
+        self._lock = threading.Lock()
         self.slices: list[Slice] = []
 
     def note(self, due: float) -> None:
-        self._took.append(time.monotonic() - due)
+        step = math.ceil(math.log(time.monotonic() - due, STEP))
+        with self._lock:
+            self._took[step] += 1
+
+    def begin(self) -> Counter[int]:
+        """Begin to count anew, and give the delays counted so far, by steps."""
+        with self._lock:
+            took, self._took = self._took, Counter()
+        return took
 
     def run(self, secs: float) -> None:
+        self.begin()
         for _ in range(SLICES):
             time.sleep(secs / SLICES)
-            took, self._took = sorted(self._took), []
+            took = self.begin()
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-            seen = Slice(len(took), took[len(took) * 99 // 100], pages * os.sysconf("SC_PAGE_SIZE"), self._rows())
+            seen = Slice(took.total(), p99_secs(took), pages * os.sysconf("SC_PAGE_SIZE"), self._rows())
             self.slices.append(seen)
             print(json.dumps(seen._asdict()), flush=True)
 
@@ -127,7 +150,6 @@ def test_consumers(fresh_postgres_url, size):
                 return sum(each.result() for each in under_way)
 
         full_rate = all_consume(1e6, FULL_SPEED_SECS, time.sleep) / FULL_SPEED_SECS
-        watch._took.clear()
         all_consume(SHARE * full_rate, SECS[size], watch.run)
         engine.dispose()
     assert sum(new) == new_among(next(numbers))
@@ -163,7 +185,6 @@ def test_a_bridge(running_artemis, sqlite_url, size):
     running.start()
     send_for(1e6, FULL_SPEED_SECS, time.sleep)
     full_rate = handled[0] / FULL_SPEED_SECS
-    watch._took.clear()
     send_for(SHARE * full_rate, SECS[size], watch.run)
     sent = next(numbers)
     give_up = time.monotonic() + 60
