@@ -16,9 +16,11 @@ import os
 import signal
 import sys
 import traceback
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.main import get_command
 
 from receiver.cli import bridge, compare, simulate, stores, waiting
 from receiver.cli.options import CommandWithSettings
@@ -82,9 +84,13 @@ def run(command: typer.Typer = app, name: str = "receiver") -> int:
         return _complain(error)
 
 
+_parser = cache(get_command)
+"""The parser of a command, made once per process: making it takes as long as many a command."""
+
+
 def _status(command: typer.Typer, name: str) -> int:
     try:
-        return command(prog_name=name, standalone_mode=False) or 0
+        return _parser(command)(prog_name=name, standalone_mode=False) or 0
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except ModuleNotFoundError as error:

@@ -236,8 +236,9 @@ def _versions() -> list[str]:
     return [script.revision for script in _scripts()]
 
 
+@cache
 def _scripts() -> list[Script]:
-    """The migrations, oldest first."""
+    """The migrations, oldest first. They are read once per process."""
     from alembic.script import ScriptDirectory
 
     return [*ScriptDirectory.from_config(_config()).walk_revisions()][::-1]

@@ -7,6 +7,9 @@ import pytest
 from running import Ran
 
 from receiver import cli
+from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
+
+__all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
 
 
 @pytest.fixture

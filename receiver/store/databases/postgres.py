@@ -402,6 +402,8 @@ def _engine(
         # Overrides the defaults of server, database and user.
         isolation_level=isolation_level,
         connect_args={**options, "client_encoding": "utf8"},
+        # Our tables have none, and each new engine would ask the server for the type.
+        use_native_hstore=False,
     )
 
     @event.listens_for(engine, "connect")
