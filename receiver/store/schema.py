@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
@@ -233,23 +234,23 @@ def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
 
 
 def _versions() -> list[str]:
-    return [script.revision for script in _scripts()]
+    return [script.revision for script in _scripts(MIGRATIONS)]
 
 
 @cache
-def _scripts() -> list[Script]:
+def _scripts(folder: Path) -> list[Script]:
     """The migrations, oldest first. They are read once per process."""
     from alembic.script import ScriptDirectory
 
-    return [*ScriptDirectory.from_config(_config()).walk_revisions()][::-1]
+    return [*ScriptDirectory.from_config(_config(folder)).walk_revisions()][::-1]
 
 
-def _config() -> Config:
+def _config(folder: Path) -> Config:
     from alembic.config import Config
 
     config = Config()
     # Alembic reads its options as those of an ini file, where a % must be doubled.
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.set_main_option("script_location", str(folder).replace("%", "%%"))
     return config
 
 
@@ -276,7 +277,7 @@ def _run(connection: Connection, before: str | None, after: str | None, address:
 
     if before is not None:
         _check_known(before, address)
-    config = _config()
+    config = _config(MIGRATIONS)
     config.attributes["connection"] = connection
     order = [None, *_versions()]
     is_back = order.index(after) < order.index(before)
@@ -289,7 +290,7 @@ def _losses_between(connection: Connection, before: str | None, after: str | Non
         return []
     _check_known(before, address)
     order = [None, *_versions()]
-    back = _scripts()[order.index(after) : order.index(before)]
+    back = _scripts(MIGRATIONS)[order.index(after) : order.index(before)]
     declared: dict[str, str] = {}
     for step in back[::-1]:
         for words, rows in _declared(step, to_base=after is None).items():

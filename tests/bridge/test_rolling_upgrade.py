@@ -98,6 +98,7 @@ def test_bridges_are_replaced_one_by_one(queue, mortal_store, kind, package_befo
     perform(plan, queue, mortal_store, seed, read, kind=RollingUpgrade)
 
 
+@pytest.mark.costly
 def test_the_version_before_does_not_begin_on_newer_tables(store_url, package_before, tmp_path):
     """It says why and ends. It hasn't connected to its broker, nor changed anything."""
     made = run_before(package_before, "migrate", store_url)

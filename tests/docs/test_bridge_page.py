@@ -1,6 +1,5 @@
 """The tests, options, fields, metrics and modes that the bridge's and brokers' pages name exist."""
 
-import ast
 import importlib
 import re
 import sqlite3
@@ -23,8 +22,8 @@ PROMISES = sections("tests/README.md")["What a bridge promises"]
 
 
 def functions_of_tests() -> set[str]:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in (ROOT / "tests").rglob("test_*.py")]
-    return {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    programs = [file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("test_*.py")]
+    return {name for program in programs for name in re.findall(r"^ *def (test_\w+)", program, re.MULTILINE)}
 
 
 def test_every_test_named_is_there():

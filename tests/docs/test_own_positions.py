@@ -20,6 +20,7 @@ bridge.run(stop_when_idle_secs=0)
 """
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", ["EXACTLY_ONCE", "AT_LEAST_ONCE", "APP_CONTROLLED"])
 def test_a_source_with_positions_goes_on_where_it_was(tmp_path, mode):

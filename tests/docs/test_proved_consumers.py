@@ -76,6 +76,7 @@ def by_driver(url, driver):
     return url.replace("://", f"+{driver}://", 1).replace("+psycopg+", "+")
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("examples", [3, pytest.param(100, marks=pytest.mark.slow)])
 def test_the_loop_of_the_documents(url_of, examples):
     """Its effect of a message is a row in the batch's transaction."""

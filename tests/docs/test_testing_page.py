@@ -32,6 +32,7 @@ def test_the_consumer_with_a_fault_is_found(tmp_path):
     assert told(str(raised.value)) == told(shown)
 
 
+@pytest.mark.costly
 def test_it_passes_once_it_is_mended(tmp_path):
     assert CONSUMER.endswith(f"    {ACKNOWLEDGES}")
     mended = CONSUMER.removesuffix(f"    {ACKNOWLEDGES}") + ACKNOWLEDGES

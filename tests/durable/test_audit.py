@@ -26,7 +26,7 @@ from tests.postgres import fresh_database
 from tests.store.waiting import add, message, unpack_all
 from tests.stores import engine_of, execute
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ORDERS = {"connection_id": "a", "destination": "orders"}
 WAITING = message(47, "source 0", unique_message_id="clamped", received_at_us=0)
@@ -268,6 +268,7 @@ def test_a_damaged_page_of_a_server_is_found():
     assert ("default", "a:queue://orders") in {finding.domain for finding in findings}
 
 
+@pytest.mark.costly
 def test_whatever_receivers_do_is_sound(store_url, seed):
     """Two receivers' batches are left by errors, join transactions or are rolled back. Receivers vanish, and resize
     the domain."""

@@ -97,6 +97,7 @@ def test_kills_of_consumers_and_servers(tmp_path, request, seed, campaign):
     survived({"kills": campaign.kills, "kills of the server": campaign.restarts}, len(took_effect))
 
 
+@pytest.mark.costly
 def test_another_takes_over_from_a_killed_folder(fresh_postgres_url, tmp_path):
     url = fresh_postgres_url
     METADATA.create_all(create_engine(url, poolclass=NullPool))

@@ -496,6 +496,7 @@ def test_a_story(fresh_postgres_url, story):
         story(domain)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("fault", FAULTS | UNUSUAL)
 def test_a_fault_is_noticed(fresh_postgres_url, fault):
     story, broken = (FAULTS | UNUSUAL)[fault]

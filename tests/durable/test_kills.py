@@ -15,6 +15,8 @@ from tests.durable.stream import stream_of
 from tests.durable.worker import PROCESSES, Job, Worker, open_receiver, working
 from tests.postgres import wait_for_the_dead
 
+pytestmark = pytest.mark.costly
+
 BATCH_SIZE = 50
 BATCHES_PER_KILL = 10
 LONGEST_BATCH_SECS = 0.02

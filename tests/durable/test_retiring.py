@@ -325,6 +325,7 @@ def test_by_hand_only_in_the_domains_named(store_url):
     assert_sound(store_url)
 
 
+@pytest.mark.costly
 @pytest.mark.scaled
 def test_years_of_restarts_need_no_more_than_the_live_sources(store_url, seed, campaign):
     """Each restart of the senders makes as many new sources, and the earlier ones have ended."""

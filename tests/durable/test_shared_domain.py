@@ -63,6 +63,7 @@ def test_many_receipts_against_one_policy(store_url, seed, campaign, policy, max
     assert interleavings(turns) > 2 * PROCESSES
 
 
+@pytest.mark.costly
 def test_few_receipts_against_the_model(store_url, seed):
     job = Job(url=store_url, seed=seed, stream=0, count=1_000, batch_size=7, policy=SMALL, joins=True)
     streams = received_together(job)

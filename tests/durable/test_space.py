@@ -46,6 +46,7 @@ def bytes_needed(sqlite_url, folder):
     return copy.stat().st_size
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("settings", "batch_size"),

@@ -174,6 +174,7 @@ send(6)
 """
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("joins", ["", "joins"])
 @pytest.mark.parametrize("until", ["committed", "written"])
 def test_one_of_a_killed_process_is_settled_by_its_store(package_before, store_url, tmp_path, joins, until):

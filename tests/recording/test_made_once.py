@@ -3,6 +3,7 @@
 import pytest
 from recorded import ids, read, segments, unfinished
 
+from receiver import recording
 from receiver.logs import rotating
 from tests.durable.opened import opened, send
 from tests.stores import execute, rows_of
@@ -39,12 +40,13 @@ def test_a_cut_of_batches_that_are_gone_leaves_no_file(store_url, tmp_path):
 
 
 @pytest.mark.quick
-def test_parts_that_nobody_makes_are_removed(tmp_path):
+def test_parts_that_nobody_makes_are_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "_PATIENCE_SECS", 0.1)
     left = tmp_path / ".receipts-20261121T074500.123456Z-4711.jsonl.zst.part"
     left.write_bytes(b"half")
     with (tmp_path / ".receipts.jsonl.zst.lock").open("ab") as lock:
         assert rotating.taken(lock)  # as a process does that makes it
-        orders = opened("memory://", record=tmp_path, patience_secs=0.1)
+        orders = opened("memory://", record=tmp_path)
         assert unfinished(tmp_path) == [left]
         rotating._let_go(lock)
     orders.close()

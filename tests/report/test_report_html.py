@@ -101,6 +101,7 @@ def test_a_repeat_that_needs_next_to_nothing(span_us, times):
     assert said in answers(replace(realistic(), evidence=evidence))[1]
 
 
+@pytest.mark.costly
 def test_a_present_setting_that_one_tier_barely_makes_is_told_so():
     short = "wouldn't do alone"
     of_both = of_kind(realistic(), Kind.PRESENT, SettingFigures(96, 2_399_999, 941, 0, 100))

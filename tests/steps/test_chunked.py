@@ -79,6 +79,7 @@ def assert_alike(paths, question, cutting):
     assert_same(analyse(chunked, question), analyse(whole, question))
 
 
+@pytest.mark.costly
 @given(files(), cuttings, QUESTIONS)
 @cases(60)
 def test_no_cut_changes_a_figure(log, cutting, question):
@@ -107,6 +108,7 @@ def hot_domains(draw) -> list[Row]:
     return rows
 
 
+@pytest.mark.costly
 @given(hot_domains(), st.sampled_from([2, 7, 64]), QUESTIONS, st.integers(0, 2**32))
 @cases(60)
 def test_a_hot_domain_may_be_cut_into_any_number_of_chunks(rows, chunks, question, seed):

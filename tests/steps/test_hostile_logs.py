@@ -60,6 +60,7 @@ def stepping_back(draw: np.random.Generator) -> list[Row]:
     ]
 
 
+@pytest.mark.costly
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("log", [cycling, ended, lopsided, many_sources, slow(many_domains), stepping_back])
 @pytest.mark.parametrize(

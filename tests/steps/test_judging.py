@@ -2,6 +2,7 @@
 
 from itertools import accumulate
 
+import pytest
 from cut_logs import US, Cutting, File, assemble, cuttings, files, in_order, written
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,7 @@ def duplicates_in_chunks(paths, key, cutting, setting):
     return sorted(number for each in caught for number in each.number.tolist())
 
 
+@pytest.mark.costly
 @given(files(), cuttings, KEYS, SETTINGS)
 @cases(30)
 def test_no_cut_changes_a_verdict(log, cutting, key, setting):

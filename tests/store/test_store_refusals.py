@@ -146,6 +146,7 @@ def test_a_foreign_file_is_not_switched_to_a_write_ahead_log(way, tmp_path):
     assert contents(tmp_path) == before
 
 
+@pytest.mark.thinned(8)
 @pytest.mark.parametrize("table", METADATA.tables)
 def test_a_table_that_is_gone(table, way, store_url):
     make(store_url)

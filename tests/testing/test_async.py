@@ -157,6 +157,7 @@ def test_a_right_consumer_passes(checked, driver, consume):
     checked(partial(consume, driver), max_examples=10)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize("consume", WRONG)
 def test_a_wrong_consumer_is_found(checked, driver, consume):
     found(checked, partial(consume, driver))

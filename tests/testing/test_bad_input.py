@@ -13,6 +13,8 @@ from receiver.testing import NoDatabaseWarning, check_exactly_once
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import Checked, report_of
 
+pytestmark = pytest.mark.costly
+
 
 @pytest.fixture
 def checked(sqlite_url, tmp_path):
@@ -140,7 +142,6 @@ def test_a_program_that_outlives_its_crash_in_an_event_loop(tmp_path):
     assert said.startswith("the program caught its own crash at test_bad_input.py:")
 
 
-@pytest.mark.costly
 def test_a_program_that_is_killed_catches_nothing(checked):
     checked(catches_everything, kill=True, max_examples=3)
 

@@ -13,6 +13,8 @@ from tests.stores import execute
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
 
+pytestmark = pytest.mark.costly
+
 KEPT = []
 """Objects that somebody holds on to, as a log holds an error's frames."""
 
@@ -137,7 +139,6 @@ def that_rolls_back(broker, shop):
         broker.acknowledge(messages)
 
 
-@pytest.mark.costly
 @pytest.mark.parametrize(
     "consume",
     [

@@ -8,6 +8,8 @@ from tests.choosing import slow
 from tests.testing import gallery
 from tests.testing.shop import report_of
 
+pytestmark = pytest.mark.costly
+
 MOST_STEPS, MOST_STORIES = 10, 100
 STORIES = {"quick": 10, "small": 1_000, "long": 10_000}
 FOUND_LATE = (gallery.acknowledges_all_after_the_first, gallery.expects_order)
@@ -29,7 +31,6 @@ def test_a_wrong_consumer_is_found(checked, consume):
     found(checked, consume, gallery.effects_of(consume))
 
 
-@pytest.mark.costly
 @pytest.mark.scaled
 @pytest.mark.parametrize("consume", gallery.RIGHT)
 def test_a_right_consumer_passes(checked_on_sqlite, consume, request):

@@ -18,6 +18,8 @@ from receiver.testing.crash_points import ProgramCrash
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import report_of
 
+pytestmark = pytest.mark.costly
+
 
 def that_exits_at_once(_broker, shop):
     shop.opened()
@@ -74,7 +76,6 @@ def orders_in(url):
     return create_engine(url, poolclass=NullPool).connect().scalar(text("SELECT count(*) FROM orders"))
 
 
-@pytest.mark.costly
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork where there are threads
 @pytest.mark.parametrize("kill", [False, True])
 def test_processes_that_a_program_forks(checked_on_sqlite, kill):

@@ -102,6 +102,7 @@ class ExpiresByTheClock(TwoTierModel):
         return super().receive(unique_message_id, message_source_id, received_at_us)
 
 
+@pytest.mark.costly
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -132,6 +133,7 @@ def generated(path, *options):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.costly
 def test_generated_vectors_are_worked_cases(tmp_path):
     cases = generated(tmp_path / "cases.jsonl", "--receipts", "40", "--seed", "7")
     assert len(cases) == 40
