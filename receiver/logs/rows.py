@@ -64,7 +64,7 @@ def unreadable_row(name: str, line: int, problem: str, column_map: Mapping[str, 
     if column_map and column in column_map:
         hint = f"check {map_options({column: column_map[column]})} {MAP_IN_PYTHON}, or {hint}"
     if line == 1 and problem.endswith(ONE_OBJECT):
-        hint = f"JSON Lines have {ONE_OBJECT}; of an array, jq -c '.[]' makes them"
+        hint = f"JSON Lines have {ONE_OBJECT}: jq -c . makes them of longer objects, jq -c '.[]' of an array"
     if problem == BARE_RETURN:
         hint = "put the field in quotes; if all lines end so, tr '\\r' '\\n' mends the file"
     if problem.startswith(_NOT_UTF8):
