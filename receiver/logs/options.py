@@ -15,6 +15,7 @@ from receiver.logs.times import UNITS
 
 _NAMES_SHOWN = 20
 _WORDS = re.compile("[A-Z]?[a-z]+|[A-Z]+")
+_TIME_OR_NUMBER = re.compile(r"\d[\d.:/TZ +-]*")
 _LAST_WORDS = {
     "unique_message_id": (["id"], ["key"], ["uuid"], ["guid"]),
     "received_at": (["at"], ["time"], ["timestamp"], ["ts"], ["date"]),
@@ -151,6 +152,8 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
+    if any(map(_TIME_OR_NUMBER.fullmatch, names)) and "://" not in source:  # no query has a header
+        return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
     unneeded = [column for column in near if column in options.column_map and near[column] in _own_names(column)]
     if unneeded:
@@ -158,8 +161,6 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
         return f"{begin}: there is {' and '.join(repr(near[column]) for column in unneeded)}"
     if near:
         begin = f"did you mean {' and '.join(map(repr, near.values()))}?"
-    elif any(name[:1].isdigit() for name in names) and "://" not in source:  # no query has a header
-        return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     elif len(lacking) > 1:
         begin = "if it is no log of receipts, name those that are, such as 'logs/*.csv'; else say where they are:"
     else:
