@@ -152,9 +152,12 @@ def _hint(lacking: Sequence[str], names: Sequence[str], options: ReadOptions, so
     for separator, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(names) == 1 and separator in names[0]:
             return f"the header looks separated by {name}; separate by commas"
-    if any(map(_TIME_OR_NUMBER.fullmatch, names)) and "://" not in source:  # no query has a header
-        return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     near = {column: meant for column in lacking if (meant := _meant(column, names, options))}
+    # A time or a number is no name. What else begins with a digit may be one. No query has a header.
+    if "://" not in source and any(
+        _TIME_OR_NUMBER.fullmatch(name) or (name[:1].isdigit() and not near) for name in names
+    ):
+        return f"the first row must name the columns, such as {','.join(lacking)}: is it missing?"
     unneeded = [column for column in near if column in options.column_map and near[column] in _own_names(column)]
     if unneeded:
         begin = f"leave out {map_options({column: options.column_map[column] for column in unneeded})} {MAP_IN_PYTHON}"

@@ -64,6 +64,7 @@ class Slice(NamedTuple):
 
 
 def p99_secs(took: Counter[int]) -> float:
+    """The delay that one message in 100 exceeds, by delays counted in steps."""
     left = took.total() // 100
     for step in sorted(took, reverse=True):
         left -= took[step]

@@ -158,6 +158,7 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
         (b"received_at,unique_message_id\r1,a\r", "log.csv", r"if all lines end so, tr '\r' '\n' mends"),
         (b"received_at,unique_message_id\n1,a\rb\n", "log.csv", "put the field in quotes"),
         (b"1,a\n2,b\n", "log.csv", "the first row must name the columns, such as received_at,unique_message_id"),
+        (b"25/Nov/2026,a\n", "log.csv", "the first row must name the columns"),
         (b"2026-11-25T10:00:00Z,order-17-id\n", "log.csv", "the first row must name the columns"),
         (b"[\n", "log.json", "jq -c '.[]' of an array"),
         (b'{\n"received_at": 1', "log.jsonl", "jq -c . makes them of longer objects"),
