@@ -20,7 +20,6 @@ from functools import cache
 from typing import Annotated
 
 import typer
-from typer.main import get_command
 
 from receiver.cli import bridge, compare, simulate, stores, waiting
 from receiver.cli.options import CommandWithSettings
@@ -84,7 +83,7 @@ def run(command: typer.Typer = app, name: str = "receiver") -> int:
         return _complain(error)
 
 
-_parser = cache(get_command)
+_parser = cache(typer.main.get_command)
 """The parser of a command, made once per process: making it takes as long as many a command."""
 
 
