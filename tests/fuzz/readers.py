@@ -6,9 +6,11 @@ error.
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import io
 import json
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -31,6 +33,7 @@ from receiver.logs.compacted import MANIFEST, DomainFiles, Manifest, PartFile
 from receiver.settings import _read as settings_in
 
 _FOLDER = Path(tempfile.mkdtemp(prefix="receiver-fuzz-"))
+atexit.register(shutil.rmtree, _FOLDER)
 LINES = [
     {"received_at": "2026-11-21T01:37:48.123456Z", "unique_message_id": "1:gateway", "message_source_id": "gateway"},
     {"received_at": "1795225068711", "unique_message_id": "2:ü\u0000", "jms_redelivered": "true", "jms_timestamp": "5"},

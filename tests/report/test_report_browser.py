@@ -118,10 +118,10 @@ def test_paper_cuts_no_table(opened):
 
 
 @pytest.mark.thinned(4)
-@pytest.mark.parametrize("analysis", [realistic(), hostile()], ids=["realistic", "hostile"])
+@pytest.mark.parametrize("analysis", [realistic, hostile])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_scrolling_sideways(opened, analysis, scheme):
-    page = opened(analysis_page(analysis), viewport={"width": 390, "height": 800}, color_scheme=scheme)
+    page = opened(analysis_page(analysis()), viewport={"width": 390, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     ink, paper = (page.eval_on_selector("body", f"body => getComputedStyle(body).{name}") for name in COLORS)
     assert (brightness(ink) < brightness(paper)) == (scheme == "light")

@@ -273,9 +273,9 @@ def test_texts_of_a_table_keep_some_columns_however_narrow_the_terminal_is():
     assert " ActiveMQ " in text
 
 
-@pytest.mark.parametrize("analysis", [large(), realistic()], ids=["large", "narrow"])
+@pytest.mark.parametrize("analysis", [large, realistic], ids=["large", "narrow"])
 def test_a_grid_that_does_not_fit_gives_way_to_its_frontier(analysis):
-    text = printed(analysis, width=52)
+    text = printed(analysis(), width=52)
     assert "none misses fewer for less" in text.replace("\n", " ")
     assert "> 500" in text
     assert "> recommended" in text
@@ -295,11 +295,9 @@ def test_what_a_frontier_leaves_out_is_counted(at):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(
-    "analysis", [realistic(), hostile(), empty(), large()], ids=["realistic", "hostile", "empty", "large"]
-)
+@pytest.mark.parametrize("analysis", [realistic, hostile, empty, large])
 def test_a_pipe_gets_plain_lines_that_fit(analysis, width):
-    text = printed(analysis, width)
+    text = printed(analysis(), width)
     assert all(line.isprintable() for line in text.split("\n"))
     assert max(map(cell_len, text.splitlines())) <= width
 
