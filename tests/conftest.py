@@ -41,14 +41,13 @@ SLOWEST_FIRST = ("spark", "bridge", "demo", "artemis", "brokers")
 def pytest_xdist_auto_num_workers(config):
     """More than processors, since tests wait for what they have started: a database, a process, or a broker, for which
     the costly and slow ones wait most of the time. Each process collects all tests, so too many take longer."""
-    waits_most = config.option.costly or config.option.slow or config.option.all
+    option = config.option
+    waits_most = option.costly or option.slow or option.all or option.campaign
     return (os.cpu_count() or 1) + (2 if waits_most else 1)
 
 
 def pytest_configure(config):
     choosing.choose_size(config)
-    # Nearly all objects of a collection stay. Python would search them for others time and again.
-    gc.disable()
     # Also if it was ignored, as by nohup and `&`: otherwise programs that tests start would ignore it too.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -63,11 +62,16 @@ def pytest_collection_modifyitems(config, items):
     items.sort(key=rank)
 
 
-def pytest_collection_finish():
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Keep the garbage collector from searching the million objects of the collected tests, which stay anyway."""
-    gc.collect()
-    gc.freeze()
-    gc.enable()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @cache
