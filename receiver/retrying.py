@@ -63,8 +63,8 @@ class Retries:
         self._refused_at: float | None = None
         """Since when the broker has done nothing but refuse."""
 
-    def is_meant(self, error: Exception) -> bool:
-        """Whether the error is a refusal, and refusals have lasted so long that waiting won't help."""
+    def is_final(self, error: Exception) -> bool:
+        """Note the error. Returns whether it is a refusal, and refusals have lasted so long that waiting won't help."""
         now = time.monotonic()
         if not isinstance(error, errors.BrokerRefusedError):
             self._refused_at = None

@@ -334,7 +334,7 @@ class Bridge:
                 action()
             except ReceiverError as error:
                 retries = retries or Retries(_BACKOFF)
-                if not may_pass(error) or retries.is_meant(error) or not (waits or self.is_stopping):
+                if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise
                 self._complain(error, "step")
             else:
@@ -365,7 +365,7 @@ class Bridge:
         """Give up the source's connection, and wait before the next one: longer each time if several are lost in a row."""
         self._complain(error, "source")
         self._lose_source()
-        if self._retries.is_meant(error):
+        if self._retries.is_final(error):
             raise error
         self._stops_within(self._retries.pause_secs())
 

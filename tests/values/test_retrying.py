@@ -137,15 +137,15 @@ def test_every_error_about_a_broker_or_a_store_is_decided():
     assert set(kinds) <= PASSING | LASTING
 
 
-def test_refusals_are_meant_after_a_minute_of_nothing_else(clock):
+def test_refusals_are_final_after_a_minute_of_nothing_else(clock):
     retries = Retries(Backoff(1, 1))
-    assert not retries.is_meant(BrokerRefusedError("no"))
+    assert not retries.is_final(BrokerRefusedError("no"))
     clock.now += 59
-    assert not retries.is_meant(BrokerRefusedError("no"))
+    assert not retries.is_final(BrokerRefusedError("no"))
     clock.now += 1
-    assert retries.is_meant(BrokerRefusedError("no"))
-    assert not retries.is_meant(BrokerError("lost"))
-    assert not retries.is_meant(BrokerRefusedError("no"))
+    assert retries.is_final(BrokerRefusedError("no"))
+    assert not retries.is_final(BrokerError("lost"))
+    assert not retries.is_final(BrokerRefusedError("no"))
 
 
 def test_nobody_else_doubles_pauses_or_catches_to_sleep():
