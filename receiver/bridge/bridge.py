@@ -39,13 +39,13 @@ class Health:
 
     def __init__(self, stuck_after_secs: float) -> None:
         self._stuck_after_secs = stuck_after_secs
-        self._moved_at = time.monotonic()
+        self._progress_at = time.monotonic()
         self._troubles = {"source": "it hasn't connected yet"}
         """The problems now, by the part that has one, such as `source`."""
 
-    def moves(self) -> None:
+    def note_progress(self) -> None:
         """Note that the bridge goes on: it has done a step, or failed to and will try again."""
-        self._moved_at = time.monotonic()
+        self._progress_at = time.monotonic()
 
     def works(self, what: str) -> None:
         self._troubles.pop(what, None)
@@ -59,7 +59,7 @@ class Health:
 
     def why_dead(self) -> str | None:
         """Why the bridge isn't live; None if it is."""
-        still_secs = time.monotonic() - self._moved_at
+        still_secs = time.monotonic() - self._progress_at
         if still_secs < (self._stuck_after_secs or math.inf):
             return None
         return f"it has been stuck for {still_secs:.0f} s"
@@ -175,7 +175,7 @@ class Bridge:
         """Bridge until `stop` is called. Call `begin` before, and `close` afterwards."""
         self._busy_at = tended_at = time.monotonic()
         while not self.is_stopping:
-            self.health.moves()
+            self.health.note_progress()
             self._look_at_window()
             is_due = time.monotonic() - tended_at >= _TEND_SECS
             if is_due:
@@ -284,7 +284,7 @@ class Bridge:
         source = self._source
         assert source is not None  # noqa: S101 - these are its deliveries
         advances = source.advances(deliveries) if hasattr(source, "advances") else ()
-        taken = self._intake.taken(deliveries, advances, window=self._window, moves=self.health.moves)
+        taken = self._intake.taken(deliveries, advances, window=self._window, on_progress=self.health.note_progress)
         began_secs = time.monotonic()
         try:
             if not self._until_done(partial(self._flow.before_acknowledging, taken)):
@@ -323,13 +323,13 @@ class Bridge:
     def _deliver_due(self) -> None:
         """Hand on part after part, until nothing is due or a stop is asked for."""
         while self._flow.deliver_waiting() and not self.is_stopping:
-            self.health.moves()
+            self.health.note_progress()
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
         retries = None
         while True:
-            self.health.moves()
+            self.health.note_progress()
             try:
                 action()
             except ReceiverError as error:
@@ -345,7 +345,7 @@ class Bridge:
 
     def _stops_within(self, secs: float) -> bool:
         """Wait `secs`, or until a stop is asked for. Returns whether it is."""
-        self.health.moves()
+        self.health.note_progress()
         if not self.is_stopping:
             with suppress(Empty):
                 self._stop_asked.get(timeout=secs)

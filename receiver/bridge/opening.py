@@ -122,7 +122,7 @@ def open_bridge(
             bridge = Bridge(origin.connect, flow, intake=intake, settings=options.settings)
             for each in targets:
                 if isinstance(each, PythonTarget):
-                    each.moves = bridge.health.moves
+                    each.on_progress = bridge.health.note_progress
         opened.pop_all()
     return bridge
 
@@ -323,7 +323,7 @@ def _several(
             consumers=count,
             pace=Pace() if paces else None,
         )
-        own.moves = bridge.health.moves
+        own.on_progress = bridge.health.note_progress
         bridges.append(bridge)
     return Consumers(bridges, target.name)
 

@@ -187,17 +187,17 @@ class Intake:
         advances: Sequence[Advance],
         *,
         window: int | None,
-        moves: Callable[[], object],
+        on_progress: Callable[[], object],
     ) -> Taken:
-        """`window`: how many ids a source's window has; 0 for a policy without one, None if nothing is detected. `moves` is called
-        before each call of a function for ids, which may take long."""
+        """`window`: how many ids a source's window has; 0 for a policy without one, None if nothing is detected. `on_progress` is
+        called before each call of a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
         messages, receipts, refused, returned = [], [], {}, {}
         rule, is_sourceless = self._ids, False
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             if rule.function is not None:
-                moves()
+                on_progress()
             try:
                 ids = rule.ids_of(message)
             except MessageRefusedError as error:

@@ -162,7 +162,7 @@ def test_the_pages():
     health.fails("step", StoreError("\udcff is away"))
     assert asked(app, "/readyz") == ("503 Service Unavailable", b"\\udcff is away\n")
     soon(lambda: asked(app, "/livez")[0] == "503 Service Unavailable")
-    health.moves()
+    health.note_progress()
     assert asked(pages(Health(9)), "/livez") == ("200 OK", b"ok\n")
     assert asked(app, "/")[0] == "404 Not Found"
     assert asked(pages(health, lambda *_: [b"other"]), "/readyz")[0].startswith("503")

@@ -60,7 +60,7 @@ class PythonTarget(Target):
         """Whether only the commit of the lease before failed: a message may be to blame, by a deferred constraint."""
         self._process: int
         """The id of the process that delivers."""
-        self.moves: Callable[[], object] = lambda: None
+        self.on_progress: Callable[[], object] = lambda: None
         """Called before each call of the function."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
@@ -126,7 +126,7 @@ class PythonTarget(Target):
     def _call(self, what: Received | list[Received], connection: Connection | None = None) -> str | None:
         """Call the function. Returns why it failed; None if it didn't."""
         transaction = None if connection is None else connection.get_transaction()
-        self.moves()
+        self.on_progress()
         try:
             result = self._function(what) if connection is None else self._function(what, connection)
             why = None if result is None else not_done(result)
