@@ -12,9 +12,16 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from receiver.bridge.bridge import Bridge, Pace
-from receiver.bridge.connectors import Source, check_carried, check_durable, turns_to, way_from, way_to
+from receiver.bridge.connectors import (
+    Source,
+    check_carried,
+    check_durable,
+    sink_factory,
+    source_factory,
+    turn_sink_factory,
+)
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
-from receiver.bridge.connectors.nodes import Nodes, Way
+from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.bridge.consumers import Consumers
 from receiver.bridge.modes import Figures, Flow
 from receiver.bridge.modes.controlled_flow import ConsumerFlow, ControlledFlow
@@ -129,7 +136,7 @@ def open_bridge(
 
 def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[str, Nodes]:
     """The brokers to which a bridge connects, by role."""
-    nodes = {"source": connect.nodes if isinstance(connect, Way) else None}
+    nodes = {"source": connect.nodes if isinstance(connect, ConnectionFactory) else None}
     for role, target in zip(("target", "duplicates"), targets, strict=False):
         nodes[role] = target.nodes if isinstance(target, SinkTarget) else None
     return {role: each for role, each in nodes.items() if each is not None}
@@ -159,7 +166,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
     # Loads the protocol's library, before a python: target puts the current folder on sys.path.
-    connect = way_from(source, options.settings.max_body_bytes)
+    connect = source_factory(source, options.settings.max_body_bytes)
     return Origin(connect, f"{source.hosts}{vhost}{more}" if given is None else given, source.destination)
 
 
@@ -180,10 +187,11 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions, pa
         return imported(rest)
     if is_broker(to):
         address = _address(to, password, options.tls)
-        turns = turns_to(address)
+        turns = turn_sink_factory(address)
         if turns is not None and options.mode is Mode.EXACTLY_ONCE:
             return TurnTarget(address.target_name, turns, options.ids)
-        return BrokerTarget(address.target_name, way_to(address), options.ids, adds_duplicate_ids=options.mode.detects)
+        connect = sink_factory(address)
+        return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} isn't a target", hint=hint)
 
@@ -307,7 +315,7 @@ def _several(
     if paces:
         settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
     ahead = {}
-    if isinstance(connect, Way):  # so that the first to connect doesn't get all messages
+    if isinstance(connect, ConnectionFactory):  # so that the first to connect doesn't get all messages
         is_fixed = paces and connect.nodes.address.protocol == "stomp"
         ahead["most_ahead"] = min(settings.max_batch_size, _MOST_BY_STOMP) if is_fixed else settings.max_batch_size
     inbox = Inbox(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Source, sink_of, source_of, way_from
+from receiver.bridge.connectors import DUPLICATE_ID, Delivery, Source, sink_of, source_factory, source_of
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.options import IdRule
 from receiver.closing import Closing
@@ -201,12 +201,12 @@ def probe(
 
 def _check_empty(address: BrokerAddress) -> tuple[BrokerAddress, bool]:
     """The queue's address at one node, and whether the node answers acknowledgements; `SettingsError` if it isn't empty."""
-    way = way_from(address)
-    with way() as source:
+    connect = source_factory(address)
+    with connect() as source:
         if source.take(1, wait_secs=_QUIET_SECS):
             raise SettingsError(f"{address} isn't empty", hint="name a scratch queue that nobody else uses")
-        assert way.nodes.at is not None  # noqa: S101 - it has just been connected to
-        return address.at(way.nodes.at), getattr(source, "answers_acknowledgements", True)
+        assert connect.nodes.at is not None  # noqa: S101 - it has just been connected to
+        return address.at(connect.nodes.at), getattr(source, "answers_acknowledgements", True)
 
 
 class _Run:

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from receiver.bridge.connectors import Message, Sink, way_to
+from receiver.bridge.connectors import Message, Sink, sink_factory
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
 
@@ -57,7 +57,7 @@ class Sender(threading.Thread):
         self.held = threading.Event()
         """Set while it must wait, because the queue is long enough."""
         self.ending = threading.Event()
-        self._connect = way_to(BrokerAddress.parse(address))
+        self._connect = sink_factory(BrokerAddress.parse(address))
         self._draw = random.Random(f"{seed} {source}")
 
     def ids(self) -> Iterator[str]:

@@ -96,10 +96,10 @@ def test_a_stranger_at_the_port(protocol, role, kind):
 FEW_FILES = """
 import os, resource, sys
 from contextlib import suppress
-from receiver.bridge.connectors import sockets, way_from
+from receiver.bridge.connectors import sockets, source_factory
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerError
-connect = way_from(BrokerAddress.parse(sys.argv[1]))  # which loads the protocol's library
+connect = source_factory(BrokerAddress.parse(sys.argv[1]))  # which loads the protocol's library
 sockets.ANSWER_SECS = 0.5
 resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
 for count in range(4):

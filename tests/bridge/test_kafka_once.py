@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from sqlalchemy import text
 
 from receiver.bridge import Message, open_bridge, sink_of
-from receiver.bridge.connectors import TurnForgottenError, kafka_sink, turns_to
+from receiver.bridge.connectors import TurnForgottenError, kafka_sink, turn_sink_factory
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_message import encoded
 from receiver.bridge.opening import BridgeOptions
@@ -47,7 +47,7 @@ def out(kafka):
 
 
 def turns(kafka, topic):
-    make = turns_to(BrokerAddress.parse(kafka.address(topic)))
+    make = turn_sink_factory(BrokerAddress.parse(kafka.address(topic)))
     assert make is not None
     return make()
 

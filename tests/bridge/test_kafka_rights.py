@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from examples.demo.processes import HOST, free_ports
 from receiver.bridge import Message, Tls, sink_of, source_of
-from receiver.bridge.connectors import turns_to
+from receiver.bridge.connectors import turn_sink_factory
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.errors import BrokerRefusedError, SettingsError
 from tests.brokers.cached import fetched
@@ -141,7 +141,7 @@ def test_a_group_that_is_not_allowed_is_refused(kafka):
 
 def test_which_right_is_missing_for_transactions_is_said_at_the_start(kafka):
     """The rights are given one after the other, until none is missing."""
-    make = turns_to(address(kafka, "sender:right"))
+    make = turn_sink_factory(address(kafka, "sender:right"))
     said = []
 
     def begin():

@@ -9,7 +9,7 @@ from copy import copy
 import pytest
 
 from receiver.bridge.connectors.address import BrokerAddress, Node
-from receiver.bridge.connectors.nodes import Nodes, Way
+from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.errors import BrokerError, BrokerRefusedError, MessagesLostError, SettingsError
 
 A, B, C = (Node(name, 5672) for name in "abc")
@@ -37,8 +37,8 @@ class Cluster:
             raise self.errors[address.host]
         return self.products.get(address.host, "RabbitMQ")
 
-    def way(self, address=ADDRESS):
-        return Way(Nodes(address, self.identity_at), self.make)
+    def factory(self, address=ADDRESS):
+        return ConnectionFactory(Nodes(address, self.identity_at), self.make)
 
 
 def down(host):
@@ -50,23 +50,23 @@ def refused(host):
 
 
 def test_the_first_that_serves_is_taken():
-    way = Cluster(a=down("a")).way()
-    assert way() == ADDRESS.at(B)
-    assert (way.nodes.at, way.nodes.changes) == (B, 0)
+    connect = Cluster(a=down("a")).factory()
+    assert connect() == ADDRESS.at(B)
+    assert (connect.nodes.at, connect.nodes.changes) == (B, 0)
 
 
 def test_after_a_loss_the_next_ones_are_tried_first_even_if_the_lost_one_takes_connections():
     cluster = Cluster()
-    way = cluster.way()
-    assert [way().host for _ in range(4)] == ["a", "b", "c", "a"]
+    connect = cluster.factory()
+    assert [connect().host for _ in range(4)] == ["a", "b", "c", "a"]
     cluster.errors = {"b": down("b"), "c": down("c")}
-    assert way().host == "a"
-    assert (way.nodes.at, way.nodes.changes) == (A, 3)
+    assert connect().host == "a"
+    assert (connect.nodes.at, connect.nodes.changes) == (A, 3)
 
 
 def test_each_change_of_node_is_warned_of_once(caplog):
     cluster = Cluster()
-    first = cluster.way()
+    first = cluster.factory()
     consumers = [copy(first) for _ in range(3)]
     for consumer in consumers:
         consumer()
@@ -80,44 +80,44 @@ def test_each_change_of_node_is_warned_of_once(caplog):
 
 def test_where_others_have_gone_one_goes_too():
     """They share what is known of the nodes, and each knows which it has lost."""
-    way = Cluster().way()
-    one, other = copy(way), copy(way)
+    connect = Cluster().factory()
+    one, other = copy(connect), copy(connect)
     assert (one().host, other().host) == ("a", "a")
     assert (one().host, other().host) == ("b", "b")
 
 
 def test_a_node_that_refuses_is_no_reason_to_end_while_another_may_come_back():
     with pytest.raises(BrokerError) as caught:
-        Cluster(a=refused("a"), b=down("b"), c=refused("c")).way()()
+        Cluster(a=refused("a"), b=down("b"), c=refused("c")).factory()()
     assert type(caught.value) is BrokerError
     assert caught.value.message == "a refuses; b can't be reached; c refuses"
 
 
 def test_all_that_refuse_refuse():
     with pytest.raises(BrokerRefusedError, match="a refuses; b refuses; c refuses") as caught:
-        Cluster(a=refused("a"), b=refused("b"), c=refused("c")).way()()
+        Cluster(a=refused("a"), b=refused("b"), c=refused("c")).factory()()
     assert caught.value.hint == "check the password"
 
 
 @pytest.mark.parametrize("error", [SettingsError("no"), MessagesLostError("they are gone")])
 def test_what_no_other_node_would_mend_is_said_at_once(error):
     cluster = Cluster()
-    way = cluster.way()
+    connect = cluster.factory()
     cluster.errors["a"] = error
     with pytest.raises(type(error)):
-        way()
+        connect()
     assert cluster.tried == ["a"]
 
 
 def test_one_host_is_connected_to_without_a_look():
     cluster = Cluster()
     alone = BrokerAddress.parse("amqp://a/queue/orders")
-    way = cluster.way(alone)
-    assert [way(), way()] == [alone, alone]
-    assert (cluster.asked, way.nodes.at, way.nodes.changes) == (Counter(), A, 0)
+    connect = cluster.factory(alone)
+    assert [connect(), connect()] == [alone, alone]
+    assert (cluster.asked, connect.nodes.at, connect.nodes.changes) == (Counter(), A, 0)
     cluster.errors["a"] = error = down("a")
     with pytest.raises(BrokerError) as caught:
-        way()
+        connect()
     assert caught.value is error
 
 
@@ -126,18 +126,18 @@ def test_hosts_of_several_products_are_refused_before_anything_is_taken():
     cluster.products["c"] = "ActiveMQ Artemis"
     why = "isn't one cluster: a:5672 is RabbitMQ, b:5672 is RabbitMQ, c:5672 is ActiveMQ Artemis"
     with pytest.raises(SettingsError, match=why):
-        cluster.way()()
+        cluster.factory()()
     assert cluster.tried == []
 
 
 def test_a_host_of_another_product_that_was_away_at_first_is_refused_when_its_turn_comes():
     cluster = Cluster(b=down("b"))
     cluster.products["b"] = "ActiveMQ Artemis"
-    way = cluster.way()
-    assert way().host == "a"
+    connect = cluster.factory()
+    assert connect().host == "a"
     cluster.errors = {}
     with pytest.raises(SettingsError, match="isn't one cluster"):
-        way()
+        connect()
     assert cluster.tried == ["a"]
 
 
@@ -146,9 +146,9 @@ def test_all_are_asked_once_and_at_once():
     cluster = Cluster()
     identity_at = cluster.identity_at
     cluster.identity_at = lambda address: (together.wait(), identity_at(address))[1]
-    way = cluster.way()
+    connect = cluster.factory()
     for _ in range(3):
-        way()
+        connect()
     assert cluster.asked == {"a": 1, "b": 1, "c": 1}
 
 
@@ -157,18 +157,18 @@ def test_who_does_not_answer_soon_is_asked_when_it_is_connected_to(monkeypatch):
     cluster, answers = Cluster(), threading.Event()
     identity_at = cluster.identity_at
     cluster.identity_at = lambda address: (address.host != "c" or answers.wait(10), identity_at(address))[1]
-    way = cluster.way()
-    assert way().host == "a"
+    connect = cluster.factory()
+    assert connect().host == "a"
     cluster.products["c"] = "ActiveMQ Artemis"
     answers.set()
     with pytest.raises(SettingsError, match="isn't one cluster"):
-        _ = [way() for _ in range(2)]  # at the latest when it is connected to
+        _ = [connect() for _ in range(2)]  # at the latest when it is connected to
 
 
 def test_a_name_that_stands_for_nothing_is_said_in_one_line(caplog):
     unknown = down("b")
     unknown.__cause__ = socket.gaierror(-2, "Name or service not known")
-    assert Cluster(b=unknown, c=down("c")).way()().host == "a"
+    assert Cluster(b=unknown, c=down("c")).factory()().host == "a"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         "b can't be reached (check that it runs)"
     ]
@@ -176,7 +176,7 @@ def test_a_name_that_stands_for_nothing_is_said_in_one_line(caplog):
 
 def test_kafkas_client_gets_all_hosts_at_once():
     cluster, address = Cluster(), BrokerAddress.parse("kafka://a,b/orders?group=g")
-    way = cluster.way(address)
-    assert way() == address
-    assert way.nodes.at is None
+    connect = cluster.factory(address)
+    assert connect() == address
+    assert connect.nodes.at is None
     assert cluster.asked == {"a": 1, "b": 1}

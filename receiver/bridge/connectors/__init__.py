@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.bridge.connectors.nodes import Nodes, Way
+from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.settings import BridgeSettings
 from receiver.store.messages import Message
@@ -280,17 +280,18 @@ def source_of(
             f"{address}: most_ahead is for a queue, whose messages go to one consumer", hint="leave it out"
         )
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
-    return way_from(address, max_body_bytes)(**more)
+    return source_factory(address, max_body_bytes)(**more)
 
 
-def way_from(address: BrokerAddress, max_body_bytes: int | None = None) -> Way[OpenSource]:
+def source_factory(address: BrokerAddress, max_body_bytes: int | None = None) -> ConnectionFactory[OpenSource]:
     """A function that makes a connected source at each call; it takes `most_ahead`."""
     if max_body_bytes is None:
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:
         raise SettingsError(f"the largest body can't have {max_body_bytes} bytes", hint="give 0 or more")
     connectors = connectors_of(address)
-    return Way(Nodes(address, connectors.identity_at), partial(connectors.source, max_body_bytes=max_body_bytes))
+    make = partial(connectors.source, max_body_bytes=max_body_bytes)
+    return ConnectionFactory(Nodes(address, connectors.identity_at), make)
 
 
 def check_durable(address: BrokerAddress) -> None:
@@ -326,29 +327,29 @@ def check_carried(address: BrokerAddress, *properties: str) -> None:
 
 def sink_of(address: BrokerAddress | str) -> OpenSink:
     """A sink that is connected to an address. Errors are those of `source_of`."""
-    return way_to(address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address))()
+    return sink_factory(address if isinstance(address, BrokerAddress) else BrokerAddress.parse(address))()
 
 
-def way_to(address: BrokerAddress) -> Way[OpenSink]:
+def sink_factory(address: BrokerAddress) -> ConnectionFactory[OpenSink]:
     """A function that makes a connected sink at each call."""
-    return _way_to(address, lambda at: connectors_of(at).sink(at))
+    return _factory_to(address, lambda at: connectors_of(at).sink(at))
 
 
-def _way_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> Way[_T]:
+def _factory_to(address: BrokerAddress, make: Callable[[BrokerAddress], _T]) -> ConnectionFactory[_T]:
     if address.subscription is not None or address.selector is not None:
         raise SettingsError(f"{address}: the options behind ? are for sources only", hint="leave them out")
     if address.is_stream:
         raise SettingsError(f"{address}: a target isn't named as a stream", hint="write /queue/NAME")
-    return Way(Nodes(address, lambda at: connectors_of(at).identity_at(at)), make)
+    return ConnectionFactory(Nodes(address, lambda at: connectors_of(at).identity_at(at)), make)
 
 
-def turns_to(address: BrokerAddress) -> Way[TurnSink] | None:
+def turn_sink_factory(address: BrokerAddress) -> ConnectionFactory[TurnSink] | None:
     """A function that makes a connected sink of turns at each call; None if messages go one by one."""
     if not address.takes_turns:
         return None
     from receiver.bridge.connectors.kafka_sink import KafkaTurns
 
-    return _way_to(address, KafkaTurns)
+    return _factory_to(address, KafkaTurns)
 
 
 class Connectors(NamedTuple):

@@ -93,8 +93,8 @@ class Nodes:
             _LOGGER.warning("%s: goes on at %s, no longer at %s", self.address, node, before)
 
 
-class Way(Generic[_T]):
-    """Connects to the first node that serves. A user that connects repeatedly needs a `Way` of its own, such as a copy."""
+class ConnectionFactory(Generic[_T]):
+    """Connects to the first node that serves. A user that connects repeatedly needs one of its own, such as a copy."""
 
     def __init__(self, nodes: Nodes, make: Callable[..., _T]) -> None:
         """`make` connects to an address."""
@@ -126,14 +126,14 @@ class Way(Generic[_T]):
         return made
 
     def _turn(self) -> list[Node]:
-        """All nodes, beginning with the one to which others have connected since, or else behind the lost one."""
+        """All nodes in order, from the one connected to last; if we lost that one, from the next."""
         nodes, at = self.nodes.address.nodes, self.nodes.at
         first = 0 if at is None else nodes.index(at) + (at == self._last)
         return [*nodes[first:], *nodes[:first]]
 
 
 def first_of(nodes: Sequence[Node], do: Callable[[Node], _T]) -> _T:
-    """The result of `do` for the first node for which it succeeds; errors as with a `Way`."""
+    """The result of `do` for the first node for which it succeeds; errors as with a `ConnectionFactory`."""
     failures = []
     for node in nodes:
         try:

@@ -16,7 +16,7 @@ from hashlib import sha256
 from typing import Generic, TypeVar
 
 from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnForgottenError, TurnSink, time_in
-from receiver.bridge.connectors.nodes import Way
+from receiver.bridge.connectors.nodes import ConnectionFactory
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
@@ -51,7 +51,7 @@ class SinkTarget(Target, Generic[_S]):
         self._sink: _S | None = None
         self.passed: Passed | None = None
         """Marks the messages as having passed their domain; None: they aren't marked."""
-        self.nodes = connect.nodes if isinstance(connect, Way) else None
+        self.nodes = connect.nodes if isinstance(connect, ConnectionFactory) else None
         """The nodes to which it connects; None if not known."""
 
     def connect(self) -> _S:
