@@ -48,7 +48,7 @@ _MIXED = "is for messages and for duplicates, so nobody could tell them apart"
 _MOST_AT_ONCE = 50
 """The most messages that one of several consumers takes at once for a function of single messages."""
 _MOST_BY_STOMP = 5
-"""The limit by STOMP, where a consumer gets this many messages from the start, however slow the function is."""
+"""The limit for STOMP: its prefetch is fixed at the subscription, so it must suit slow functions too."""
 _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or kafka://..., or python:MODULE:FUNCTION"
 
 
@@ -94,44 +94,46 @@ def open_bridge(
     address = store if store is not None and options.mode.keeps else MEMORY
     with ExitStack() as opened:
         ids = _with_function(options.ids)
-        targets = [_target(to, options, options.to_password)]
-        opened.callback(targets[0].close)
-        if options.duplicates_to is not None:
-            targets.append(_target(options.duplicates_to, options, options.duplicates_to_password))
-            opened.callback(targets[1].close)
+        targets = _targets(opened, to, options)
         _check_targets(targets, address, options)
-        receiver = Receiver.open(
-            address,
-            connection_id=origin.connection_id,
-            destination=origin.destination,
-            receiver_id=options.receiver_id,
-            domain=options.domain,
-            settings=options.windows,
-            policy=options.policy,
-            observe_only=not options.mode.detects,
-            id_reuse=options.id_reuse,
-            store_settings=options.store_settings,
-            record=options.record,
-            concurrent=options.consumers is not None,
-        )
-        opened.callback(receiver.close)
+        receiver = opened.enter_context(_receiver(address, origin, options))
         _check_policy(receiver.figures().policy)  # if none is named, the domain has one
         passed = Passed(receiver.store_id)
         for each in targets:
             if isinstance(each, SinkTarget):
                 each.passed = passed
         intake = Intake(ids, passed, destination=origin.destination, domain=receiver.domain)
-        if options.consumers is not None:
-            bridge: Bridge = _several(origin.connect, targets[0], receiver, intake, options, address=address)
-        else:
-            figures = Figures(nodes=_nodes(origin.connect, targets))
-            flow = _flow(address, targets, receiver, figures, options)
-            bridge = Bridge(origin.connect, flow, intake=intake, settings=options.settings)
-            for each in targets:
-                if isinstance(each, PythonTarget):
-                    each.on_progress = bridge.health.note_progress
+        make = _single if options.consumers is None else _several
+        bridge = make(origin.connect, targets, receiver, intake, options, address=address)
         opened.pop_all()
     return bridge
+
+
+def _targets(opened: ExitStack, to: str | Target | Callable[..., object], options: BridgeOptions) -> list[Target]:
+    """The target, and that for duplicates if there is one. `opened` closes them."""
+    targets = [_target(to, options, options.to_password)]
+    opened.callback(targets[0].close)
+    if options.duplicates_to is not None:
+        targets.append(_target(options.duplicates_to, options, options.duplicates_to_password))
+        opened.callback(targets[1].close)
+    return targets
+
+
+def _receiver(address: str, origin: Origin, options: BridgeOptions) -> Receiver:
+    return Receiver.open(
+        address,
+        connection_id=origin.connection_id,
+        destination=origin.destination,
+        receiver_id=options.receiver_id,
+        domain=options.domain,
+        settings=options.windows,
+        policy=options.policy,
+        observe_only=not options.mode.detects,
+        id_reuse=options.id_reuse,
+        store_settings=options.store_settings,
+        record=options.record,
+        concurrent=options.consumers is not None,
+    )
 
 
 def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[str, Nodes]:
@@ -300,9 +302,28 @@ def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
     return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
 
 
+def _single(
+    connect: Callable[..., Source],
+    targets: Sequence[Target],
+    receiver: Receiver,
+    intake: Intake,
+    options: BridgeOptions,
+    *,
+    address: str,
+) -> Bridge:
+    """A bridge that takes messages one batch after another."""
+    figures = Figures(nodes=_nodes(connect, targets))
+    flow = _flow(address, targets, receiver, figures, options)
+    bridge = Bridge(connect, flow, intake=intake, settings=options.settings)
+    for each in targets:
+        if isinstance(each, PythonTarget):
+            each.on_progress = bridge.health.note_progress
+    return bridge
+
+
 def _several(
     connect: Callable[..., Source],
-    target: Target,
+    targets: Sequence[Target],
     receiver: Receiver,
     intake: Intake,
     options: BridgeOptions,
@@ -310,6 +331,7 @@ def _several(
     address: str,
 ) -> Consumers:
     """A bridge of several consumers."""
+    (target,) = targets
     assert isinstance(target, PythonTarget)  # noqa: S101 - no other has passed
     settings, paces, count = options.settings, not target.takes_many, options.consumers or 1
     if paces:
