@@ -42,8 +42,7 @@ class AmqpSource(AmqpLink):
         self._at_most = 1
         """How many messages were last asked for at once."""
         self._most_unsettled = 1
-        """The most messages that may be unsettled: the unacknowledged ones when messages were last asked for, plus the number
-        asked for."""
+        """How many messages may be unsettled: those unacknowledged at the last `take`, and as many as it asked for."""
         self._incoming: deque[bytes] = deque()
         self._incoming_bytes = 0
         self._part = bytearray()

@@ -198,16 +198,20 @@ class AmqpLink(Closing):
     def _run(self) -> None:
         with self._socket, self._wakened, self._waker:
             try:
-                with selectors.DefaultSelector() as selector:
-                    selector.register(self._wakened, selectors.EVENT_READ)
-                    selector.register(self._socket, selectors.EVENT_READ)
-                    while self._work():
-                        writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
-                        selector.modify(self._socket, selectors.EVENT_READ | writes)
-                        selector.select(_CLOCK_SECS)
+                self._work_until_over()
             except Exception as error:  # noqa: BLE001 - otherwise the waiting threads would wait for ever
                 with self._lock:
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))
+
+    def _work_until_over(self) -> None:
+        """Work whenever the socket or a request needs it, and once a second, until the connection is over."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakened, selectors.EVENT_READ)
+            selector.register(self._socket, selectors.EVENT_READ)
+            while self._work():
+                writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
+                selector.modify(self._socket, selectors.EVENT_READ | writes)
+                selector.select(_CLOCK_SECS)
 
     def _work(self) -> bool:
         """Read, work and write as far as possible without waiting. False when the connection is over."""
