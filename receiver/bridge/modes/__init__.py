@@ -95,8 +95,8 @@ class Flow(ABC):
 def log_failure(
     target: str, message: Received, max_tries: int, why: str, *, is_final: bool, then: str = "parked"
 ) -> bool:
-    """Log a failed try, already counted in `message.tries`. Returns whether to give the message up; `then` says what happens to it
-    in that case. `is_final`: no further try would succeed."""
+    """Log a failed try, already counted in `message.tries`. Returns whether to give the message up; `then` says what happens to
+    it in that case. `is_final`: no further try would succeed."""
     is_last = is_final or message.tries >= max_tries
     how = "can't go there" if is_final else f"failed {message.tries} of {max_tries} times"
     what = then if is_last else "tried again"

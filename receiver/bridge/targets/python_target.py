@@ -50,14 +50,14 @@ class PythonTarget(Target):
         self._function = function
         self.takes_many, self.takes_part = _form_of(name, function)
         """Whether the function takes a list of messages, and whether it takes the connection."""
-        self._is_lost = False
-        """Whether the last turn couldn't be rolled back."""
+        self._lost_transaction = False
+        """Whether the database took back all of the last turn's transaction."""
         self._first: tuple[object, ...] | None = None
-        """The first message of this lease; None too if anything has failed."""
+        """Identifies the first message of this lease; None before it, and after a failure."""
         self._first_before: tuple[object, ...] | None = None
-        """The `_first` of the lease before."""
-        self._comes_again = False
-        """Whether only the commit of the lease before failed: a message may be to blame, by a deferred constraint."""
+        """The `_first` of the last lease."""
+        self._failed_at_commit = False
+        """Whether the last lease failed only at its commit: a deferred constraint may reject one of its messages."""
         self._process: int
         """The id of the process that delivers."""
         self.on_progress: Callable[[], object] = lambda: None
@@ -66,7 +66,8 @@ class PythonTarget(Target):
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self._process = os.getpid()
         first = self._first or (messages[0].sequence, messages[0].unique_message_id, messages[0].received_at_us)
-        self._first, self._comes_again = None, first == self._first_before
+        # If the last lease began with the same message, and nothing in it failed, its commit did.
+        self._first, self._failed_at_commit = None, first == self._first_before
         outcome = self._delivered(messages, lease)
         if not outcome.failed:
             self._first = first
@@ -79,8 +80,8 @@ class PythonTarget(Target):
         connection = lease.connection if lease is not None and self.takes_part else None
         if connection is None and not self.takes_many:  # then a turn would gain nothing
             return one_by_one(messages, self._call, long_secs=_LONG_SECS)
-        is_together = len(messages) > 1 and not self._is_lost and not self._comes_again
-        self._is_lost = False
+        is_together = len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
+        self._lost_transaction = False
         if is_together:
             count, why = self._turn(messages, connection)
             if why is None:
@@ -97,20 +98,23 @@ class PythonTarget(Target):
             return self._handed_over(messages, None)
         connection.exec_driver_sql(f"SAVEPOINT {_SAVEPOINT}")
         count, why = self._handed_over(messages, connection)
-        # After an error, even one that the function has caught, PostgreSQL refuses further statements.
-        checks = database_of(connection).checks_of_constraints if self._comes_again else ()
-        spoilt = _failure(connection, *checks, f"RELEASE SAVEPOINT {_SAVEPOINT}") if why is None else None
-        if why is None and spoilt is None:
-            return count, None
+        has_failed = why is not None
+        if not has_failed:
+            # After an error, even one that the function has caught, PostgreSQL refuses further statements.
+            checks = database_of(connection).checks_of_constraints if self._failed_at_commit else ()
+            spoilt = _failure(connection, *checks, f"RELEASE SAVEPOINT {_SAVEPOINT}")
+            if spoilt is None:
+                return count, None
+            why = described(spoilt)
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
-        if lost is not None and why is not None:
-            # SQLite itself does so if a disk is full. Or an earlier message ended the transaction: trying them one by one will
-            # show which.
-            self._is_lost = True
-            raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
-        if lost is not None:
-            raise self._has_ended_it() from lost
-        return count, why if spoilt is None else described(spoilt)
+        if lost is None:
+            return count, why
+        if not has_failed:
+            raise self._ended_error() from lost
+        # SQLite itself does so if a disk is full. Or an earlier message ended the transaction: trying them one by one will show
+        # which.
+        self._lost_transaction = True
+        raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
 
     def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
         """As `_turn`, but without a rollback if one fails."""
@@ -133,7 +137,7 @@ class PythonTarget(Target):
         except MessageRefusedError as error:
             why = described(error)
         except EndedByHandError as error:
-            raise self._has_ended_it() from error
+            raise self._ended_error() from error
         except (BrokerError, OutputError, StoreError):  # not the message's fault: the whole lease is tried again
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
@@ -146,10 +150,10 @@ class PythonTarget(Target):
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
         is_ended = transaction is not None and not transaction.is_active
         if is_ended or (connection is not None and connection.get_transaction() is not transaction):
-            raise self._has_ended_it()
+            raise self._ended_error()
         return why
 
-    def _has_ended_it(self) -> SettingsError:
+    def _ended_error(self) -> SettingsError:
         return SettingsError(
             f"{self.name} ended the transaction that it was given",
             hint="leave committing and rolling back to the bridge",
@@ -157,6 +161,7 @@ class PythonTarget(Target):
 
 
 def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
+    """Execute the statements. Returns the error of the first that fails, or None; raises it if the connection is lost."""
     try:
         for statement in statements:
             connection.exec_driver_sql(statement)
