@@ -166,20 +166,24 @@ class World:
         for when in ("before", "after"):
             self.points.append(is_database)
             self._passed += not self._is_setup or self.setup_points is None
-            if self._faults and self._passed >= self._faults[0].point:
-                match self._faults[0]:
-                    case Crashes(point, times):
-                        self._next_fault([Crashes(point, times - 1)] if times > 1 else [])
-                        return Strike("crash", when, call)
-                    case LosesConnection() if is_database:
-                        self._next_fault([])
-                        return Strike("loss", when, call)
+            if kind := self._fault_here(is_database=is_database):
+                return Strike(kind, when, call)
         return None
 
-    def _next_fault(self, instead: list[Crashes]) -> None:
+    def _fault_here(self, *, is_database: bool) -> str | None:
+        """Let the fault that is due at this crash point strike. Returns its kind; None if none is due."""
+        if not self._faults or self._passed < self._faults[0].point:
+            return None
+        fault = self._faults[0]
+        if isinstance(fault, LosesConnection) and not is_database:
+            return None
         self._faults.popleft()
-        self._faults.extendleft(instead)
         self._passed = 0
+        if isinstance(fault, LosesConnection):
+            return "loss"
+        if fault.times > 1:
+            self._faults.appendleft(replace(fault, times=fault.times - 1))
+        return "crash"
 
     def note(self, event: Event) -> None:
         self.journal.append(event)
