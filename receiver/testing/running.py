@@ -26,6 +26,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.util import greenlet_spawn
 
 from receiver.errors import SettingsError
@@ -39,6 +40,7 @@ IDLE_SECS = 30
 _LOOK_SECS = 0.1
 """How often to look whether a process that says nothing still runs."""
 _OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
+_IN_MEMORY = "the end of a run cuts its connections, and a SQLite database in memory ends with them: use a file"
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _played(world: World, program: Program, name: str, *, looks_often: bool) -> 
                 end = End(f"{end.cause}. Make threads in consume, or use kill=True")
             return f"the program failed without a fault from outside: {end.error}", end.cause
         if is_done:
-            return _wrong_effects(world, program, _effects(program, name)), None
+            return _wrong_effects(world, program, _effects_at_end(program, name)), None
         if not strikes and world.progress == progress:
             has_taken = any(isinstance(event, Came) for event in world.journal)
             what = "acknowledges nothing of what it takes" if has_taken else "takes no message, though there are some"
@@ -147,6 +149,15 @@ def _effects(program: Program, name: str) -> Counter[str]:
             f"effects() must give the unique_message_id of each effect that stands, as text, not {ids!r:.80}"
         )
     return Counter(ids)
+
+
+def _effects_at_end(program: Program, name: str) -> Counter[str]:
+    try:
+        return _effects(program, name)
+    except DBAPIError as error:
+        if "no such table" in str(error):
+            error.add_note(_IN_MEMORY)
+        raise
 
 
 def _effects_so_far(program: Program, name: str) -> Counter[str] | None:

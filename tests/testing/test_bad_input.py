@@ -7,6 +7,8 @@ import warnings
 from contextlib import suppress
 
 import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
 
 from receiver.errors import SettingsError
 from receiver.testing import NoDatabaseWarning, check_exactly_once
@@ -246,6 +248,27 @@ def test_arguments_that_it_cannot_take(arguments, options, error):
         warnings.simplefilter("ignore", NoDatabaseWarning)
         with pytest.raises(SettingsError, match=error):
             check_exactly_once(*arguments, **options)
+
+
+def test_a_database_in_memory_is_said_to_end_with_its_connections():
+    engine = create_engine("sqlite://")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id TEXT)"))
+
+    def consume(broker):
+        while messages := broker.receive(5):
+            with engine.begin() as connection:
+                for message in messages:
+                    connection.execute(text("INSERT INTO orders VALUES (:id)"), {"id": message.unique_message_id})
+            broker.acknowledge(messages)
+
+    def effects():
+        with engine.connect() as connection:
+            return list(connection.scalars(text("SELECT id FROM orders")))
+
+    with pytest.raises(OperationalError, match="no such table: orders") as raised:
+        check_exactly_once(consume, effects)
+    assert raised.value.__notes__[0].endswith("a SQLite database in memory ends with them: use a file")
 
 
 @pytest.mark.parametrize("effects", [set, dict])
