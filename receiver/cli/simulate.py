@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -156,24 +156,17 @@ def simulate(
     """
     local = engine == "local"
     check_extras(report, on_spark=not local)
-    if not local and query is not None:
+    if local:
+        _refuse_options_of_spark({"--master": master, "--order-by": order_by, "--verbose": verbose})
+        if query is None:
+            options.refuse_tables(logs, "add --engine spark")
+    elif query is not None:
         raise SettingsError(
             "--query is for the local engine", hint="let Spark read the database, and give the frame to size_windows"
         )
-    if local:
-        for option, value in (("--master", master), ("--order-by", order_by), ("--verbose", verbose)):
-            if value:
-                raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
-        if query is None:
-            options.refuse_tables(logs, "add --engine spark")
     question = _question(domain, window, expiry, current, _with_budget(settings, budget))
-    if verdicts is not None and question.single is None:
-        usual = ReceiverSettings()
-        w, e = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
-        raise SettingsError(
-            "--verdicts needs one setting",
-            hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
-        )
+    if verdicts is not None:
+        _check_is_single(question)
     request = SimulateRequest(
         logs=logs,
         question=question,
@@ -198,13 +191,34 @@ def simulate(
         print_json(analysis_object(analysis))
     else:
         print_report(document)
-    if fail_on_missed is None:
-        return 0
+    return 0 if fail_on_missed is None else _status(analysis, question, fail_on_missed)
+
+
+def _refuse_options_of_spark(given: Mapping[str, object]) -> None:
+    """`SettingsError` if an option was given that is only for Spark."""
+    for option, value in given.items():
+        if value:
+            raise SettingsError(f"{option} is for Spark, and the engine is local", hint="add --engine spark")
+
+
+def _check_is_single(question: Question) -> None:
+    """`SettingsError` unless the question has one setting, as verdicts need."""
+    if question.single is None:
+        usual = ReceiverSettings()
+        w, e = usual.dup_detection_per_source_expiry_window_size, usual.dup_detection_expiry_time_secs
+        raise SettingsError(
+            "--verdicts needs one setting",
+            hint=f"give one --window and one --expiry, such as --window {w} --expiry {e:g}",
+        )
+
+
+def _status(analysis: Analysis, question: Question, allowed_missed: int) -> int:
+    """The exit status under `--fail-on-missed`. If too many are missed, it says so."""
     judged = analysis.settings[0] if question.single else analysis.recommendation.setting
-    if judged.missed <= fail_on_missed:
+    if judged.missed <= allowed_missed:
         return 0
     missed = count(judged.missed, "duplicate")
-    print(f"{missed} missed, {fail_on_missed:,} allowed by --fail-on-missed", file=sys.stderr)
+    print(f"{missed} missed, {allowed_missed:,} allowed by --fail-on-missed", file=sys.stderr)
     return _MISSED_TOO_MANY
 
 
