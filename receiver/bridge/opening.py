@@ -159,7 +159,7 @@ def _origin(text: str, options: BridgeOptions) -> Origin:
     elif source.is_stream:
         raise SettingsError(f"{source}: BEST_EFFORT can't keep its position", hint="choose another mode")
     if options.consumers is not None and (source.is_topic or source.keeps_what_is_taken):
-        raise _unfit_for_consumers(
+        raise _consumers_error(
             f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
         )
     check_carried(source, options.ids.id_property, options.ids.source_property)
@@ -270,7 +270,7 @@ def _check_targets(targets: Sequence[Target], address: str, options: BridgeOptio
                 hint="choose another mode, or a function that takes the message alone",
             )
         if options.consumers is not None and not isinstance(target, PythonTarget):
-            raise _unfit_for_consumers(
+            raise _consumers_error(
                 f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)"
             )
     if len({target.name for target in targets}) < len(targets):
@@ -285,20 +285,20 @@ def _check_consumers(store: str | None, options: BridgeOptions) -> None:
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise SettingsError(f"a bridge has at least 1 consumer, not {count!r:.80}", hint="--consumers 16")
     if not options.mode.detects:
-        raise _unfit_for_consumers(f"{options.mode} hands duplicates on", f"choose --mode {Mode.APP_CONTROLLED}")
+        raise _consumers_error(f"{options.mode} hands duplicates on", f"choose --mode {Mode.APP_CONTROLLED}")
     if options.duplicates_to is not None:
-        raise _unfit_for_consumers("duplicates aren't kept", "leave out --duplicates-to")
+        raise _consumers_error("duplicates aren't kept", "leave out --duplicates-to")
     if checked_id_reuse(options.id_reuse) is IdReuse.DELIVER:
-        raise _unfit_for_consumers(
+        raise _consumers_error(
             "bodies aren't compared before a message is handed on", "leave out --id-reuse deliver"
         )
     try:
         check_concurrent(store or MEMORY)
     except SettingsError as error:
-        raise _unfit_for_consumers(error.message, "--store postgresql://USER@HOST/DATABASE") from error
+        raise _consumers_error(error.message, "--store postgresql://USER@HOST/DATABASE") from error
 
 
-def _unfit_for_consumers(why: str, hint: str) -> SettingsError:
+def _consumers_error(why: str, hint: str) -> SettingsError:
     return SettingsError(f"--consumers can't be given: {why}", hint=f"{hint}; or leave out --consumers")
 
 

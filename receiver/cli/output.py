@@ -204,7 +204,7 @@ def plain_output() -> Iterator[None]:
         sys.stdout = shield
         failure = _emptied(plain)
     if failure:
-        raise _unwritten(failure) from failure
+        raise _unwritten_error(failure) from failure
 
 
 class _Shield(io.TextIOWrapper):
@@ -235,7 +235,7 @@ class _ShieldedBytes(io.RawIOBase):
             except OSError as error:
                 self._is_lost = True
                 if self._must_arrive and not isinstance(error, BrokenPipeError):
-                    raise _unwritten(error) from error
+                    raise _unwritten_error(error) from error
         return memoryview(data).nbytes
 
 
@@ -266,5 +266,5 @@ def _emptied(stream: TextIO) -> OSError | None:
     return None
 
 
-def _unwritten(error: OSError) -> OutputError:
+def _unwritten_error(error: OSError) -> OutputError:
     return OutputError(f"can't write to standard output: {error.strerror or error}")

@@ -243,7 +243,7 @@ class TurnSink(Protocol):
         """Close the connection. Never raises."""
 
 
-def too_large(which: str, size: str, most_bytes: int) -> MessageRefusedError:
+def too_large_error(which: str, size: str, most_bytes: int) -> MessageRefusedError:
     """A source's error for a body that is too large. `which` names the message; `size` is the number of bytes of its body."""
     return MessageRefusedError(
         f"{which}: its body has {size} bytes, and the limit is {most_bytes:,}",

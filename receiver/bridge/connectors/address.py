@@ -321,10 +321,10 @@ def _unescaped(part: str, text: str) -> str:
     try:
         return unquote(part, errors="strict")
     except UnicodeDecodeError:
-        raise _no_utf8(text) from None
+        raise _not_utf8_error(text) from None
 
 
-def _no_utf8(text: str) -> SettingsError:
+def _not_utf8_error(text: str) -> SettingsError:
     return SettingsError(f"{masked(text)!r:.200} has an escape that isn't UTF-8", hint="write %C3%A9 for é")
 
 
@@ -332,7 +332,7 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
     try:
         given = parse_qsl(query, keep_blank_values=True, errors="strict")
     except UnicodeDecodeError:
-        raise _no_utf8(text) from None
+        raise _not_utf8_error(text) from None
     options = dict(given)
     if len(given) != len(options) or not options.keys() <= known.keys() or not all(options.values()):
         *but_last, last = (f"{name}={value}" for name, value in known.items())

@@ -14,7 +14,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, too_large
+from receiver.bridge.connectors import Delivery, too_large_error
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
@@ -83,7 +83,7 @@ class AmqpSource(AmqpLink):
             for data in came:
                 message = decoded(data)
                 if len(message.body) > self._max_body_bytes:
-                    raise too_large(f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes)
+                    raise too_large_error(f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes)
                 self._taken += 1
                 taken.append(Delivery(message, self._taken))
         except MessageRefusedError as error:
@@ -107,9 +107,9 @@ class AmqpSource(AmqpLink):
     def _make_link(self) -> Any:
         address, dialect = self._address, self.dialect
         if address.selector is not None and not dialect.has_selectors:
-            raise self._unable("selectors by AMQP", dialect.instead)
+            raise self._lacking_error("selectors by AMQP", dialect.instead)
         if address.is_topic and not dialect.has_subscriptions:
-            raise self._unable("topics to take from by AMQP", dialect.instead)
+            raise self._lacking_error("topics to take from by AMQP", dialect.instead)
         link = self._session.receiver(address.subscription or "receiver")
         link.source.address = self._terminus_address
         link.source.capabilities.put_object(_capabilities(address))
@@ -136,9 +136,9 @@ class AmqpSource(AmqpLink):
             return False  # the broker says why when it ends the link
         address, source = self._address, self._link.remote_source
         if address.selector is not None and _SELECTOR not in (source.filter.get_dict() if source.filter.next() else {}):
-            raise self._unable("selectors by AMQP", "leave out ?selector=")
+            raise self._lacking_error("selectors by AMQP", "leave out ?selector=")
         if address.subscription is not None and source.durability == proton.Terminus.NONDURABLE:
-            raise self._unable("durable subscriptions by AMQP", "take from a queue that gets what the topic gets")
+            raise self._lacking_error("durable subscriptions by AMQP", "take from a queue that gets what the topic gets")
         return True
 
     def _serve(self) -> None:
@@ -226,7 +226,7 @@ class AmqpSource(AmqpLink):
         if delivery.pending:
             self._part += self._link.recv(delivery.pending)
         if len(self._part) > self._max_body_bytes + _PROPERTIES_BYTES:
-            self._refuse(too_large("a message", "still more", self._max_body_bytes))
+            self._refuse(too_large_error("a message", "still more", self._max_body_bytes))
             return False
         if delivery.partial:
             return False

@@ -125,7 +125,7 @@ class AmqpLink(Closing):
         if self._address.vhost is not None:
             hostname = self.dialect.hostname(self._address.vhost)
             if hostname is None:
-                raise self._unable("virtual hosts", "leave out ?vhost=")
+                raise self._lacking_error("virtual hosts", "leave out ?vhost=")
             if hostname != self._connection.hostname:
                 raise _OtherHostnameError(f"{self._address}: it names its virtual hosts in another way")
         self._terminus_address = self.dialect.address(self._address.name, is_topic=self._address.is_topic)
@@ -137,7 +137,7 @@ class AmqpLink(Closing):
         for link in self._links:
             link.open()
 
-    def _unable(self, what: str, instead: str) -> BrokerRefusedError:
+    def _lacking_error(self, what: str, instead: str) -> BrokerRefusedError:
         """The error for a feature that the product lacks."""
         name = "the broker" if self.product is None else self.product.name
         return BrokerRefusedError(f"{self._address}: {name} has no {what}", hint=instead)
@@ -288,7 +288,7 @@ class AmqpLink(Closing):
     def _fail_by(self, condition: Any, *, whole: bool = False) -> None:
         """Fail with the broker's condition at the end of a link or session, or of the `whole` connection."""
         if not self._heard.startswith(_HEADERS):
-            error = sockets.foreign("amqp", self._heard, tls=self._address.tls)
+            error = sockets.wrong_protocol_error("amqp", self._heard, tls=self._address.tls)
             self._fail(error.message, hint=error.hint or "")
         elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
@@ -326,7 +326,7 @@ class AmqpLink(Closing):
         if waiting != self._waiting_bytes or self._asked == self._done:
             self._moved_at, self._waiting_bytes = now, waiting
         if now - self._moved_at > sockets.ANSWER_SECS:
-            self._fail_with(sockets.mute(self._address, is_met=self._is_open))
+            self._fail_with(sockets.no_answer_error(self._address, is_met=self._is_open))
 
     def _count_done(self) -> None:
         self._done += 1

@@ -283,7 +283,7 @@ class _Question(AmqpLink):
 
     def _make_link(self) -> Any:
         if not self.dialect.has_streams:
-            raise self._unable("streams", "write /queue/NAME")
+            raise self._lacking_error("streams", "write /queue/NAME")
         link = self._session.receiver(_PAIR)
         link.source.address, link.target.address = _MANAGEMENT, _PAIR
         return self._settled(link)

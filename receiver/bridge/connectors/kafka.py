@@ -15,7 +15,7 @@ from copy import copy
 from itertools import takewhile
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, check_durable, kafka_client, too_large
+from receiver.bridge.connectors import Delivery, check_durable, kafka_client, too_large_error
 from receiver.bridge.connectors.address import BrokerAddress, offset_of
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, TopicPartition
 from receiver.bridge.connectors.kafka_message import decoded
@@ -77,7 +77,7 @@ class KafkaSource(Closing):
         known = positions.read()
         topic_id = self._topic.id
         if topic_id and known.get(_TOPIC_ID, topic_id) != topic_id:
-            raise self._made_anew()
+            raise self._made_anew_error()
         begin = {_TOPIC_ID: topic_id} if topic_id else {}
         if self._begins_late and not known:  # partitions that are added later are read from their beginning
             begin |= {str(number): str(self._bounds(number)[1]) for number in self._topic.partitions}
@@ -161,14 +161,14 @@ class KafkaSource(Closing):
             return True
         try:
             if self._lookup.ask().id != self._topic.id:
-                self._failure = self._made_anew()
+                self._failure = self._made_anew_error()
         except BrokerRefusedError:  # the topic is gone, and these are its last records
             return True
         except BrokerError as error:
             self._failure = error
         return self._failure is None
 
-    def _made_anew(self) -> MessagesLostError:
+    def _made_anew_error(self) -> MessagesLostError:
         return MessagesLostError(
             f"{self._address}: the topic was deleted and created again after the store kept its positions",
             hint="the old messages are gone; to take the new ones, use a new domain (--connection-id)",
@@ -207,7 +207,7 @@ class KafkaSource(Closing):
             self._check_same(record)
         elif len(record.value() or b"") > self._max_body_bytes:
             name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
-            self._failure = too_large(name, f"{len(record.value()):,}", self._max_body_bytes)
+            self._failure = too_large_error(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
 
     def _was_taken(self, record: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import first_of
-from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, connected, port_hint, refused_by_alert
+from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, alert_error, connected, port_hint
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
 
 try:
@@ -154,7 +154,7 @@ def failure_of(address: BrokerAddress, error: Exception) -> BrokerError:
 def error_of(address: BrokerAddress, error: Any) -> BrokerError:
     """The error for an error of librdkafka."""
     if ALERT in (error.str() or ""):
-        return refused_by_alert(address, error.str())
+        return alert_error(address, error.str())
     why = f"{address}: {error.str() or error.name()}"
     if error.code() in _REFUSALS or error.fatal():
         hint = "check the names of topic and group, user, password, and what this user may do"

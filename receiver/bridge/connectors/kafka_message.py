@@ -80,7 +80,7 @@ def _value_of(value: Property) -> bytes | None:
 def _checked(name: str) -> str:
     _bytes_of(name)
     if "\0" in name:  # the client's library would cut it off there
-        raise _inexpressible(name)
+        raise _inexpressible_error(name)
     return name
 
 
@@ -88,10 +88,10 @@ def _bytes_of(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise _inexpressible(text) from error
+        raise _inexpressible_error(text) from error
 
 
-def _inexpressible(text: str) -> MessageUnfitError:
+def _inexpressible_error(text: str) -> MessageUnfitError:
     return MessageUnfitError(
         f"a message can't be sent by Kafka: {text!r:.80} in a property or header", hint="send it by AMQP"
     )

@@ -15,7 +15,7 @@ from receiver.bridge.connectors import TurnForgottenError, kafka_client
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from receiver.bridge.connectors.kafka_message import encoded
-from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS, mute
+from receiver.bridge.connectors.sockets import ANSWER_SECS, CLOSE_SECS, no_answer_error
 from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessageUnfitError, SettingsError
 from receiver.store.messages import Message
@@ -111,7 +111,7 @@ class KafkaSink(_Producing):
         except KafkaException as error:
             raise self._failure_of(error.args[0]) from error
         if left or self._failure is not None:
-            failures.append(self._failure or mute(self._address, ANSWER_SECS))
+            failures.append(self._failure or no_answer_error(self._address, ANSWER_SECS))
         if failures:  # a broker that is away counts before a message that is to blame
             raise min(failures, key=lambda each: isinstance(each, MessageRefusedError))
 
@@ -184,7 +184,7 @@ class KafkaTurns(_Producing):
             for partition in kafka_client.TopicLookup(self._address).ask().partitions:
                 self._produce(producer, partition=partition)
             if producer.flush(ANSWER_SECS):
-                raise mute(self._address, ANSWER_SECS)
+                raise no_answer_error(self._address, ANSWER_SECS)
             producer.abort_transaction(ANSWER_SECS)
         except KafkaException as error:
             raise self._turn_failure_of(error.args[0]) from error
@@ -280,7 +280,7 @@ class KafkaTurns(_Producing):
         while not wait([ended], _POLL_SECS).done:
             self.check()
             if time.monotonic() > until:
-                raise mute(self._address, ANSWER_SECS)
+                raise no_answer_error(self._address, ANSWER_SECS)
         ended.result()
 
     def _why_ended(self, error: Any) -> Any:

@@ -55,14 +55,14 @@ def connected(address: BrokerAddress) -> socket.socket:
             link.close()
             raise
     except TimeoutError as error:
-        raise mute(address, waits_secs) from error
+        raise no_answer_error(address, waits_secs) from error
     except (OSError, UnicodeError) as error:
         raise failure(address, error) from error
     link.settimeout(0)
     return link
 
 
-def mute(address: BrokerAddress, secs: float | None = None, *, is_met: bool = False) -> BrokerError:
+def no_answer_error(address: BrokerAddress, secs: float | None = None, *, is_met: bool = False) -> BrokerError:
     """The error for a broker without an answer in `secs`, by default `ANSWER_SECS`. `is_met`: it has answered before."""
     return BrokerError(
         f"{address}: no answer in {ANSWER_SECS if secs is None else secs:g} s",
@@ -78,7 +78,7 @@ def port_hint(protocol: str, *, tls: bool = False) -> str:
     return f"check that it runs, and that this port speaks {_SPOKEN[protocol]} {how} TLS; else write {protocol}{otherwise}://"
 
 
-def foreign(protocol: str, said: bytes, *, tls: bool = False) -> BrokerError:
+def wrong_protocol_error(protocol: str, said: bytes, *, tls: bool = False) -> BrokerError:
     """The error for a port whose first bytes aren't of the protocol. Without bytes: it has ended the connection."""
     expected = _SPOKEN[protocol]
     if not said:
@@ -109,7 +109,7 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
     if isinstance(error, ssl.SSLError):
         why = (error.reason or str(error)).replace("_", " ").lower()
         if ALERT in why:
-            return refused_by_alert(address, why)
+            return alert_error(address, why)
         hint = f"check that this port speaks TLS; without it, write {address.protocol}://"
         return BrokerError(f"{address} {what}: {why}", hint=hint)
     why = getattr(error, "strerror", None) or str(error) or "no answer"
@@ -119,7 +119,7 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
     return BrokerError(f"{address} {what}: {why}", hint=hint)
 
 
-def refused_by_alert(address: BrokerAddress, why: str) -> BrokerRefusedError:
+def alert_error(address: BrokerAddress, why: str) -> BrokerRefusedError:
     hint = "it may want a client certificate: --tls-cert and --tls-key"
     return BrokerRefusedError(f"{address} refuses the connection: {why}", hint=hint)
 
@@ -128,18 +128,18 @@ def _context(files: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=files.ca_file)
     except OSError as error:
-        raise _unreadable(f"certificates of authorities from {files.ca_file}", error) from error
+        raise _unreadable_error(f"certificates of authorities from {files.ca_file}", error) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if files.cert_file is not None:
         try:
             context.load_cert_chain(files.cert_file, files.key_file, password=_refuse_to_ask)
         except (OSError, ValueError) as error:
             key = "" if files.key_file is None else f" and {files.key_file}"
-            raise _unreadable(f"a certificate and its key from {files.cert_file}{key}", error) from error
+            raise _unreadable_error(f"a certificate and its key from {files.cert_file}{key}", error) from error
     return context
 
 
-def _unreadable(what: str, error: Exception) -> SettingsError:
+def _unreadable_error(what: str, error: Exception) -> SettingsError:
     why = (getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)).replace("_", " ")
     if "PEM lib" in why:  # all that OpenSSL says, whichever of them is missing
         why = "they aren't both there, in PEM"

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, time_in, too_large
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, time_in, too_large_error
 from receiver.bridge.connectors.products import Product, StompDialect
-from receiver.bridge.connectors.sockets import foreign
+from receiver.bridge.connectors.sockets import wrong_protocol_error
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message, Property
 
@@ -193,7 +193,7 @@ class FrameReader:
         end = self._first_zero(head, most_bytes) if length is None else len(head) + int(length[1])
         body_bytes = end - len(head)
         if body_bytes > most_bytes:
-            self._refuse(too_large(_name(head), f"{body_bytes:,}", most_bytes))
+            self._refuse(too_large_error(_name(head), f"{body_bytes:,}", most_bytes))
         elif b"\0" in head:
             self._refuse(MessageRefusedError(_unreadable(head, "the zero byte"), hint="take it by AMQP"))
         else:
@@ -215,7 +215,7 @@ class FrameReader:
                 del buffer[: between.end()]  # heartbeats
             start = bytes(buffer[:10])
             if not any(start.startswith(command[: len(start)]) for command in _COMMANDS):
-                raise foreign("stomp", start)
+                raise wrong_protocol_error("stomp", start)
             if (ending := _HEAD_END.search(buffer, searched)) is not None:
                 return bytes(buffer[: ending.end()])
             searched = max(0, len(buffer) - 3)
@@ -229,7 +229,7 @@ class FrameReader:
         while (index := self._buffer.find(0, searched)) < 0:
             searched = len(self._buffer)
             if searched - len(head) > most_bytes:
-                self._refuse(too_large(_name(head), "still more", most_bytes))
+                self._refuse(too_large_error(_name(head), "still more", most_bytes))
                 raise EOFError
             self._read_more()
         return index

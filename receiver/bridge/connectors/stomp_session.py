@@ -108,7 +108,7 @@ class StompSession:
         with suppress(BrokerError):
             for frame in (*last, Frame("DISCONNECT")):
                 self.ask(frame)
-        self._break(self._lost("the connection is closed"))
+        self._break(self._lost_error("the connection is closed"))
         for thread in self._threads:  # the first thread, which reads, starts the other
             thread.join()
         with self._sending:
@@ -129,8 +129,8 @@ class StompSession:
             error, is_cut = sockets.failure(self.address, broken, "is lost"), isinstance(broken, ConnectionError)
         else:
             has_met = self.product is not _UNKNOWN
-            silent = sockets.foreign("stomp", b"", tls=self.address.tls)
-            error = self._lost("the connection has ended") if has_met else self.named(silent)
+            silent = sockets.wrong_protocol_error("stomp", b"", tls=self.address.tls)
+            error = self._lost_error("the connection has ended") if has_met else self.named(silent)
             is_cut = True
         self._break(error, is_cut=is_cut)
 
@@ -189,7 +189,7 @@ class StompSession:
             moved_at = heard_at if self._closing.is_set() else max(heard_at, self._came_at)
             quiet_secs = time.monotonic() - moved_at
             if quiet_secs >= self._patience_secs:
-                self._break(sockets.mute(self.address, is_met=self.is_ready))
+                self._break(sockets.no_answer_error(self.address, is_met=self.is_ready))
             self.check()
             with suppress(queue.Empty):
                 answers.discard(self._answers.get(timeout=self._patience_secs - quiet_secs) or "")
@@ -202,7 +202,7 @@ class StompSession:
         except (OSError, ValueError) as error:
             self._break(sockets.failure(self.address, error, "is lost"), is_cut=isinstance(error, ConnectionError))
         except BaseException:  # after an interrupt, the next frame would be taken for the rest of this one
-            self._break(self._lost("the sending of a frame was interrupted"))
+            self._break(self._lost_error("the sending of a frame was interrupted"))
             raise
         self.check()
 
@@ -243,7 +243,7 @@ class StompSession:
     def _refuse(self, error: MessageRefusedError) -> None:
         self.messages.put(self.named(error))
 
-    def _lost(self, why: str) -> BrokerError:
+    def _lost_error(self, why: str) -> BrokerError:
         return BrokerError(f"{self.address}: {why}", hint="connect again")
 
     def _break(self, why: BrokerError, *, is_cut: bool = False) -> None:
