@@ -123,7 +123,7 @@ class CommandWithSettings(TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.TyperException as error:
-            if getattr(error, "ctx", ctx) is None:  # an option lacks its value; the hint takes our name from it
+            if getattr(error, "ctx", ctx) is None:  # an option lacks its value; the hint names the command by this
                 error.ctx = ctx  # type: ignore[attr-defined]
             raise
 

@@ -202,7 +202,7 @@ def plain_output() -> Iterator[None]:
         yield
     finally:
         sys.stdout = shield
-        failure = _emptied(plain)
+        failure = _flush(plain)
     if failure:
         raise _unwritten_error(failure) from failure
 
@@ -256,8 +256,8 @@ def _shield(plain: TextIO, *, must_arrive: bool) -> TextIO:
     return shield
 
 
-def _emptied(stream: TextIO) -> OSError | None:
-    """Flush the stream. If that fails, drop the rest, of which the interpreter would complain when it ends; return the error."""
+def _flush(stream: TextIO) -> OSError | None:
+    """Flush the stream. If that fails, drop the rest, of which the interpreter would complain at its end, and return the error."""
     try:
         stream.flush()
     except OSError as error:

@@ -219,7 +219,7 @@ def _run_here(program: Program, world: World, story: str) -> End:
 
 @contextmanager
 def _exits_raise() -> Iterator[None]:
-    """Within it `os._exit` ends the run alone. It would end all tests, without a word, and as if they had passed."""
+    """Within it `os._exit` ends only the run. Otherwise it would end all tests without a word, as if they had passed."""
     real, process = os._exit, os.getpid()
 
     def exit_(status: int) -> NoReturn:

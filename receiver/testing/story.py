@@ -14,7 +14,7 @@ _FEW = 3
 _DAY_SECS = 86_400
 _WEEK_SECS = 7 * _DAY_SECS
 _PAUSES_SECS = (1, 60, 3_600, _DAY_SECS, _WEEK_SECS)
-"""Pauses aren't drawn as numbers: from a range of more than 100, Hypothesis also draws numbers in the source of the user's modules.
+"""Pauses aren't drawn as numbers: from a range of more than 100, Hypothesis also draws numbers that occur in the user's modules.
 So equal seeds would draw other stories once another module was imported."""
 
 

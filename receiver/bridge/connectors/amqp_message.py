@@ -179,8 +179,8 @@ class _Body(NamedTuple):
     is_text: bool = False
     kind: str | None = None
     kept: bytes = b""
-    """The body's sections without content, if the body alone doesn't show them: a value that is null or empty bytes, or the
-    number of bytes of each of several data sections."""
+    """Sections for what the body alone doesn't show: that it is a null or bytes as a value, or the lengths of several data
+    sections."""
 
 
 def _body(bodies: list[tuple[int, bytes]]) -> _Body:

@@ -211,8 +211,8 @@ class KafkaSource(Closing):
         return self._failure is None
 
     def _was_taken(self, record: Any) -> bool:
-        """Whether the record is from before the beginning. The last message before that is asked for; others may have been
-        fetched ahead before a rebalance."""
+        """Whether the record is from before the beginning. The message right before it is asked for, to check it; others may have
+        been fetched ahead before a rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
         return bool(record.offset() < offset)
 

@@ -92,7 +92,7 @@ class StompSession:
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. The function that it returns waits for the receipts. It needn't be called, but if so, before that of
+        """Send these frames. Returns a function that waits for their receipts. It needn't be called, and can't be after that of
         later frames."""
         receipts = set()
         for frame in frames:

@@ -252,8 +252,7 @@ class KeepingFlow(Flow):
         return Admitted(first, messages, len(dropped), refused)
 
     def note_committed(self, taken: Taken, admitted: Admitted) -> None:
-        """Count parked messages and kept duplicates, and log the parked ones, except those of a ring, of which a warning was
-        given."""
+        """Count parked messages and kept duplicates. Log the parked ones, except those of a ring: there has been a warning."""
         for index, why in admitted.refused.items():
             if index not in taken.returned:
                 _LOGGER.error("%r is parked: %s", taken.messages[index].message_id, why)

@@ -24,7 +24,7 @@ from receiver.store.inbox import Lease
 class Outcome:
     """The outcome of a delivery, by the messages' indexes among those to be delivered.
 
-    A message in neither of the first two fields wasn't tried, or it isn't known whether it arrived: an earlier one of its source
+    A message neither delivered nor failed wasn't tried, or it isn't known whether it arrived: an earlier one of its source
     failed, earlier ones took too long, or there is an `error`.
     """
 
@@ -58,8 +58,8 @@ def one_by_one(
     outcome: Outcome | None = None,
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver messages one by one, behind the first ones that are delivered in `outcome`, and complete the outcome. `failure`
-    delivers a message, and returns why it failed, or None. After `long_secs` no more are tried."""
+    """Deliver messages one by one, and add the results to `outcome`. The first ones are left out if it has them as delivered.
+    `failure` delivers a message, and returns why it failed, or None. After `long_secs` no more are tried."""
     outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
     first = len(delivered)
