@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 from receiver.bridge.connectors import Delivery, Source
 from receiver.bridge.modes import Flow
 from receiver.bridge.received import Intake
-from receiver.errors import BrokerError, OutputError, ReceiverError, StoreError
+from receiver.errors import BrokerError, OutputError, PositionMovedError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Retries, may_pass
 from receiver.settings import BridgeSettings
 
@@ -23,6 +23,8 @@ _WAIT_SECS = 0.25
 _BATCH_BYTES = 16 << 20
 """A batch ends once its bodies have so many bytes: this bounds memory."""
 _TEND_SECS = 1.0
+_PROGRESS_SECS = 1.0
+"""A pause may be longer than the time after which a bridge counts as stuck, so it shows so often that it goes on."""
 _AIM_SECS = 0.5
 _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
@@ -287,10 +289,15 @@ class Bridge:
         taken = self._intake.taken(deliveries, advances, window=self._window, on_progress=self.health.note_progress)
         began_secs = time.monotonic()
         try:
-            if not self._until_done(partial(self._flow.before_acknowledging, taken)):
-                return
-            if self._pace is not None:
-                self._pace.took(len(deliveries), time.monotonic() - began_secs)
+            is_done = self._until_done(partial(self._flow.before_acknowledging, taken))
+        except PositionMovedError as error:
+            self._lost(error)
+            return
+        if not is_done:
+            return
+        if self._pace is not None:
+            self._pace.took(len(deliveries), time.monotonic() - began_secs)
+        try:
             # Not by `isinstance`: checking a protocol at each batch would cost as much as a commit.
             if hasattr(source, "begin_acknowledging"):
                 self._unanswered = source.begin_acknowledging(deliveries)
@@ -345,10 +352,11 @@ class Bridge:
 
     def _stops_within(self, secs: float) -> bool:
         """Wait `secs`, or until a stop is asked for. Returns whether it is."""
-        self.health.note_progress()
-        if not self.is_stopping:
+        until = time.monotonic() + secs
+        while not self.is_stopping and (left_secs := until - time.monotonic()) > 0:
+            self.health.note_progress()
             with suppress(Empty):
-                self._stop_asked.get(timeout=secs)
+                self._stop_asked.get(timeout=min(left_secs, _PROGRESS_SECS))
         return self.is_stopping
 
     def _connect_source(self) -> None:

@@ -270,9 +270,7 @@ def _check_targets(targets: Sequence[Target], address: str, options: BridgeOptio
                 hint="choose another mode, or a function that takes the message alone",
             )
         if options.consumers is not None and not isinstance(target, PythonTarget):
-            raise _consumers_error(
-                f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)"
-            )
+            raise _consumers_error(f"{target.name} takes messages in order", "name a function (python:MODULE:FUNCTION)")
     if len({target.name for target in targets}) < len(targets):
         raise SettingsError(f"{targets[0].name} {_MIXED}", hint="name another target for duplicates")
 
@@ -289,9 +287,7 @@ def _check_consumers(store: str | None, options: BridgeOptions) -> None:
     if options.duplicates_to is not None:
         raise _consumers_error("duplicates aren't kept", "leave out --duplicates-to")
     if checked_id_reuse(options.id_reuse) is IdReuse.DELIVER:
-        raise _consumers_error(
-            "bodies aren't compared before a message is handed on", "leave out --id-reuse deliver"
-        )
+        raise _consumers_error("bodies aren't compared before a message is handed on", "leave out --id-reuse deliver")
     try:
         check_concurrent(store or MEMORY)
     except SettingsError as error:

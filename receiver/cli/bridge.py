@@ -263,7 +263,7 @@ def _logging_status(bridge: Bridge, status_secs: float) -> Iterator[None]:
     def log() -> None:
         is_last = False
         while not is_last:
-            is_last = ended.wait(status_secs)
+            is_last = ended.wait(min(status_secs, threading.TIMEOUT_MAX))
             if bridge.has_started:
                 _LOGGER.info("%s", bridge.status_line())
 

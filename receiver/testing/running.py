@@ -105,7 +105,10 @@ def _played(world: World, program: Program, name: str, *, looks_often: bool) -> 
         is_done = not strikes and end.error is None and world.is_empty
         world.note(Ended(end.error, _effects_so_far(program, name) if looks_often and not is_done else None))
         if end.outlived:
-            return f"the program caught its own crash (ProgramCrash) at {end.outlived}: catch Exception, not BaseException", None
+            return (
+                f"the program caught its own crash (ProgramCrash) at {end.outlived}: catch Exception, not BaseException",
+                None,
+            )
         if "limit" in strikes:
             return "consume doesn't end: let it return once receive() gives nothing", None
         if end.error and not strikes:

@@ -11,7 +11,7 @@ import pytest
 from receiver import retrying
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.modes import inbox_flow
-from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.errors import (
@@ -150,6 +150,22 @@ def test_refusals_are_believed_after_a_while(route, where, monkeypatch):
     bridge = open_from(route, source_that(route, **({} if where == "connect" else {where: [*refusals[:4], DOWN, NO]})))
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["1"]
+
+
+def test_a_targets_refusal_is_not_blamed_on_the_source(route, monkeypatch):
+    monkeypatch.setattr(retrying, "_REFUSED_SECS", 0.1)
+    connect = Failing(source_that(route))
+    send(route, "1")
+
+    def refuse(_received):
+        raise NO
+
+    origin = Origin(connect, route.connection_id, "queue://orders")
+    bridge = open_bridge(origin, refuse, route.store, BridgeOptions(mode=Mode.APP_CONTROLLED))
+    with pytest.raises(BrokerRefusedError):
+        bridge.run()
+    assert connect.calls == 1
+    assert route.queued == ["1"]
 
 
 def test_refusals_with_hours_between_them_are_not_in_a_row(route, monkeypatch):

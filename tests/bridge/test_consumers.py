@@ -14,6 +14,7 @@ from receiver.bridge import bridge
 from receiver.bridge.bridge import Pace
 from receiver.bridge.connectors import sink_of
 from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import IdRule, MissingIds, Mode
 from receiver.bridge.targets.file_target import FileTarget
@@ -372,6 +373,31 @@ def test_if_one_fails_for_good_all_end(orders):
     send(orders, *NUMBERS)
     with pytest.raises(SettingsError, match="ended the transaction"):
         opened(orders, commits).run()
+
+
+def test_a_function_without_a_connection_gets_only_the_message_that_fails_again(orders):
+    calls = Counter()
+
+    def post(received):
+        calls[received.unique_message_id] += 1
+        if received.unique_message_id == "7":
+            raise ValueError("not 7")
+
+    send(orders, *NUMBERS)
+    run(orders, post, max_tries=3)
+    assert calls == dict.fromkeys(NUMBERS, 1) | {"7": 3}
+    assert parked(orders).keys() == {"7"}
+
+
+def test_a_consumer_connects_while_another_serves_the_inbox(orders):
+    cluster = Nodes(BrokerAddress.parse("amqp://a,b/queue/orders"), str)
+    cluster.note(cluster.address.nodes[0])
+    bridge = opened(orders, store_settings=StoreSettings(lock_timeout_secs=0.1))
+    consumer = bridge._each[1]
+    consumer._flow.figures.nodes = {"from": cluster}
+    with consumer._flow._dispatcher.inbox.lease():
+        assert consumer.begin(waits=False)
+    bridge.close()
 
 
 def test_a_broker_that_cannot_be_reached_at_the_start_is_an_error(orders):

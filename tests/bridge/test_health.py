@@ -18,6 +18,8 @@ from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.targets.broker_target import BrokerTarget
 from receiver.cli.serving import Listening, pages, serve
 from receiver.errors import BrokerError, StoreError
+from receiver.retrying import Backoff
+from receiver.settings import BridgeSettings
 from tests.bridge.bridged import TEN, Route, open_from, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -76,6 +78,18 @@ def test_a_broker_that_comes_and_goes_makes_it_ready_and_unready(route):
         soon(lambda: health.why_unready() is None)
     send(route, "1")
     assert bridge.figures.connection_errors > 2
+
+
+def test_a_long_pause_does_not_make_it_dead(route, monkeypatch):
+    monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(60, 60))
+    monkeypatch.setattr(bridge_module, "_PROGRESS_SECS", 0.01)
+    connect = Breaking(None)
+    connect.error = BrokerError("nobody is there")
+    bridge = open_from(route, connect, settings=BridgeSettings(stuck_after_secs=0.3))
+    with running(bridge, waits_at_start=True) as health:
+        soon(lambda: "nobody is there" in health.why_unready())
+        time.sleep(0.6)
+        assert health.why_dead() is None
 
 
 def test_a_stop_ends_the_wait_for_the_first_connection(route):

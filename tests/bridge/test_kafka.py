@@ -5,11 +5,12 @@ import time
 import uuid
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from examples.demo.processes import HOST
 from receiver.bridge import Message, open_bridge, sink_of, source_of
 from receiver.bridge.connectors import DUPLICATE_ID, kafka_client, kafka_sink
+from receiver.bridge.connectors import kafka as kafka_source
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.kafka_message import NULL_VALUE
 from receiver.bridge.opening import BridgeOptions
@@ -295,6 +296,17 @@ def test_a_login_of_one_half_is_refused(login):
     """The client's library would raise its own error."""
     with pytest.raises(SettingsError, match="wants a user and a password"):
         kafka_client.client_config(BrokerAddress.parse(f"kafka://{login}@host/orders"))
+
+
+class Leaderless(Consumer):
+    def get_watermark_offsets(self, *_arguments, **_keywords):
+        raise KafkaException(KafkaError(KafkaError.OFFSET_NOT_AVAILABLE))
+
+
+def test_a_partition_without_a_leader_is_an_error_of_the_broker(bridged, monkeypatch):
+    monkeypatch.setattr(kafka_source, "Consumer", Leaderless)
+    with pytest.raises(BrokerError):
+        bridged.run(start="latest")
 
 
 def test_nothing_can_be_acknowledged(kafka, topic):

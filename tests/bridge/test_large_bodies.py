@@ -44,12 +44,13 @@ def test_a_large_body_stays_as_it_is(running_artemis, sender, protocol, queue, b
         assert bodies(take(source, 1)) == ["behind"]
 
 
+@pytest.mark.parametrize("is_text", [False, True])
 @pytest.mark.parametrize("most_bytes", [1_000, 3 * MIB])
-def test_a_body_that_is_too_large_stays_with_the_broker(running_artemis, protocol, queue, most_bytes):
+def test_a_body_that_is_too_large_stays_with_the_broker(running_artemis, protocol, queue, most_bytes, is_text):
     """Messages before it can still be taken and acknowledged."""
     make_source, make_sink = CONNECTORS[protocol]
     address = address_of(running_artemis, protocol, queue)
-    largest, too_large = Message(body=bytes(most_bytes)), Message(body=bytes(most_bytes * 3 + 1))
+    largest, too_large = (Message(body=b"a" * size, is_text=is_text) for size in (most_bytes, most_bytes * 3 + 1))
     with make_sink(address) as sink:
         sink.send([*texts("first"), largest, too_large, *texts("last")])
     with make_source(address, max_body_bytes=most_bytes) as source:

@@ -19,7 +19,7 @@ from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import parked_rows
-from tests.bridge.bridged import Route, message, send
+from tests.bridge.bridged import TEN, Route, message, send
 from tests.stores import engine_of, execute
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(4)]
@@ -272,6 +272,25 @@ def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, 
     bridge.run(stop_when_idle_secs=0)
     assert calls == ["1"] * 10 + ["2"]
     assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
+@pytest.mark.parametrize("error", [OutputError("too many requests"), ValueError("no")], ids=repr)
+def test_what_it_has_handled_it_does_not_get_again_if_it_cannot_handle_more(route, mode, error):
+    """Otherwise a service that takes two messages at a time would get the first two for ever."""
+    calls = []
+
+    def post(received):
+        calls.append(received.text)
+        if len(calls) % 3 == 0:
+            raise error
+
+    send(route, *TEN)
+    bridge = bridge_to(route, post, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert [call for number, call in enumerate(calls, 1) if number % 3] == TEN
+    assert len(calls) == 14
+    assert bridge.figures.delivered == 10
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])

@@ -72,3 +72,12 @@ def test_nothing_is_claimed_of_ids_that_have_no_digest_yet(route, mode, id_reuse
     bridge = bridged(route, *REUSED, ("3", "pay 30"), ("3", "pay 33"), id_reuse=id_reuse)
     assert reused_ids(bridge) == 1
     assert route.effects() == ["pay 30", "pay 33"][: 1 + (id_reuse == "deliver")]
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_broker_that_drops_known_ids_takes_each_body(store_url, tmp_path, mode):
+    route = Route(store_url, tmp_path, "queue", mode)
+    route.send(*(message(id_, body=body) for id_, body in REUSED))
+    options = BridgeOptions(mode=mode, id_reuse="deliver")
+    open_bridge(route.origin, route._target(mode), store_url, options).run(stop_when_idle_secs=0)
+    assert route.effects() == ["pay 10", "pay 20", "pay 99"]

@@ -83,7 +83,9 @@ class AmqpSource(AmqpLink):
             for data in came:
                 message = decoded(data)
                 if len(message.body) > self._max_body_bytes:
-                    raise too_large_error(f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes)
+                    raise too_large_error(
+                        f"message {message.message_id}", f"{len(message.body):,}", self._max_body_bytes
+                    )
                 self._taken += 1
                 taken.append(Delivery(message, self._taken))
         except MessageRefusedError as error:
@@ -138,7 +140,9 @@ class AmqpSource(AmqpLink):
         if address.selector is not None and _SELECTOR not in (source.filter.get_dict() if source.filter.next() else {}):
             raise self._lacking_error("selectors by AMQP", "leave out ?selector=")
         if address.subscription is not None and source.durability == proton.Terminus.NONDURABLE:
-            raise self._lacking_error("durable subscriptions by AMQP", "take from a queue that gets what the topic gets")
+            raise self._lacking_error(
+                "durable subscriptions by AMQP", "take from a queue that gets what the topic gets"
+            )
         return True
 
     def _serve(self) -> None:

@@ -35,6 +35,8 @@ _LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
 _FETCHED_BYTES = 60 << 20
 """More bytes than one fetch brings, except for a single larger message."""
 _MOST_BYTES = (1 << 31) - 1
+_MOST_AT_ONCE = 1_000_000
+"""librdkafka gives no more messages in one call."""
 
 
 class KafkaSource(Closing):
@@ -184,7 +186,7 @@ class KafkaSource(Closing):
                 if left_secs <= 0:
                     break
             elif not self._is_end(first):
-                more = self._consumer.consume(at_most - 1, timeout=0) if at_most > 1 else []
+                more = self._consumer.consume(min(at_most - 1, _MOST_AT_ONCE), timeout=0) if at_most > 1 else []
                 return [first, *(each for each in more if not self._is_end(each))]
         return []
 
@@ -310,6 +312,9 @@ class KafkaSource(Closing):
         if self._positions is None:
             wanted = [TopicPartition(self._address.name, number) for number in bounds]
             there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
+            for each in there:
+                if each.error is not None:  # its offset says nothing
+                    raise kafka_client.error_of(self._address, each.error)
             begin = [each for each in there if each.offset < 0]
             for each in begin:
                 each.offset = bounds[each.partition][self._begins_late]
@@ -325,7 +330,11 @@ class KafkaSource(Closing):
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """The first offset of a partition, and the one behind the last."""
-        bounds = self._consumer.get_watermark_offsets(TopicPartition(self._address.name, number), timeout=ANSWER_SECS)
+        partition = TopicPartition(self._address.name, number)
+        try:
+            bounds = self._consumer.get_watermark_offsets(partition, timeout=ANSWER_SECS)
+        except KafkaException as error:
+            raise kafka_client.failure_of(self._address, error) from error
         if bounds is None:
             raise BrokerError(f"{self._address}: no answer in {ANSWER_SECS:g} s", hint="check that it runs")
         return bounds

@@ -191,6 +191,8 @@ class FrameReader:
         most_bytes = self._max_body_bytes if is_message else ANSWER_BYTES
         length = _LENGTH.search(head)
         end = self._first_zero(head, most_bytes) if length is None else len(head) + int(length[1])
+        if end is None:
+            return None
         body_bytes = end - len(head)
         if body_bytes > most_bytes:
             self._refuse(too_large_error(_name(head), f"{body_bytes:,}", most_bytes))
@@ -223,14 +225,15 @@ class FrameReader:
                 raise BrokerError("the headers of its frame never end")
             self._read_more()
 
-    def _first_zero(self, head: bytes, most_bytes: int) -> int:
-        """The end of a body without a length. Bytes behind a body that is too large are never reached."""
+    def _first_zero(self, head: bytes, most_bytes: int) -> int | None:
+        """The end of a body without a length. None if the body is too large: then the frame is refused and thrown away."""
         searched = len(head)
         while (index := self._buffer.find(0, searched)) < 0:
             searched = len(self._buffer)
             if searched - len(head) > most_bytes:
                 self._refuse(too_large_error(_name(head), "still more", most_bytes))
-                raise EOFError
+                self._skip_to_zero()
+                return None
             self._read_more()
         return index
 
@@ -251,6 +254,12 @@ class FrameReader:
             self._buffer.clear()
             self._read_more()
         del self._buffer[:length_bytes]
+
+    def _skip_to_zero(self) -> None:
+        while (end := self._buffer.find(0)) < 0:
+            self._buffer.clear()
+            self._read_more()
+        del self._buffer[: end + 1]
 
     def _read_more(self) -> None:
         data = self._more()

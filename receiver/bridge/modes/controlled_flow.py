@@ -37,7 +37,7 @@ class ControlledFlow(KeepingFlow):
         self._given_up: dict[int, str] = {}
         """By index, why messages of that batch have failed for good."""
         self._arrived: set[int] = set()
-        """Indexes of messages of that batch that a broker has taken: they aren't sent again."""
+        """Indexes of messages of that batch that a broker or a function has taken: it doesn't get them again."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
@@ -165,7 +165,7 @@ class ConsumerFlow(ControlledFlow):
                 self._alone = dict(enumerate(self._each_of(taken)))
         failure = None
         for index, each in list(self._alone.items()):
-            self._tries, self._given_up = each.tries, each.given_up
+            self._tries, self._given_up, self._arrived = each.tries, each.given_up, each.arrived
             try:
                 super().before_acknowledging(each.taken)
             except _MessageFailedError as error:
@@ -183,7 +183,7 @@ class ConsumerFlow(ControlledFlow):
             )
             it = slice(index, index + 1)
             only = Taken(taken.messages[it], taken.receipts[it], refused, returned)
-            yield _Alone(only, Counter({0: self._tries[index]}), given_up)
+            yield _Alone(only, Counter({0: self._tries[index]}), given_up, {0} if index in self._arrived else set())
 
     def tend(self) -> None:
         if self._serves_inbox:
@@ -216,6 +216,7 @@ class _Alone(NamedTuple):
     taken: Taken
     tries: Counter[int]
     given_up: dict[int, str]
+    arrived: set[int]
 
 
 class _Turn(Lease):

@@ -224,8 +224,9 @@ class KeepingFlow(Flow):
         """Store the cluster nodes to which the bridge is connected, if they have changed."""
         for nodes in self.figures.nodes.values():
             if nodes.address.others and nodes.at is not None and self._noted.get(nodes) != nodes.at:
-                self._dispatcher.inbox.note_node(nodes.address.target_name, str(nodes.at))
-                self._noted[nodes] = nodes.at
+                with suppress(StoreBusyError):  # another consumer serves the inbox; the next call notes it
+                    self._dispatcher.inbox.note_node(nodes.address.target_name, str(nodes.at))
+                    self._noted[nodes] = nodes.at
 
     def admit(self, batch: Batch, taken: Taken) -> Admitted:
         """In the transaction of the batch, move the source's positions and decide on each message. Parks messages that can't be

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
-from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
+from receiver.errors import MessageRefusedError, MessageUnfitError, ReceiverError
 from receiver.store.inbox import Lease
 
 
@@ -34,7 +34,7 @@ class Outcome:
     """Messages that failed by themselves, with the reasons."""
     final: set[int] = field(default_factory=set)
     """Failed messages that would fail however often they were tried."""
-    error: BrokerError | None = None
+    error: ReceiverError | None = None
     """Why the target took no more than the delivered messages; raised once they are confirmed."""
     is_lasting: bool = False
     """Whether delivered messages stay delivered if the lease is rolled back."""

@@ -164,6 +164,8 @@ class BrokerTarget(SinkTarget[Sink]):
     def _duplicate_id(self, message: Received, lease: Lease | None) -> str | None:
         if not self._adds_duplicate_ids or lease is None or (name := name_in_domain(message)) is None:
             return None
+        if message.sequence is None:  # a known id with another body may be delivered, and is another message
+            name = f"{name}:{message.body_digest or ''}"
         return lease.handed_on_as(name)
 
 

@@ -27,6 +27,8 @@ from receiver.store.log import EndedByHandError
 _LOGGER = logging.getLogger("receiver.bridge")
 _LONG_SECS = 1.0
 """After so long the finished calls are committed: until then others wait for the database, and a crash repeats them."""
+_NOT_NOW = (BrokerError, OutputError, StoreError)
+"""A function raises one of these if it can't handle any message now."""
 _SAVEPOINT = "receiver_turn"
 _MANY = "messages"
 """The name of the first parameter of a function that takes many messages at once."""
@@ -79,7 +81,12 @@ class PythonTarget(Target):
     def _delivered(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
         if connection is None and not self.takes_many:  # then a turn would gain nothing
-            return one_by_one(messages, self._call, long_secs=_LONG_SECS)
+            outcome = Outcome(is_lasting=True)
+            try:
+                one_by_one(messages, self._call, outcome=outcome, long_secs=_LONG_SECS)
+            except _NOT_NOW as error:
+                outcome.error = error
+            return outcome
         is_together = len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
         self._lost_transaction = False
         if is_together:
@@ -138,7 +145,7 @@ class PythonTarget(Target):
             why = described(error)
         except EndedByHandError as error:
             raise self._ended_error() from error
-        except (BrokerError, OutputError, StoreError):  # not the message's fault: the whole lease is tried again
+        except _NOT_NOW:
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             _LOGGER.debug("%s failed", self.name, exc_info=True)
