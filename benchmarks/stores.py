@@ -17,16 +17,16 @@ import psycopg
 from sqlalchemy import create_engine, make_url
 
 from receiver.message import ReceiptRow
-from receiver.store.tables import METADATA, receipt_rows, receipts
+from receiver.store.tables import METADATA, receipt_codec, receipts
 from tests.postgres import GIVEN_SERVER, fresh_database, running_server
 
 __all__ = ["SQLITE", "Database", "Raw", "RawRow", "on_a_disk", "postgres", "raw_rows"]
 
 RawRow = tuple[object, ...]
 
-_NAMES = ("domain_id", *receipt_rows.columns)
+_NAMES = ("domain_id", *receipt_codec.columns)
 _COLUMNS = ", ".join(_NAMES)
-_SELECT = f"SELECT {', '.join(receipt_rows.columns)} FROM {receipts.name} WHERE domain_id = 1 ORDER BY seq"  # noqa: S608 - the table's own names
+_SELECT = f"SELECT {', '.join(receipt_codec.columns)} FROM {receipts.name} WHERE domain_id = 1 ORDER BY seq"  # noqa: S608 - the table's own names
 _INSERT = f"INSERT INTO {receipts.name} ({_COLUMNS}) VALUES "  # noqa: S608
 # As text: the server reads text a third faster than binary, although bytes take twice as much room in it.
 _COPY = f"COPY {receipts.name} ({_COLUMNS}) FROM STDIN"
@@ -45,7 +45,7 @@ def raw_rows(rows: Iterable[tuple[str, str, int]]) -> list[RawRow]:
         ReceiptRow(seq, received_at_us, None, source, id_)
         for seq, (id_, source, received_at_us) in enumerate(rows, start=1)
     ]
-    return [(1, *values) for values in zip(*receipt_rows.stored_columns(receipts), strict=True)]
+    return [(1, *values) for values in zip(*receipt_codec.stored_columns(receipts), strict=True)]
 
 
 class Raw(ABC):

@@ -278,7 +278,7 @@ def _rebuilt(store: Snapshot, state: DomainState) -> _Rebuilt:
     hour_ago_us = state.latest_us - HOUR_US
     raws = store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
     while part := list(islice(raws, _ROWS_AT_ONCE)):
-        rows = list(map(ReceiptRow._make, zip(*tables.receipt_rows.read_columns(part), strict=True)))
+        rows = list(map(ReceiptRow._make, zip(*tables.receipt_codec.read_columns(part), strict=True)))
         if isinstance(policy, TwoTierDetector):
             _check_retired(store, state, rows, policy)
         policy.replay(rows, None)

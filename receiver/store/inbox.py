@@ -29,7 +29,7 @@ from receiver.store.databases.database import LONGEST_NAME_BYTES
 from receiver.store.messages import FIELDS, StoredMessage, flat
 from receiver.store.positions import Positions, lock_undropped
 from receiver.store.sql_rows import driver_of
-from receiver.store.tables import domains, message_rows, nodes, parked, targets, unpacked, waiting
+from receiver.store.tables import domains, message_codec, nodes, parked, targets, unpacked, waiting
 
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
@@ -132,7 +132,7 @@ class Inbox(Closing):
     def park(self, connection: Connection, message: StoredMessage, error: str) -> None:
         """Park a message that isn't in the inbox, in the transaction on the connection; `error` says why."""
         with translated(self._kept.url):
-            values = dict(zip(FIELDS, message_rows.stored(flat(message)), strict=True))
+            values = dict(zip(FIELDS, message_codec.stored(flat(message)), strict=True))
             why = {"parked_at_us": time.time_ns() // 1_000, "error": _storable(error)}
             connection.execute(parked.insert().values(target_id=self.target_id, **why, **values))
 

@@ -123,7 +123,7 @@ def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
         store.note("types", of_domain, wrong[0], len(wrong))
         return None
     try:
-        return tables.domain_rows.read(raw)
+        return tables.domain_codec.read(raw)
     except UnicodeDecodeError:
         store.note("name", of_domain, "domain_name isn't UTF-8")
         return None
@@ -331,7 +331,7 @@ def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set
     """
     try:
         messages = unpack(raw.runs, raw.packed, raw.tries)
-        as_stored = (tables.message_rows.stored(flat(each)) for each in messages)
+        as_stored = (tables.message_codec.stored(flat(each)) for each in messages)
         if not all(all(map(isinstance, values, _UNPACKED_TYPES)) for values in as_stored):
             return "a value in it is of another type"
         numbers = numbers_of(raw.runs)

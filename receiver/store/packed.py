@@ -23,7 +23,7 @@ from receiver.store.codec import encoded, exactly, fields_of_kind, printable, re
 from receiver.store.databases import NONSENSE, database_of
 from receiver.store.messages import DEFAULTS, FIELDS, OF_MESSAGE, OF_RECEIPT, FlatMessage, Message, StoredMessage
 from receiver.store.sql_rows import driver_of, runs_of
-from receiver.store.tables import PackedRow, message_rows, targets, unpacked, waiting
+from receiver.store.tables import PackedRow, message_codec, targets, unpacked, waiting
 
 _MOST_MESSAGES = 1_000
 _MOST_BODY_BYTES = 1 << 20
@@ -216,7 +216,7 @@ def _read(connection: Connection, target_id: int, numbers: Sequence[int]) -> lis
         f"{_SELECT} WHERE target_id = {target_id:d} AND {_SEQUENCE} IN ({among}) ORDER BY {_SEQUENCE}"
     ):
         try:
-            rows.append(message_rows.read((*values, *_LATER)))
+            rows.append(message_codec.read((*values, *_LATER)))
         except NONSENSE as error:
             raise corrupt(connection, target_id, values[0], error) from error
     return from_rows(rows)

@@ -108,8 +108,8 @@ class Statements:
     def __init__(self, placeholder: str, *, for_update: str) -> None:
         """`for_update` makes a SELECT lock its rows."""
         p = self.placeholder = placeholder
-        columns = ", ".join(tables.receipt_rows.columns)
-        self.read = f"SELECT {tables.domain_rows.selected} FROM {tables.domains.name} WHERE domain_id = {p}"
+        columns = ", ".join(tables.receipt_codec.columns)
+        self.read = f"SELECT {tables.domain_codec.selected} FROM {tables.domains.name} WHERE domain_id = {p}"
         self.lock = self.read + for_update
         changes = ", ".join(f"{tables.domains.c[name].name} = {p}" for name in _CHANGING)
         # It updates no row if the domain's last number isn't that of the state before: then the lock was lost meanwhile.
@@ -118,12 +118,12 @@ class Statements:
             f"SELECT {columns} FROM {tables.receipts.name} WHERE domain_id = {p} AND seq > {p} ORDER BY seq"
         )
         self.page_after = f"{self.rows_after} LIMIT {ROWS_AT_ONCE}"
-        self.append = f"INSERT INTO {tables.receipts.name} (domain_id, {columns}) VALUES ({p}{f', {p}' * len(tables.receipt_rows.columns)})"
+        self.append = f"INSERT INTO {tables.receipts.name} (domain_id, {columns}) VALUES ({p}{f', {p}' * len(tables.receipt_codec.columns)})"
         self.set_state = f"UPDATE {tables.receipts.name} SET {_POLICY_STATE} = {p} WHERE domain_id = {p}"
         self.forget = f"UPDATE {tables.receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
-        recorded_values = ", ".join([p] * len(tables.recorded_rows.columns))
+        recorded_values = ", ".join([p] * len(tables.recorded_codec.columns))
         self.recorded = (
-            f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_rows.columns)}) VALUES ({recorded_values})"
+            f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_codec.columns)}) VALUES ({recorded_values})"
         )
         self.last_batch = f"SELECT batch FROM {tables.joined.name} WHERE domain_id = {p} AND writer = {p}"
         # A receiver's newest number replaces the one before: a lookup asks only for the last one committed.
@@ -269,7 +269,7 @@ class SqlRows(ABC):
         Each page is a statement of its own, because a cursor that stays open can't be awaited here.
         """
         while seq < last_seq and (rows := self.cursor.execute(self.sql.page_after, (self.domain_id, seq)).fetchall()):
-            yield tables.receipt_rows.read_columns(rows)
+            yield tables.receipt_codec.read_columns(rows)
             seq = rows[-1][0]
 
     def read(self, statement: str) -> DomainState:
@@ -282,14 +282,14 @@ class SqlRows(ABC):
                 "the domain is gone from the database",
                 hint="it was dropped, or the database replaced: open it again, and it begins anew",
             )
-        return tables.domain_rows.read(values)
+        return tables.domain_codec.read(values)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         self.save(state, before)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
         if changes.recorded is not None:
-            self.cursor.execute(self.sql.recorded, tables.recorded_rows.stored(changes.recorded))
+            self.cursor.execute(self.sql.recorded, tables.recorded_codec.stored(changes.recorded))
         self.change_rows(changes)
 
     def change_rows(self, changes: Changes) -> None:
@@ -334,5 +334,5 @@ class SqlRows(ABC):
     def stored(self, rows: Sequence[ReceiptValues]) -> list[tuple[Any, ...]]:
         """The values of `Statements.append` for each row."""
         if len(rows) == 1:  # converting a single row column by column takes twice as long
-            return [(self.domain_id, *tables.receipt_rows.stored(rows[0]))]
-        return [(self.domain_id, *values) for values in zip(*tables.receipt_rows.stored_columns(rows), strict=True)]
+            return [(self.domain_id, *tables.receipt_codec.stored(rows[0]))]
+        return [(self.domain_id, *values) for values in zip(*tables.receipt_codec.stored_columns(rows), strict=True)]

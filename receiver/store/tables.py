@@ -350,10 +350,10 @@ for _table, _change in _ALTERED:
     _alter = DDL(f"ALTER TABLE {_table.name} {_change}")  # type: ignore[no-untyped-call]
     event.listen(_table, "after_create", _alter.execute_if(dialect="postgresql"))
 
-receipt_rows = Codec(ReceiptRow, receipts, few=["message_source_id"])
-domain_rows = Codec(DomainState, domains)
-message_rows: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
-recorded_rows = Codec(RecordedRow, recorded)
+receipt_codec = Codec(ReceiptRow, receipts, few=["message_source_id"])
+domain_codec = Codec(DomainState, domains)
+message_codec: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
+recorded_codec = Codec(RecordedRow, recorded)
 
 OWNED = {
     owners: [table for table in METADATA.tables.values() if key in table.c and table is not owners]

@@ -24,7 +24,7 @@ from receiver.store.tables import (
     OWNED,
     DomainState,
     domains,
-    message_rows,
+    message_codec,
     parked,
     receipts,
     targets,
@@ -207,10 +207,10 @@ def drop_parked(address: str, ids: Collection[int] | None) -> int:
 
 def _wait_again(connection: Connection, number: int) -> None:
     """Add the message that is parked under a number to the inbox, as if never tried."""
-    statement = f"SELECT target_id, {message_rows.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
+    statement = f"SELECT target_id, {message_codec.selected} FROM {parked.name} WHERE parked_id = {number:d}"  # noqa: S608
     target_id, *values = driver_of(connection).execute(statement).fetchone()
     try:
-        (message,) = from_rows([message_rows.read(values)])
+        (message,) = from_rows([message_codec.read(values)])
     except NONSENSE as error:
         raise StoreCorruptError(
             f"the message that is parked under {number} makes no sense: {error}",

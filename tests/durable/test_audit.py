@@ -20,7 +20,7 @@ from receiver.message import Receipt
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Inbox
 from receiver.store.snapshot import PROBLEMS
-from receiver.store.tables import METADATA, RecordedRow, recorded, recorded_rows
+from receiver.store.tables import METADATA, RecordedRow, recorded, recorded_codec
 from tests.durable.server import mortal_server
 from tests.postgres import fresh_database
 from tests.store.waiting import add, message, unpack_all
@@ -70,7 +70,7 @@ def make(address: str) -> None:
     cut = left._replace(file="receipts-20260101T000000.000000Z-1.parquet", packed=b"[[1,1]]")
     with engine_of(address).begin() as connection:
         for row in (left, cut):
-            connection.execute(insert(recorded).values(dict(zip(row._fields, recorded_rows.stored(row), strict=True))))
+            connection.execute(insert(recorded).values(dict(zip(row._fields, recorded_codec.stored(row), strict=True))))
     Receiver.open(address, connection_id="b", destination="orders").close()
 
 

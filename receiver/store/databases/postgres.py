@@ -21,7 +21,7 @@ from receiver.settings import StoreSettings
 from receiver.store import sql_rows
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, masked, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
-from receiver.store.tables import TABLE_NAMES, DomainState, receipt_rows, receipts, recorded_rows
+from receiver.store.tables import TABLE_NAMES, DomainState, receipt_codec, receipts, recorded_codec
 
 _IDLE, _IN_ERROR = 0, 3  # of psycopg.pq.TransactionStatus
 _LEAST_VACUUMED = 1_000
@@ -125,8 +125,8 @@ def types_of(table: Table, columns: Iterable[str]) -> list[str]:
     return [by_name[name] for name in columns]
 
 
-_COLUMNS = ", ".join(receipt_rows.columns)
-_TYPES = types_of(receipts, receipt_rows.columns)
+_COLUMNS = ", ".join(receipt_codec.columns)
+_TYPES = types_of(receipts, receipt_codec.columns)
 # Binary: in text, psycopg writes wrong bytes if standard_conforming_strings is off.
 _APPEND_ARRAYS = (
     f"INSERT INTO {receipts.name} (domain_id, {_COLUMNS}) SELECT %s, *"
@@ -145,7 +145,7 @@ _SQL = sql_rows.Statements("%s", for_update=" FOR NO KEY UPDATE")
 
 @lru_cache
 def _appended(rows: int) -> str:
-    more = f", (%s{', %s' * len(receipt_rows.columns)})" * (rows - 1)
+    more = f", (%s{', %s' * len(receipt_codec.columns)})" * (rows - 1)
     return f"appended AS ({_SQL.append}{more})"
 
 
@@ -209,7 +209,7 @@ class PostgresRows(sql_rows.SqlRows):
         ):
             # The server goes on reading while we judge the rows that it has sent.
             while rows := list(islice(streamed, sql_rows.ROWS_AT_ONCE)):
-                yield receipt_rows.read_columns(rows)
+                yield receipt_codec.read_columns(rows)
 
     def record(self, state: DomainState, changes: sql_rows.Changes, *, before: DomainState) -> None:
         # Changes that go with the domain's new state in one statement save a round trip.
@@ -219,7 +219,7 @@ class PostgresRows(sql_rows.SqlRows):
             values += [self.domain_id, *changes.batch_number, state.last_seq]
         if changes.recorded is not None:
             parts.append(f"recorded AS ({self.sql.recorded})")
-            values += recorded_rows.stored(changes.recorded)
+            values += recorded_codec.stored(changes.recorded)
         # A row may replace one that is deleted first, and policy states aren't for appended rows: then the order matters.
         if 0 < len(changes.rows) <= _FEW and not changes.gone and changes.policy_states is None:
             parts.append(_appended(len(changes.rows)))
@@ -231,7 +231,7 @@ class PostgresRows(sql_rows.SqlRows):
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if self.is_awaited:  # SQLAlchemy can't await a COPY
             for first in range(0, len(rows), _ROWS_AWAITED_AT_ONCE):
-                columns = receipt_rows.stored_columns(rows[first : first + _ROWS_AWAITED_AT_ONCE])
+                columns = receipt_codec.stored_columns(rows[first : first + _ROWS_AWAITED_AT_ONCE])
                 self.cursor.execute(_APPEND_ARRAYS, [self.domain_id, *map(list, columns)])
             return
         with self.cursor.copy(_COPY) as copy:

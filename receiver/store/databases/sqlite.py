@@ -22,7 +22,7 @@ from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused
 from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
 from receiver.store.sql_rows import SqlRows, Statements, driver_of, in_autocommit, runs_of
-from receiver.store.tables import DomainState, domains, receipt_rows, receipts, sequences
+from receiver.store.tables import DomainState, domains, receipt_codec, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
 """So few that they fit a build of SQLite that takes only 999 values in a statement."""
@@ -164,7 +164,7 @@ class SqliteRows(SqlRows):
             self.cursor.execute(self.sql.append, *self.stored(rows))
             return
         # Empty columns cost as much as others, and half of them mostly are empty in all rows. So they are left out.
-        columns = zip(receipt_rows.columns, receipt_rows.stored_columns(rows), strict=True)
+        columns = zip(receipt_codec.columns, receipt_codec.stored_columns(rows), strict=True)
         used = {name: values for name, values in columns if values.count(None) < len(rows)}
         values = f"{self.domain_id:d}{', ?' * len(used)}"
         insert = f"INSERT INTO {receipts.name} (domain_id, {', '.join(used)}) VALUES ({values})"
