@@ -153,7 +153,7 @@ class DomainSession(Guarded):
                 state = self.check_own(log.begin())  # waits for a transaction that a dead process has left open
                 store_id = state.store_id if state.domain_id else None
                 for writer in finish_journals(folder, store_id, log.rows.last_batch):
-                    log.forget_batches(state, writer)
+                    log.delete_batch_numbers(state, writer)
                 log.commit()
         except Exception as error:  # noqa: BLE001
             _LOGGER.warning("can't finish what killed processes have recorded: %s: %s", self.address, error)
@@ -272,7 +272,7 @@ class DomainSession(Guarded):
         self.cache.follow(self.log, state)
         self.log.record(state, self.cache.changes(deletes_all=True), before=state)
         if self.numbered:
-            self.log.forget_batches(state, self.writer)
+            self.log.delete_batch_numbers(state, self.writer)
         self.log.commit()
         self.log.give_back_space()
 

@@ -143,7 +143,7 @@ def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
         for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 store.note("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
-    for left, state in _of_states(store, states, tables.joined, "domain_id, writer"):
+    for left, state in _of_states(store, states, tables.batch_numbers, "domain_id, writer"):
         if not all(isinstance(number, int) for number in left):
             kind = "types"
         elif left.writer < 0 or left.batch < 1 or not 0 <= left.last_seq <= state.last_seq:

@@ -24,7 +24,7 @@ from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.databases import store_error, translated
 from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of
-from receiver.store.tables import DomainState, joined, receipts
+from receiver.store.tables import DomainState, batch_numbers, receipts
 
 if TYPE_CHECKING:
     from receiver.store.databases.database import Database
@@ -83,7 +83,7 @@ class MemoryLog:
         del connection, patience_secs
         raise SettingsError("memory:// has no transactions to join", hint="open a sqlite:/// or postgresql:// store")
 
-    def forget_batches(self, state: DomainState, writer: int) -> None:
+    def delete_batch_numbers(self, state: DomainState, writer: int) -> None:
         pass
 
     def _nothing(self) -> None:
@@ -179,10 +179,10 @@ class OwnLog:
             callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
             return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
 
-    def forget_batches(self, state: DomainState, writer: int) -> None:
+    def delete_batch_numbers(self, state: DomainState, writer: int) -> None:
         """Delete a receiver's batch number, and old numbers of dead receivers, in the transaction under way."""
-        over = (joined.c.writer == writer) | (joined.c.last_seq < state.last_seq - _KEPT_SEQS)
-        self.connection.execute(delete(joined).where(joined.c.domain_id == state.domain_id, over))
+        over = (batch_numbers.c.writer == writer) | (batch_numbers.c.last_seq < state.last_seq - _KEPT_SEQS)
+        self.connection.execute(delete(batch_numbers).where(batch_numbers.c.domain_id == state.domain_id, over))
 
     @property
     def holder(self) -> object:

@@ -122,13 +122,11 @@ class Statements:
         self.set_state = f"UPDATE {tables.receipts.name} SET {_POLICY_STATE} = {p} WHERE domain_id = {p}"
         self.forget = f"UPDATE {tables.receipts.name} SET unique_message_id = {p}, body_digests = NULL WHERE domain_id = {p} AND seq = {p}"
         recorded_values = ", ".join([p] * len(tables.recorded_codec.columns))
-        self.recorded = (
-            f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_codec.columns)}) VALUES ({recorded_values})"
-        )
-        self.last_batch = f"SELECT batch FROM {tables.joined.name} WHERE domain_id = {p} AND writer = {p}"
+        self.recorded = f"INSERT INTO {tables.recorded.name} ({', '.join(tables.recorded_codec.columns)}) VALUES ({recorded_values})"
+        self.last_batch = f"SELECT batch FROM {tables.batch_numbers.name} WHERE domain_id = {p} AND writer = {p}"
         # A receiver's newest number replaces the one before: a lookup asks only for the last one committed.
         self.number_batch = (
-            f"INSERT INTO {tables.joined.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
+            f"INSERT INTO {tables.batch_numbers.name} (domain_id, writer, batch, last_seq) VALUES ({p}, {p}, {p}, {p})"
             " ON CONFLICT (domain_id, writer) DO UPDATE SET batch = excluded.batch, last_seq = excluded.last_seq"
         )
 

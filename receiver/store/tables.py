@@ -187,7 +187,7 @@ receipts = Table(
     sqlite_with_rowid=False,
 )
 
-joined = Table(
+batch_numbers = Table(
     "receiver_joined",
     METADATA,
     # The number of each receiver's last batch in a caller's transaction. It is written in that transaction, so it shows

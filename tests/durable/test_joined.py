@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from receiver.durable.cache import DomainCache
 from receiver.store import log
-from receiver.store.tables import joined
+from receiver.store.tables import batch_numbers
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, opened, send, sizes, undone
 
 pytestmark = pytest.mark.thinned(4)
@@ -378,20 +378,20 @@ def test_a_transaction_may_be_the_first_thing_ever(store_url, engine):
         assert send(orders, "a") == [DUPLICATE]
 
 
-def test_marks_go_with_their_receivers(store_url, engine, monkeypatch):
-    """A receiver's own marks go when it closes, and so do old marks of receivers that died long ago."""
+def test_batch_numbers_go_with_their_receivers(store_url, engine, monkeypatch):
+    """A receiver's own number goes when it closes, and so do old numbers of receivers that died long ago."""
     monkeypatch.setattr(log, "_KEPT_SEQS", 3)
     long_ago = {"domain_id": 1, "writer": 2, "batch": 1, "last_seq": 1}
     lately = long_ago | {"writer": 3, "last_seq": 2}
     with opened(store_url) as orders:
         send(orders, *"abcd")
         with engine.begin() as connection:
-            connection.execute(insert(joined), [long_ago, lately])
+            connection.execute(insert(batch_numbers), [long_ago, lately])
         with engine.begin() as connection:
             send(orders, "e", connection=connection)
-            assert len(connection.execute(select(joined)).all()) == 3
+            assert len(connection.execute(select(batch_numbers)).all()) == 3
     with engine.connect() as connection:
-        assert connection.execute(select(joined)).mappings().all() == [lately]
+        assert connection.execute(select(batch_numbers)).mappings().all() == [lately]
 
 
 def test_closing_waits_for_no_transaction_of_the_callers(application, caplog):
