@@ -56,7 +56,7 @@ from receiver.message import (
     Verdict,
     check_receipt,
     for_each,
-    not_text,
+    not_text_error,
 )
 
 RETIRED = 1
@@ -303,7 +303,7 @@ class TwoTierDetector:
             SettingsError: The source is neither text nor None.
         """
         if not isinstance(message_source_id, str | None):
-            raise not_text("message_source_id", message_source_id)
+            raise not_text_error("message_source_id", message_source_id)
         if message_source_id not in self._queues:
             return
         for name in _names_of(message_source_id):

@@ -138,9 +138,9 @@ UNCHECKED = Decision(Verdict.UNCHECKED)
 def check_receipt(unique_message_id: object, message_source_id: object, received_at_us: Any, *, first: bool) -> str:
     """Return the id; `SettingsError` for a receipt that no policy can judge. `first`: it is the domain's first receipt."""
     if not isinstance(unique_message_id, str):
-        raise not_text("unique_message_id", unique_message_id)
+        raise not_text_error("unique_message_id", unique_message_id)
     if not isinstance(message_source_id, str | None):
-        raise not_text("message_source_id", message_source_id)
+        raise not_text_error("message_source_id", message_source_id)
     if received_at_us.__class__ is not int:  # True is an int, but no time
         raise SettingsError(
             f"received_at_us must be whole microseconds, not {received_at_us!r:.80}", hint=time_hint(received_at_us)
@@ -150,7 +150,7 @@ def check_receipt(unique_message_id: object, message_source_id: object, received
     return unique_message_id
 
 
-def not_text(name: str, value: object) -> SettingsError:
+def not_text_error(name: str, value: object) -> SettingsError:
     """The error for an argument that must be text."""
     return SettingsError(
         f"{name} must be text, not {value!r:.80}", hint="str(...) makes text of a number, .decode() of bytes"

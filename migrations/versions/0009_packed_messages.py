@@ -10,7 +10,7 @@ from alembic import context, op
 from receiver.errors import StoreCorruptError
 from receiver.store.databases import NONSENSE
 from receiver.store.messages import FIELDS, flat
-from receiver.store.packed import corrupt, pack_of_target, unpack
+from receiver.store.packed import corrupt_error, pack_of_target, unpack
 from receiver.store.tables import message_codec, unpacked, waiting
 
 revision = "0009"
@@ -51,7 +51,7 @@ def unpack_all(connection: sa.Connection) -> None:
         try:
             messages = unpack(*row)
         except NONSENSE as error:
-            raise corrupt(connection, target_id, first, error) from error
+            raise corrupt_error(connection, target_id, first, error) from error
         values = [dict(zip(FIELDS, message_codec.stored(flat(each)), strict=True)) for each in messages]
         of_rows = [{name: each[name] for name in _COLUMNS} | {"target_id": target_id} for each in values]
         connection.execute(sa.insert(unpacked), of_rows)

@@ -25,7 +25,7 @@ from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
-from receiver.store.connections import under_way
+from receiver.store.connections import under_way_error
 from receiver.store.databases import database_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ class SerialTasks(_Tasks):
         self.check_loop()
         task = asyncio.current_task()
         if self._held_by is task:
-            raise under_way(task)
+            raise under_way_error(task)
         patience_secs = self.session.patience_secs
         try:
             async with asyncio.timeout(patience_secs):

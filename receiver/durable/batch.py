@@ -14,7 +14,16 @@ from receiver.durable.duplicates import Duplicate, headroom_of, need_of
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.status import Tally
 from receiver.errors import BatchRejectedError, ClosedError, SettingsError
-from receiver.message import LATEST_US, Decision, Receipt, ReceiptRow, ReceiptValues, for_each, not_text, time_hint
+from receiver.message import (
+    LATEST_US,
+    Decision,
+    Receipt,
+    ReceiptRow,
+    ReceiptValues,
+    for_each,
+    not_text_error,
+    time_hint,
+)
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 
@@ -132,7 +141,7 @@ class Batch:
             ClosedError: The batch is over.
         """
         if not self._is_open:
-            raise not_open()
+            raise not_open_error()
         self._must_commit = True
         return self.transaction.log.connection
 
@@ -140,7 +149,7 @@ class Batch:
     def duplicates(self) -> Sequence[Duplicate]:
         """The batch's duplicates so far, in order. They aren't committed yet."""
         if not hasattr(self, "transaction"):
-            raise not_open()
+            raise not_open_error()
         return self._tally.events
 
     def advance(self, *, min_msg_time_us: int) -> None:
@@ -156,7 +165,7 @@ class Batch:
             ClosedError: The batch is over.
         """
         if not self._is_open:
-            raise not_open()
+            raise not_open_error()
         if not isinstance(self._policy, CmqMinimumTimeCache):
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
         if isinstance(min_msg_time_us, int) and min_msg_time_us > LATEST_US:
@@ -285,7 +294,7 @@ class Batch:
         self, received_at_us: object, redelivered: object, jms_timestamp_ms: object, body_digest: object
     ) -> None:
         if not self._is_open:
-            raise not_open()
+            raise not_open_error()
         # A time in nanoseconds would put the domain's clock ahead for good.
         if not isinstance(received_at_us, int) or received_at_us > LATEST_US:
             raise _bad_time("received_at_us", "microseconds", received_at_us)
@@ -298,10 +307,10 @@ class Batch:
         ):
             raise _bad_time("jms_timestamp_ms", "milliseconds from 0 on", jms_timestamp_ms)
         if body_digest is not None and not isinstance(body_digest, str):
-            raise not_text("body_digest", body_digest)
+            raise not_text_error("body_digest", body_digest)
 
 
-def not_open() -> ClosedError:
+def not_open_error() -> ClosedError:
     """The error for a batch that is used before or after its block."""
     return ClosedError("the batch is over, or hasn't begun", hint="use it inside `with receiver.batch() as batch:`")
 

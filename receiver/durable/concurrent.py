@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from sqlalchemy import Connection, Engine
 
 from receiver.detector import ForgottenId, TwoTierDetector
-from receiver.durable.batch import Batch, not_open
+from receiver.durable.batch import Batch, not_open_error
 from receiver.durable.duplicates import Duplicate
-from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome
+from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome_error
 from receiver.durable.status import Counters
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import IDLE_AT_MOST
-from receiver.store.log import ended, joinable, keep_whole, transactions_of
+from receiver.store.log import ended_error, joinable, keep_whole, transactions_of
 from receiver.store.sql_rows import discard, driver_of
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ class ConcurrentBatch(Batch):
         """Raise if the coming COMMIT would silently undo receipts of the batch."""
         connection, (_, savepoint) = self._connection, self._transactions
         if connection.invalidated or not self._goes_on or connection.get_nested_transaction() is not savepoint:
-            raise ended(connection, self._dbapi)
+            raise ended_error(connection, self._dbapi)
         with translated(self._session.address):
             self._claims.check_whole()
 
@@ -212,14 +212,14 @@ class ConcurrentBatch(Batch):
             discard(self._connection)
             if not isinstance(error, Exception):
                 raise
-            raise unknown_outcome(store_error(error, self._session.address)) from error
+            raise unknown_outcome_error(store_error(error, self._session.address)) from error
         self._give_back()
 
     @property
     def connection(self) -> Connection:
         """As `Batch.connection`."""
         if not self._is_open:
-            raise not_open()
+            raise not_open_error()
         if self._joined is None and not self._must_commit:
             keep_whole(self._connection, lambda: self._is_open)
         self._must_commit = True
@@ -249,7 +249,7 @@ class ConcurrentBatch(Batch):
         if not checked:
             return []
         if not self._goes_on:  # the driver would begin a transaction that nobody ends
-            raise ended(self._connection, self._dbapi)
+            raise ended_error(self._connection, self._dbapi)
         with translated(self._session.address), self._lost_if_interrupted():
             claimed = self._claimed(checked)
         self._arrivals += [arrival for arrival, _ in claimed]

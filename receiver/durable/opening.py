@@ -20,7 +20,7 @@ from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
 from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import get_or_create
 from receiver.store.databases import database_of, store_url, translated
-from receiver.store.databases.database import LONGEST_NAME_BYTES, not_concurrent
+from receiver.store.databases.database import LONGEST_NAME_BYTES, not_concurrent_error
 from receiver.store.log import KeptLog, MemoryLog, OwnLog
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import Changes, PolicyStates
@@ -92,7 +92,7 @@ def _refuse_rejecting() -> NoReturn:
 def check_concurrent(address: str) -> None:
     """Raise `SettingsError` if a store at this address can't have concurrent receivers."""
     if address == MEMORY:
-        raise not_concurrent()
+        raise not_concurrent_error()
     database_of(store_url(address)).check_concurrent()
 
 

@@ -18,7 +18,7 @@ from receiver.durable.opening import check_concurrent, open_log, policy_wanted
 from receiver.durable.session import BatchOptions, DomainSession
 from receiver.durable.status import Status
 from receiver.errors import SettingsError, needs_open
-from receiver.message import not_text
+from receiver.message import not_text_error
 from receiver.quantities import SECOND_US
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
@@ -244,7 +244,7 @@ class ConcurrentReceiver(Receiver):
 
 def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
-        raise not_text(name, value)
+        raise not_text_error(name, value)
     return value
 
 

@@ -427,10 +427,10 @@ class Transaction:
                 self.log.commit()
         except Exception as error:
             self.log.discard()
-            raise unknown_outcome(failure) from error
+            raise unknown_outcome_error(failure) from error
         self.log.rollback()
         if state_now not in {state, self.state}:  # other batches have changed it since
-            raise unknown_outcome(failure) from None
+            raise unknown_outcome_error(failure) from None
         return state_now == state
 
     def _state_now(self) -> DomainState:
@@ -464,7 +464,7 @@ def _give_up(log: DomainLog, error: BaseException | None) -> None:
         log.rollback()
 
 
-def unknown_outcome(failure: StoreError) -> StoreError:
+def unknown_outcome_error(failure: StoreError) -> StoreError:
     """The error for a commit that failed in this way, but may have taken effect."""
     return StoreError(
         f"{failure.message}; it isn't known whether the batch was committed",

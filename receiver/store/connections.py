@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, store_url, translated
-from receiver.store.databases.database import not_kept
+from receiver.store.databases.database import not_kept_error
 from receiver.store.schema import open_store_engine
 from receiver.store.sql_rows import discard, driver_of
 
@@ -133,7 +133,7 @@ def hold(wanted: Hold) -> None:
         if (other.owner, other.lock) != (wanted.owner, wanted.lock):
             continue
         if other.domain == wanted.domain:
-            raise under_way(wanted.owner)
+            raise under_way_error(wanted.owner)
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is not wanted.holder():
             raise StoreBusyError(
@@ -143,7 +143,7 @@ def hold(wanted: Hold) -> None:
     _HOLDS.append(wanted)
 
 
-def under_way(owner: Hashable) -> StoreBusyError:
+def under_way_error(owner: Hashable) -> StoreBusyError:
     """The error for a thread or task that would wait for its own batch."""
     return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
 
@@ -263,5 +263,5 @@ def get_or_create(
             database_of(url).insert_unless_there(connection, table, new(connection))
             number = connection.execute(wanted).scalar()
             if number is None:
-                raise not_kept(table)
+                raise not_kept_error(table)
     return number

@@ -358,7 +358,7 @@ class Lease:
         try:
             yield
         except NONSENSE as error:
-            raise packed.corrupt(self.connection, self._target_id, row.first, error) from error
+            raise packed.corrupt_error(self.connection, self._target_id, row.first, error) from error
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Save how much of the target's file is ours once this lease is committed, and a digest of the end of that."""

@@ -158,7 +158,7 @@ class OwnLog:
         """Raise if SQLite has rolled the transaction back by itself: later statements would be committed without the ids."""
         rows, lent = self.rows, self._lent
         if lent is not None and rows.connection.get_transaction() is lent and not rows.in_transaction:
-            raise ended(rows.connection, rows.dbapi)
+            raise ended_error(rows.connection, rows.dbapi)
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
         """Make the changes and save the domain's new state.
@@ -169,7 +169,7 @@ class OwnLog:
         rows, lent = self.rows, self._lent
         has_ended = lent is not None and not (lent.is_active and rows.connection.get_transaction() is lent)
         if has_ended or not rows.in_transaction:  # outside a transaction, each statement would be committed by itself
-            raise ended(rows.connection, rows.dbapi)
+            raise ended_error(rows.connection, rows.dbapi)
         rows.record(state, changes, before=before)
         self.vacuum.note(len(changes.gone))
 
@@ -277,7 +277,7 @@ class JoinedLog:
         is_lost = connection.closed or connection.invalidated
         goes_on = not is_lost and transactions_of(connection) == (self.transaction, self._savepoint)
         if not (goes_on and self.rows.is_joined()):
-            raise ended(connection, self.rows.dbapi)
+            raise ended_error(connection, self.rows.dbapi)
         savepoint = connection.begin_nested()
         try:
             self.rows.record(state, changes, before=before)
@@ -332,7 +332,7 @@ def keep_whole(
     event.listen(connection, "before_cursor_execute", refuse_statement)
 
 
-def ended(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
+def ended_error(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
     """The error for a transaction that ended inside the batch. If the caller ended it, no retry helps: `SettingsError`."""
     if connection.closed or connection.invalidated or driver_of(connection) is not driver:
         return StoreBusyError(

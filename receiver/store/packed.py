@@ -132,7 +132,7 @@ def _from_columns(columns: Mapping[str, Sequence[Any]]) -> list[StoredMessage]:
     return list(map(StoredMessage, *(columns[name] for name in OF_RECEIPT), messages))
 
 
-def corrupt(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
+def corrupt_error(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
     """The error for a broken waiting message."""
     name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
     return StoreCorruptError(
@@ -218,5 +218,5 @@ def _read(connection: Connection, target_id: int, numbers: Sequence[int]) -> lis
         try:
             rows.append(message_codec.read((*values, *_LATER)))
         except NONSENSE as error:
-            raise corrupt(connection, target_id, values[0], error) from error
+            raise corrupt_error(connection, target_id, values[0], error) from error
     return from_rows(rows)

@@ -33,7 +33,7 @@ ROWS_AT_ONCE = 500
 loop gets its turn in between."""
 
 
-def in_autocommit() -> SettingsError:
+def autocommit_error() -> SettingsError:
     """The error for a caller's connection without a transaction to join."""
     return SettingsError(
         "the connection is in AUTOCOMMIT, so there is no transaction to join",

@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from receiver.errors import SettingsError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import UNKNOWN, Database, Fault, masked, refused, shown
+from receiver.store.databases.database import UNKNOWN, Database, Fault, address_error, masked, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
@@ -45,11 +45,11 @@ def store_url(address: str | URL) -> URL:
     try:
         url = make_url(address)
     except (ArgumentError, ValueError):
-        raise refused(address, "isn't a store's address") from None
+        raise address_error(address, "isn't a store's address") from None
     if re.search("[\0\ud800-\udfff]", str(address)):
-        raise refused(address, "holds a character that no address can")
+        raise address_error(address, "holds a character that no address can")
     if url.drivername not in _BY_DRIVER:
-        raise refused(address, "isn't a store's address")
+        raise address_error(address, "isn't a store's address")
     return _BY_DRIVER[url.drivername].checked(url)
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
-from receiver.store.sql_rows import SqlRows, Vacuum, in_autocommit
+from receiver.store.sql_rows import SqlRows, Vacuum, autocommit_error
 from receiver.store.tables import TABLE_NAMES
 
 if TYPE_CHECKING:
@@ -50,11 +50,11 @@ def masked(address: object) -> str:
     return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
-def not_concurrent() -> SettingsError:
+def not_concurrent_error() -> SettingsError:
     return SettingsError("concurrent receivers need PostgreSQL", hint="open the domain without concurrent=True")
 
 
-def refused(address: object, problem: str) -> SettingsError:
+def address_error(address: object, problem: str) -> SettingsError:
     """The error for an address that no store can have. The hint has the address that was probably meant."""
     given = masked(address)
     if isinstance(address, URL):  # a URL escapes what was written plainly, such as :memory:
@@ -97,7 +97,7 @@ OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 """The hint if tables with our names are somebody else's."""
 
 
-def not_kept(table: Table) -> StoreError:
+def not_kept_error(table: Table) -> StoreError:
     return StoreError(
         f"the database didn't keep a row of {table.name}",
         hint="drop the trigger or rule of that table that leaves rows out without an error",
@@ -129,7 +129,7 @@ class Database(ABC):
         row = self.insert(table).values(values)
         row = row.on_conflict_do_update(index_elements=table.primary_key.columns, set_=changes)
         if connection.execute(row, execution_options={"preserve_rowcount": True}).rowcount == 0:
-            raise not_kept(table)
+            raise not_kept_error(table)
 
     @abstractmethod
     def checked(self, url: URL) -> URL:
@@ -166,7 +166,7 @@ class Database(ABC):
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise `SettingsError` for a caller's connection without a transaction to join."""
         if self.autocommits(connection):
-            raise in_autocommit()
+            raise autocommit_error()
 
     @abstractmethod
     def autocommits(self, connection: Connection) -> bool:
@@ -231,7 +231,7 @@ class Database(ABC):
 
     def check_concurrent(self) -> None:
         """Raise `SettingsError` if this kind can't have concurrent receivers."""
-        raise not_concurrent()
+        raise not_concurrent_error()
 
     def check_sessions(self, url: URL, settings: StoreSettings) -> None:
         """Raise `SettingsError` if a session's lock doesn't last from one transaction of a connection to the next."""

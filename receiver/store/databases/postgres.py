@@ -188,7 +188,7 @@ class PostgresRows(sql_rows.SqlRows):
 
     def join(self, patience_secs: float) -> DomainState:
         if autocommits(self.driver):
-            raise sql_rows.in_autocommit()
+            raise sql_rows.autocommit_error()
         before = "SELECT current_setting('lock_timeout'), set_config('lock_timeout', %s, true)"
         (caller_waits, _) = self.driver.execute(before, (lock_timeout_ms(patience_secs),)).fetchone()
         values = self.cursor.execute(self.sql.lock, (self.domain_id,)).fetchone()

@@ -19,9 +19,9 @@ from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store.databases import database
-from receiver.store.databases.database import OUR_NAMES, Database, Fault, refused
+from receiver.store.databases.database import OUR_NAMES, Database, Fault, address_error
 from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
-from receiver.store.sql_rows import SqlRows, Statements, driver_of, in_autocommit, runs_of
+from receiver.store.sql_rows import SqlRows, Statements, autocommit_error, driver_of, runs_of
 from receiver.store.tables import DomainState, domains, receipt_codec, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
@@ -144,7 +144,7 @@ class SqliteRows(SqlRows):
             # A write, because that begins the driver's transaction and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
-            raise in_autocommit()
+            raise autocommit_error()
         self.driver.execute(f"SAVEPOINT {_JOINED}")
         return self.read(self.sql.lock)
 
@@ -223,15 +223,15 @@ class Sqlite(Database):
 
     def checked(self, url: URL) -> URL:
         if url.database in {None, "", ":memory:"} or url.host or url.username:
-            raise refused(url, "names no file")
+            raise address_error(url, "names no file")
         if url.query:
-            raise refused(url, "has options, which SQLite's addresses don't take here")
+            raise address_error(url, "has options, which SQLite's addresses don't take here")
         # A later change of the working directory must not lead to another file.
         path = os.path.abspath(url.database)  # noqa: PTH100 - links stay as named
         try:
             path.encode()
         except UnicodeEncodeError:
-            raise refused(url, "lies in a folder whose name isn't UTF-8") from None
+            raise address_error(url, "lies in a folder whose name isn't UTF-8") from None
         return url.set(drivername="sqlite", database=path)
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
