@@ -14,7 +14,7 @@ from receiver.compare.compiled_policies import CompiledPolicy, Judged, compiled_
 from receiver.compare.disputes import CAUSES, Disputes, missed_causes
 from receiver.errors import IdFormatError
 from receiver.policies.interface import Policy
-from receiver.policies.names import fitted_policies, policy, stated_policies, two_tier, unasked
+from receiver.policies.names import compared_by_default, fitted_policies, policy, stated_policies, two_tier
 from receiver.settings import CompareSettings, ReceiverSettings
 from receiver.simulate.analysis import analyse
 from receiver.simulate.compiled import in_threads
@@ -174,7 +174,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
     if needs is not None:
         sized = fitted_policies(elsewhere_with_margin(needs, recommendation.margin).of)
         fitted = [*map(str, sized), str(two_tier(*analysis.of(Kind.BOTH).setting.pair))]
-    texts = [*unasked(), *fitted, str(two_tier(*recommendation.setting.pair))]
+    texts = [*compared_by_default(), *fitted, str(two_tier(*recommendation.setting.pair))]
     doubts = tuple(finding for finding in analysis.findings if finding.id in DOUBTS)
     contest = _Contest([], log.domains, recommendation, doubts=doubts)
     for text in dict.fromkeys(texts):

@@ -57,16 +57,16 @@ class Setting(NamedTuple):
 
 
 class Vendor(NamedTuple):
-    """Systems that follow the rule, and the sizes at which a comparison tries it unasked."""
+    """Systems that follow the rule, and the sizes at which a comparison tries it by default."""
 
     systems: tuple[str, ...]
     """The systems' names as people know them; empty for a rule that no system has."""
     sizes: str | None = ""
-    """The sizes as in a policy's text; empty for its defaults. None: there are none, and a comparison doesn't try it unasked."""
+    """The sizes as in a policy's text; empty for its defaults. None: there are none, and no comparison tries it by default."""
     sizes_are_ours: bool = False
     """Whether we chose the sizes, because the vendor states none."""
     is_tried: bool = True
-    """Whether a comparison tries the sizes unasked."""
+    """Whether a comparison tries the sizes by default."""
     remark: str = ""
     aliases: tuple[str, ...] = ()
     """Other names that people may write for the rule, in lower case."""

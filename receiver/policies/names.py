@@ -97,8 +97,8 @@ def refuse_unfit(rule: type[Policy], use: Use, text: str) -> None:
             raise SettingsError(f"policy {text!r:.80} can't be {use}, because {refusal.reason}", hint=refusal.hint)
 
 
-def unasked() -> dict[str, str]:
-    """The policies that a comparison tries unasked, each rule once, at its vendors' sizes: by text, the systems that have it.
+def compared_by_default() -> dict[str, str]:
+    """The policies that a comparison tries by default, each rule once, at its vendors' sizes: by text, the systems that have it.
 
     The systems are empty if the policy's name shows them. Other names of the rule come first.
     """

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from receiver.compare import Cause, Comparison, Dispute, PolicyFigures
 from receiver.domains import DOMAIN_KEYS
-from receiver.policies.names import POLICIES, two_tier, unasked
+from receiver.policies.names import POLICIES, compared_by_default, two_tier
 from receiver.quantities import count, duration, seconds
 from receiver.report import words
 from receiver.report.document import Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
@@ -202,12 +202,12 @@ def system_of(policy: str) -> str:
     kind = next((kind for kind in POLICIES if kind.name == policy.partition(":")[0]), None)
     if kind is not None and kind.declaration.names_its_system:
         return ", ".join(kind.declaration.vendors[0].systems)
-    return unasked().get(policy, "")
+    return compared_by_default().get(policy, "")
 
 
 def _whose(comparison: Comparison) -> str:
     """The systems of policies that aren't named after them: `5: SQS FIFO; 8: Pulsar, RabbitMQ streams`."""
-    systems = [unasked().get(figures.policy) for figures in comparison.policies]
+    systems = [compared_by_default().get(figures.policy) for figures in comparison.policies]
     return "; ".join(f"{number}: {system}" for number, system in enumerate(systems, 1) if system)
 
 

@@ -11,7 +11,7 @@ from receiver.compare import Cause, Dispute
 from receiver.compare.engine import bytes_per_id, compare_policies
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
-from receiver.policies.names import stated_policies, unasked
+from receiver.policies.names import compared_by_default, stated_policies
 from receiver.settings import CompareSettings
 from receiver.simulate.findings import DOUBTS
 from tests.choosing import cases
@@ -184,7 +184,7 @@ def test_without_names_all_that_can_judge_are_compared_and_the_recommended_setti
     texts = [figures.policy for figures in comparison.policies]
     recommended_text = f"apama:window={window},expiry={secs}"
     fitted = ["artemis:id_cache_size=8", "lru:size=6", "ttl:expiry=1", "apama:window=6,expiry=1"]
-    assert set(texts) == set(unasked()) - {"solace-last"} | {*fitted, recommended_text}
+    assert set(texts) == set(compared_by_default()) - {"solace-last"} | {*fitted, recommended_text}
     written = [
         *["apama:window=2000,expiry=120", "artemis:id_cache_size=20000"],
         "cmq:retention=43200,retry=0,network=0",
@@ -269,7 +269,7 @@ def test_progress_is_told_of_each_domain():
 
 
 def test_the_vendors_defaults_name_each_rule_there_is():
-    names = {stated.name for stated in stated_policies(list(unasked()))}
+    names = {stated.name for stated in stated_policies(list(compared_by_default()))}
     assert names == {
         kind.name
         for kind in POLICIES

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from receiver.compare.engine import compare_policies
 from receiver.domains import domain_key
 from receiver.logs import ReadOptions, read_logs
-from receiver.policies.names import fitted_policies, unasked
+from receiver.policies.names import compared_by_default, fitted_policies
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import Elsewhere
 from receiver.simulate.ingest import ingest
@@ -63,7 +63,7 @@ def test_a_comparison_that_chooses_fits_its_rivals(sample):
     assert [figures.policy for figures in fitted] == texts
     assert [figures.missed for figures in fitted] == [0] * 4
     assert comparison.recommendation.setting.pair == ReceiverSettings().sizes
-    vendors = [text for text in unasked() if text != "solace-last"]  # solace-last can't judge this log
+    vendors = [text for text in compared_by_default() if text != "solace-last"]  # solace-last can't judge this log
     assert [figures.policy for figures in comparison.policies][: len(vendors)] == vendors
 
 

@@ -12,7 +12,7 @@ from receiver.compare.compiled_policies import compiled_policy_of
 from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
-from receiver.policies.names import form_of, unasked
+from receiver.policies.names import compared_by_default, form_of
 from receiver.settings import CompareSettings, SimulateSettings
 from receiver.store.tables import domains
 from tests.policies.cases import KINDS
@@ -103,7 +103,7 @@ def test_what_is_said_of_its_vendors_can_be_meant(kind):
                 tried.add(str(policy(text)))
         assert vendor.systems or vendor.remark
         assert all(alias == alias.lower().strip() and alias not in names for alias in vendor.aliases)
-    assert {text for text in unasked() if type(policy(text)) is kind} == tried
+    assert {text for text in compared_by_default() if type(policy(text)) is kind} == tried
     assert kind.declaration.names_its_system or any(map(str, kind.declaration.vendors))
 
 
@@ -111,7 +111,7 @@ def test_one_rule_by_two_names_has_one_row_and_both_names():
     by_name = {kind.name: kind for kind in POLICIES}
     also = {kind: by_name[kind.declaration.same_rule_as] for kind in POLICIES if kind.declaration.same_rule_as}
     assert {kind.name: other.name for kind, other in also.items()} == {"solace-lookup": "perfect"}
-    assert unasked()["perfect"] == "solace-lookup, forgets nothing, the yardstick"
+    assert compared_by_default()["perfect"] == "solace-lookup, forgets nothing, the yardstick"
     for kind, other in also.items():
         assert type(policy(form_of(kind))) is kind
         assert issubclass(kind, other)
