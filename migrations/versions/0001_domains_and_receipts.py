@@ -9,8 +9,8 @@ revision = "0001"
 down_revision = None
 
 LOSES = {
-    "{} receipts by which ids are remembered": "receiver_receipt",
-    "{} domains with their settings and counts": "receiver_domain",
+    "{receipt} by which ids are remembered": "receiver_receipt",
+    "{domain} with settings and counts": "receiver_domain",
 }
 
 

@@ -30,10 +30,10 @@ def upgrade() -> None:
 
 
 KEPT_BY_NEWER_ONLY = {
-    "the policies of {} domains": "receiver_domain WHERE policy <> 'apama'",
+    "the policy of {domain}": "receiver_domain WHERE policy <> 'apama'",
     # Without them numbers would be given twice, and new messages taken for duplicates.
-    "the sequence numbers of {} sources": "receiver_sequence",
-    "the keys of {} messages whose sends aren't confirmed": "receiver_dedup_key",
+    "the last sequence number of {source}": "receiver_sequence",
+    "the key of {message} whose send isn't confirmed": "receiver_dedup_key",
 }
 
 

@@ -64,10 +64,10 @@ def upgrade() -> None:
 
 
 KEPT_BY_NEWER_ONLY = {
-    "{} messages that wait in the inbox": "receiver_inbox",
-    "{} parked messages": "receiver_parked",
+    "{message} waiting in the inbox": "receiver_inbox",
+    "{parked message}": "receiver_parked",
     # Without them, lines that a crash left at the end of a file would stay there, and be written again.
-    "the confirmed lengths of {} files": "receiver_target WHERE confirmed_bytes IS NOT NULL",
+    "the confirmed length of {file}": "receiver_target WHERE confirmed_bytes IS NOT NULL",
 }
 
 

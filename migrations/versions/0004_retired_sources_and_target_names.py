@@ -18,7 +18,7 @@ _OF_RETIRED_SOURCES = (
     " AND domain_id IN (SELECT domain_id FROM receiver_domain WHERE policy = 'apama')"
 )
 # Version 0003 treats retired sources as active, so it remembers their remaining ids for longer.
-LOSES = {"the marks of {} receipts of retired sources": _OF_RETIRED_SOURCES}
+LOSES = {"the mark of {receipt} of retired sources": _OF_RETIRED_SOURCES}
 
 
 def upgrade() -> None:

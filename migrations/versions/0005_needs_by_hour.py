@@ -8,7 +8,7 @@ from alembic import op
 revision = "0005"
 down_revision = "0004"
 
-LOSES = {"what the duplicates of {} domains needed": "receiver_domain WHERE needs_by_hour IS NOT NULL"}
+LOSES = {"what the duplicates of {domain} needed": "receiver_domain WHERE needs_by_hour IS NOT NULL"}
 
 
 def upgrade() -> None:

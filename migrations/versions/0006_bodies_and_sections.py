@@ -10,7 +10,7 @@ down_revision = "0005"
 
 _TABLES = ("receiver_inbox", "receiver_parked")
 LOSES = {
-    f"what kind of body {{}} messages of {table} have, and their AMQP types": (
+    f"the body kind and AMQP types of {{message}} of {table}": (
         f"{table} WHERE body_kind IS NOT NULL OR amqp IS NOT NULL"
     )
     for table in _TABLES

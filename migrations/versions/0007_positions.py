@@ -8,7 +8,7 @@ from alembic import op
 revision = "0007"
 down_revision = "0006"
 
-LOSES = {"where bridges go on in {} partitions or streams": "receiver_position"}
+LOSES = {"{position} of bridges in partitions or streams": "receiver_position"}
 
 
 def upgrade() -> None:

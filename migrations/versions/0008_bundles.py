@@ -15,7 +15,7 @@ revision = "0008"
 down_revision = "0007"
 
 KEPT_BY_NEWER_ONLY = {
-    "{} messages that wait in the inbox": "SELECT coalesce(sum(messages), 0) FROM receiver_bundle",
+    "{message} waiting in the inbox": "SELECT coalesce(sum(messages), 0) FROM receiver_bundle",
 }
 
 

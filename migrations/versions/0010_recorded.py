@@ -11,7 +11,11 @@ from alembic import op
 revision = "0010"
 down_revision = "0009"
 
-LOSES = {"{} batches that wait to be written to recordings": "receiver_recorded WHERE file IS NULL"}
+LOSES = {
+    "{receipt} waiting to be written to recordings": (
+        "SELECT coalesce(sum(receipts), 0) FROM receiver_recorded WHERE file IS NULL"
+    )
+}
 
 
 def upgrade() -> None:

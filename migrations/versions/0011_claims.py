@@ -14,7 +14,7 @@ from receiver.store.schema import keep_all
 revision = "0011"
 down_revision = "0010"
 
-KEPT_BY_NEWER_ONLY = {"{} claimed ids": "receiver_claim", "{} receipts to be folded in": "receiver_arrival"}
+KEPT_BY_NEWER_ONLY = {"{claimed id}": "receiver_claim", "{receipt} to be folded in": "receiver_arrival"}
 
 
 def upgrade() -> None:

@@ -8,7 +8,7 @@ from alembic import op
 revision = "0013"
 down_revision = "0012"
 
-LOSES = {"the last turns of {} topics": "receiver_target WHERE last_turn IS NOT NULL"}
+LOSES = {"the last turn of {topic}": "receiver_target WHERE last_turn IS NOT NULL"}
 
 
 def upgrade() -> None:

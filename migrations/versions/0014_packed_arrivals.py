@@ -11,7 +11,7 @@ from receiver.store.schema import keep_all
 revision = "0014"
 down_revision = "0013"
 
-KEPT_BY_NEWER_ONLY = {"{} receipts to be folded in": "SELECT coalesce(sum(receipts), 0) FROM receiver_arrival"}
+KEPT_BY_NEWER_ONLY = {"{receipt} to be folded in": "SELECT coalesce(sum(receipts), 0) FROM receiver_arrival"}
 _REFUSED_WHERE_RECEIPTS_WAIT = """
 DO $$ BEGIN
     IF EXISTS (SELECT FROM receiver_arrival) THEN

@@ -3,9 +3,9 @@
 Nothing is changed before a check has shown that the tables are ours. The check takes no lock, so opening an up-to-date store
 waits for nobody. Alembic is loaded only if a store isn't of the current version.
 
-Each migration declares what is lost when a store goes back from its version to the one before, as a mapping from words to
-rows. The words hold `{}` for the number of rows. The rows follow `SELECT count(*) FROM`, or are a whole SELECT of their
-number. A migration has one or both of these mappings:
+Each migration declares what is lost when a store goes back from its version to the one before, as a mapping from words to SQL.
+The words have the counted noun in braces, in the singular: `{parked message}`. The SQL is a table with an optional WHERE, whose
+rows are counted, or a complete SELECT of the count. A migration has one or both of these mappings:
 
 - `LOSES`: the command names these losses and needs a yes.
 - `KEPT_BY_NEWER_ONLY`: without these rows the older version would give wrong verdicts or lose messages. So `downgrade`
@@ -30,6 +30,7 @@ from sqlalchemy.types import NullType, TypeEngine
 
 from receiver.closing import Mutex
 from receiver.errors import SettingsError, StoreBusyError, StoreError, StoreVersionError
+from receiver.quantities import count
 from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, translated
@@ -131,7 +132,9 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
         before = _version(connection, shown(url))
         lost = [] if may_lose else _losses_between(connection, before, after, shown(url))
         if lost:
-            raise StoreError(f"{shown(url)}: there are {', '.join(lost)} by now", hint="ask again; nothing was changed")
+            raise StoreError(
+                f"{shown(url)}: going back would lose {', '.join(lost)} by now", hint="ask again; nothing was changed"
+            )
         _run(connection, before, after, shown(url))
         _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
         if before is None and (why := database_of(url).why_unsafe(connection, url)):
@@ -301,16 +304,17 @@ def _losses_between(connection: Connection, before: str | None, after: str | Non
 def _declared(step: Script, *, to_base: bool) -> dict[str, str]:
     asked, refused = (getattr(step.module, name, None) for name in ("LOSES", "KEPT_BY_NEWER_ONLY"))
     if asked is None and refused is None:
-        return {f"what version {step.revision} added to {{}} domains": "receiver_domain"}
+        return {f"what version {step.revision} added to {{domain}}": "receiver_domain"}
     return {**(asked or {}), **(refused or {} if to_base else {})}
 
 
 def _counted(connection: Connection, rows_by_words: Mapping[str, str]) -> Iterator[str]:
     for words, rows in rows_by_words.items():
         counted = rows if rows.startswith("SELECT ") else f"SELECT count(*) FROM {rows}"  # noqa: S608 - a migration's own words
-        count = connection.scalar(text(counted))
-        if count:
-            yield words.format(f"{count:,}")
+        number = connection.scalar(text(counted))
+        if number:
+            before, noun, after = re.split("[{}]", words)
+            yield f"{before}{count(number, noun)}{after}"
 
 
 def keep_all(kept_by_newer: Mapping[str, str], newer: str, older: str) -> None:

@@ -47,9 +47,9 @@ def last_number(address):
 
 
 KEPT = {
-    "1,000 receipts by which ids are remembered, 1 domains with their settings and counts": remember,
-    "1 messages that wait in the inbox, 1 parked messages": park_one,
-    "the sequence numbers of 1 sources": last_number,
+    "1,000 receipts by which ids are remembered, 1 domain with settings and counts": remember,
+    "1 message waiting in the inbox, 1 parked message": park_one,
+    "the last sequence number of 1 source": last_number,
 }
 
 
@@ -72,7 +72,7 @@ def test_what_an_older_version_has_no_place_for_is_refused_whatever_is_said(migr
     park_one(address)
     for yes in ([], ["--yes"]):
         said = complaint(migrate(address, "--revision", "0002", *yes))
-        assert "version 0002 can't hold 1 messages that wait in the inbox" in said
+        assert "version 0002 can't hold 1 message waiting in the inbox" in said
     assert migrate(address).out == f"{address}: version {REVISION} already\n"
 
 

@@ -117,7 +117,7 @@ def test_a_sound_position_is_no_finding(store_url, inbox):
 def test_going_back_says_that_positions_are_lost(store_url, inbox):
     inbox.positions("orders").begin({"0": "1", "1": "1"})
     inbox.close()
-    assert losses(url_of(store_url), "0005") == ["where bridges go on in 2 partitions or streams"]
+    assert losses(url_of(store_url), "0005") == ["2 positions of bridges in partitions or streams"]
     migrate(url_of(store_url), "0005")
     migrate(url_of(store_url))
     assert rows_of(store_url, "receiver_position") == 0
