@@ -5,7 +5,7 @@ Nothing here knows what counts as a duplicate.
 | file | what is in it |
 |---|---|
 | `tables.py` | the records and tables: each field declared once |
-| `codec.py` | how values and records are stored: text as bytes, objects as JSON, a record's fields as columns |
+| `codec.py` | how values and records are stored: text as bytes, objects as JSON, numbers as runs, a record's fields as columns |
 | `log.py` | `DomainLog`: one domain's log, in memory or in a database; in a database by transactions of our own or in a caller's |
 | `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases share; an adapter for asynchronous drivers |
 | `databases/` | from an address to its kind and an engine; drivers' errors become ours; an object each for SQLite and PostgreSQL, with their own ways |

@@ -1,4 +1,4 @@
-"""How values and records are stored: text as bytes, objects as JSON, and a record's fields as columns of a table.
+"""How values and records are stored: text as bytes, objects as JSON, numbers as runs, a record's fields as columns of a table.
 
 Ids and names are bytes: UTF-8 that may also hold lone surrogates. Two different ids must never become equal, but
 PostgreSQL's text can't hold U+0000, and neither database's text can hold lone surrogates.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, islice, pairwise
 from operator import attrgetter
 from types import NoneType
 from typing import Annotated, Any, Generic, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
@@ -75,6 +76,30 @@ def revived(values: Mapping[str, Any]) -> dict[str, Any]:
         name: base64.b64decode(value["base64"], validate=True) if isinstance(value, dict) else value
         for name, value in values.items()
     }
+
+
+def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last of each run of consecutive numbers; there is at least one number."""
+    breaks = [index for index in range(1, len(numbers)) if numbers[index] != numbers[index - 1] + 1]
+    return [(numbers[first], numbers[end - 1]) for first, end in pairwise([0, *breaks, len(numbers)])]
+
+
+MOST_NUMBERS = 1_000_000
+"""The most numbers that are encoded together. Broken runs may stand for more than memory has room for."""
+
+
+def encoded_numbers(numbers: Sequence[int]) -> str:
+    """Numbers as JSON, all of it ASCII: the first and the last of each run of consecutive numbers."""
+    return encoded(runs_of(numbers))
+
+
+def decoded_numbers(stored: str | bytes) -> tuple[int, ...]:
+    """The numbers that were encoded. Raises one of `receiver.store.databases.NONSENSE` if they are broken."""
+    runs = (range(first, last + 1) for first, last in json.loads(stored))
+    numbers = tuple(islice(chain.from_iterable(runs), MOST_NUMBERS + 1))
+    if len(numbers) > MOST_NUMBERS:
+        raise ValueError(f"its runs hold more than {MOST_NUMBERS:,} numbers")
+    return numbers
 
 
 class _Kind(NamedTuple):

@@ -18,11 +18,10 @@ from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.message import ReceiptRow
 from receiver.store import tables
-from receiver.store.codec import fields_of_kind, loaded, text_of, value_types
+from receiver.store.codec import decoded_numbers, fields_of_kind, loaded, text_of, value_types
 from receiver.store.databases import NONSENSE
 from receiver.store.messages import FIELDS, FlatMessage, flat
 from receiver.store.packed import numbers_of, pack, unpack
-from receiver.store.recorded import numbers_in_cut
 from receiver.store.snapshot import DomainName, RawRow, Snapshot
 from receiver.store.tables import DomainState
 
@@ -256,7 +255,7 @@ def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) 
         return "recording, host or file is no text"
     try:
         if raw.file is not None:
-            numbers_in_cut(raw.packed)
+            decoded_numbers(raw.packed)
         elif receipts_in is not None and (receipts := receipts_in(raw.packed)) != raw.receipts:
             return f"it has {receipts} receipts, not {raw.receipts}"
     except NONSENSE as error:

@@ -19,10 +19,10 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 
 from receiver.errors import StoreCorruptError
-from receiver.store.codec import encoded, exactly, fields_of_kind, printable, revived
+from receiver.store.codec import decoded_numbers, encoded_numbers, exactly, fields_of_kind, printable, revived
 from receiver.store.databases import NONSENSE, database_of
 from receiver.store.messages import DEFAULTS, FIELDS, OF_MESSAGE, OF_RECEIPT, FlatMessage, Message, StoredMessage
-from receiver.store.sql_rows import driver_of, runs_of
+from receiver.store.sql_rows import driver_of
 from receiver.store.tables import PackedRow, message_codec, targets, unpacked, waiting
 
 _MOST_MESSAGES = 1_000
@@ -98,7 +98,7 @@ def pack(messages: Sequence[StoredMessage]) -> PackedRow:
         received_at_us=min(columns["received_at_us"]),
         body_bytes=sum(map(len, columns["body"])),
         messages=len(numbers),
-        runs=encoded(runs_of(numbers)),
+        runs=encoded_numbers(numbers),
         packed=b"".join([exactly(fields), _END, *parts]),
         tries=messages[0].tries,
         sources=exactly(sorted({source or "" for source in columns["message_source_id"]})),
@@ -108,7 +108,7 @@ def pack(messages: Sequence[StoredMessage]) -> PackedRow:
 @lru_cache(maxsize=64)
 def numbers_of(runs: str) -> Sequence[int]:
     """The sequence numbers of packed messages."""
-    return tuple(chain.from_iterable(range(first, last + 1) for first, last in json.loads(runs)))
+    return decoded_numbers(runs)
 
 
 def sources_of(sources: bytes | None) -> set[str] | None:

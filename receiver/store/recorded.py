@@ -8,7 +8,6 @@ batch is in one file, even under kills.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,15 +18,13 @@ from typing import NamedTuple, Self
 from sqlalchemy import URL, ColumnElement, Connection, bindparam, delete, func, insert, or_, select
 
 from receiver.settings import StoreSettings
-from receiver.store.codec import encoded, text_of, to_bytes
+from receiver.store.codec import MOST_NUMBERS, decoded_numbers, encoded_numbers, runs_of, text_of, to_bytes
 from receiver.store.databases import database_of, translated
-from receiver.store.sql_rows import driver_of, runs_of
+from receiver.store.sql_rows import driver_of
 from receiver.store.tables import RecordedRow, recorded
 
 _ROWS_AT_ONCE = 200
 """Rows read or deleted in one transaction: so few that it takes only some milliseconds."""
-_MOST_ROWS = 1_000_000
-"""The most batches in a file, because their numbers are kept in memory."""
 
 
 class Cut(NamedTuple):
@@ -90,7 +87,7 @@ class RecordedBatches:
             database_of(self._url).keep_migrators_out(self._writer)
             taken = set(chain.from_iterable(cut.numbers for cut in _cuts_in(self._writer, self._of_recording())))
             numbers, receipts, cut_bytes = [], 0, 0
-            for number, more, more_bytes in self._writer.execute(batches.order_by(c.number).limit(_MOST_ROWS)):
+            for number, more, more_bytes in self._writer.execute(batches.order_by(c.number).limit(MOST_NUMBERS)):
                 if number in taken:
                     continue
                 if cut_bytes >= size_bytes:
@@ -100,7 +97,7 @@ class RecordedBatches:
                 cut_bytes += more_bytes
             if not numbers:
                 return None
-            row = (time.time_ns() // 1000, to_bytes(file), receipts, cut_bytes, encoded(runs_of(numbers)).encode())
+            row = (time.time_ns() // 1000, to_bytes(file), receipts, cut_bytes, encoded_numbers(numbers).encode())
             values = dict(zip(RecordedRow._fields, (self._recording, self._host, *row), strict=True))
             key = self._writer.execute(insert(recorded).values(values)).inserted_primary_key
             return Cut(key[0] if key else 0, file, numbers, cut_bytes)
@@ -140,14 +137,9 @@ def _cuts_in(connection: Connection, those: ColumnElement[bool]) -> list[Cut]:
     c = recorded.c
     cuts = select(c.number, c.file, c.packed, c.size_bytes).where(c.file.is_not(None), those).order_by(c.number)
     return [
-        Cut(number, text_of(file), numbers_in_cut(packed), size_bytes)
+        Cut(number, text_of(file), decoded_numbers(packed), size_bytes)
         for number, file, packed, size_bytes in connection.execute(cuts)
     ]
-
-
-def numbers_in_cut(packed: bytes) -> list[int]:
-    """The numbers of a cut's batches."""
-    return [number for first, last in json.loads(packed) for number in range(first, last + 1)]
 
 
 def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:

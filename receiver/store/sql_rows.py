@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from itertools import count, pairwise
+from itertools import count
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -52,12 +52,6 @@ def discard(connection: Connection) -> None:
         connection.invalidate()
     with suppress(Exception):
         connection.close()
-
-
-def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """The first and last of each run of consecutive numbers; there is at least one number."""
-    breaks = [index for index in range(1, len(seqs)) if seqs[index] != seqs[index - 1] + 1]
-    return [(seqs[first], seqs[end - 1]) for first, end in pairwise([0, *breaks, len(seqs)])]
 
 
 class PolicyStates(NamedTuple):

@@ -184,6 +184,7 @@ EITHER = [
             "runs = 'x'",
             "runs = '[[20,28]]'",
             "runs = '[[20,28],[20,20]]'",
+            "runs = '[[20,1000000000000]]'",
             "first_sequence = 40, last_sequence = 49, runs = '[[40,49]]'",
             "packed = :text",
             "tries = 1",

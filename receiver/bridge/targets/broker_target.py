@@ -7,7 +7,6 @@ not confirmed before a crash are sent again with the same id. Sent in turns, eac
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -21,11 +20,10 @@ from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError
-from receiver.store.codec import encoded
+from receiver.store.codec import decoded_numbers, encoded_numbers
 from receiver.store.databases import NONSENSE
 from receiver.store.inbox import Lease
 from receiver.store.messages import Message, Property, StoredMessage
-from receiver.store.sql_rows import runs_of
 
 _S = TypeVar("_S", bound=Sink | TurnSink)
 ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
@@ -37,8 +35,6 @@ _LONGEST_NOTE = 4_000
 _FIRST_NOTE = "nothing"
 """The note before the first turn. So if the store has a note and the broker has none, the broker has forgotten it."""
 _ANY = 1 << 30
-_LONGEST_RUN = 1_000
-"""No turn has a longer run of sequence numbers: a lease doesn't have more messages."""
 
 
 class SinkTarget(Target, Generic[_S]):
@@ -258,11 +254,11 @@ class TurnTarget(SinkTarget[TurnSink]):
         sink.abandon_turn()
         _LOGGER.warning("%s has forgotten how the last turn ended: it is sent again, and may come twice", self.name)
 
-    def _unconfirmed(self, lease: Lease, note: str | None) -> list[int]:
+    def _unconfirmed(self, lease: Lease, note: str | None) -> Sequence[int]:
         """The sequence numbers in a note, if these messages still wait; else none."""
         numbers = _numbers_in(note)
         messages = lease.messages(numbers)
-        return numbers if messages and _note_of(messages) == note else []
+        return numbers if messages and _note_of(messages) == note else ()
 
     def _shorten(self, messages: Sequence[Received]) -> None:
         self._at_most = max(1, len(messages) // 2)
@@ -302,13 +298,12 @@ def _note_of(messages: Sequence[StoredMessage]) -> str:
     """The note on a turn of these messages: at least one, all with sequence numbers."""
     names = "".join(str(name_in_domain(message)) for message in messages)
     numbers = [message.sequence for message in messages if message.sequence is not None]
-    return f"{sha256(names.encode()).hexdigest()} {encoded(runs_of(numbers))}"
+    return f"{sha256(names.encode()).hexdigest()} {encoded_numbers(numbers)}"
 
 
-def _numbers_in(note: str | None) -> list[int]:
+def _numbers_in(note: str | None) -> Sequence[int]:
     """The sequence numbers in a note; none if the note isn't ours."""
     try:
-        runs = json.loads((note or "").partition(" ")[2])
-        return [number for first, last in runs for number in range(first, min(last, first + _LONGEST_RUN) + 1)]
+        return decoded_numbers((note or "").partition(" ")[2])
     except NONSENSE:
-        return []
+        return ()

@@ -19,6 +19,7 @@ from receiver.errors import MissingExtraError, SettingsError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
+from receiver.store.codec import runs_of
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, masked, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_codec, receipts, recorded_codec
@@ -240,7 +241,7 @@ class PostgresRows(sql_rows.SqlRows):
                 copy.write_row(values)
 
     def delete(self, seqs: Sequence[int]) -> None:
-        firsts, lasts = zip(*sql_rows.runs_of(seqs), strict=True)
+        firsts, lasts = zip(*runs_of(seqs), strict=True)
         self.cursor.execute(_DELETE, (list(firsts), list(lasts), self.domain_id))
 
 

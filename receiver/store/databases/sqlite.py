@@ -18,10 +18,11 @@ from sqlalchemy.dialects import sqlite
 from receiver.errors import SettingsError, StoreCorruptError
 from receiver.message import ReceiptValues
 from receiver.settings import StoreSettings
+from receiver.store.codec import runs_of
 from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, address_error
 from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
-from receiver.store.sql_rows import SqlRows, Statements, autocommit_error, driver_of, runs_of
+from receiver.store.sql_rows import SqlRows, Statements, autocommit_error, driver_of
 from receiver.store.tables import DomainState, domains, receipt_codec, receipts, sequences
 
 _ROWS_PER_STATEMENT = 50
