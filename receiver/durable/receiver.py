@@ -22,6 +22,7 @@ from receiver.message import not_text_error
 from receiver.quantities import SECOND_US
 from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
 from receiver.store.databases import database_of, translated
+from receiver.store.tables import DomainState
 
 if TYPE_CHECKING:
     from _typeshed import StrPath
@@ -110,11 +111,11 @@ class Receiver(Closing):
                 "observe_only and reject_batches contradict each other", hint="one delivers what the other rejects"
             )
         reuse = checked_id_reuse(id_reuse)
-        if concurrent and reuse is IdReuse.DELIVER:
-            raise SettingsError(
-                "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
-            )
         if concurrent:
+            if reuse is IdReuse.DELIVER:
+                raise SettingsError(
+                    "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
+                )
             check_concurrent(url)
         store_settings = store_settings or StoreSettings()
         wanted = policy_wanted(settings, policy, reject_batches=reject_batches)
@@ -125,18 +126,10 @@ class Receiver(Closing):
             state = session.load()
             if record is not None:
                 session.record_to(record, channel)
-            if concurrent and session.url is not None:
-                # A lock of a database session says which process folds receipts in.
-                with translated(session.url):
-                    database_of(session.url).check_sessions(session.url, store_settings)
+            if concurrent:
+                _check_sessions(session)
             if state.is_concurrent != concurrent:
-                with Batch(session) as batch, translated(session.address):
-                    convert(batch, session.claims_of(batch.connection), to_concurrent=concurrent)
-                if state.is_concurrent or state.receipts:
-                    kind = "concurrent" if concurrent else "exclusive"
-                    _LOGGER.warning(
-                        "%s becomes %s, for all who use it: others fail until opened so", options.domain, kind
-                    )
+                _convert_and_warn(session, state, to_concurrent=concurrent)
             session.is_concurrent = concurrent
             return ConcurrentReceiver(session) if concurrent else cls(session)
         except BaseException:
@@ -266,3 +259,19 @@ def _check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise SettingsError(f"{name} must be True or False, not {value!r:.80}")
+
+
+def _check_sessions(session: DomainSession) -> None:
+    """Raise `SettingsError` if a lock of a database session can't say which process folds receipts in."""
+    assert session.url is not None  # noqa: S101 - memory:// has no domain of this kind
+    with translated(session.url):
+        database_of(session.url).check_sessions(session.url, session.store_settings)
+
+
+def _convert_and_warn(session: DomainSession, state: DomainState, *, to_concurrent: bool) -> None:
+    """Convert the domain to the other kind, and warn that its other receivers fail. `state` is its state before."""
+    with Batch(session) as batch, translated(session.address):
+        convert(batch, session.claims_of(batch.connection), to_concurrent=to_concurrent)
+    if state.is_concurrent or state.receipts:
+        kind = "concurrent" if to_concurrent else "exclusive"
+        _LOGGER.warning("%s becomes %s, for all who use it: others fail until opened so", session.options.domain, kind)
