@@ -187,15 +187,7 @@ def _all_that_can(receipts: Receipts, key: str) -> _Contest:
 
 def _contender(text: str, stated: Policy, receipts: Receipts, *, is_fitted: bool = False) -> _Contender:
     compiled_policy = compiled_policy_of(stated, receipts)
-    return _Contender(text, stated, compiled_policy, bytes_per_id(stated, CompareSettings()), is_fitted)
-
-
-def bytes_per_id(policy: Policy, settings: CompareSettings) -> int:
-    """The bytes of memory that the policy takes for an id: as measured, or as in settings."""
-    declared = policy.declaration.memory_bytes_per_id
-    if declared is not None and policy.name not in settings.memory_bytes_per_id:
-        return declared
-    return settings.memory_bytes(policy.name, 1)
+    return _Contender(text, stated, compiled_policy, CompareSettings().memory_bytes(stated.name, 1), is_fitted)
 
 
 def verdict_batches(receipts: Receipts, compared: Compared) -> Iterator[pa.RecordBatch]:

@@ -38,7 +38,6 @@ from receiver.settings import ReceiverSettings
         limit=None,
         misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy="two-tier",
         refusals=(),
     )

@@ -56,7 +56,6 @@ _CAMEL = "https://github.com/apache/camel/blob/main/core/camel-support/src/main/
         limit=Limit.ACCEPTED,
         misses=Misses(Cause.EVICTED),
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy="ring",
         refusals=(),
     )

@@ -83,7 +83,6 @@ class CmqKeyCache(KeptForATime):
         limit=None,
         misses=Misses(Cause.EXPIRED),
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy=None,
         refusals=(
             Refusal(Use.COMPARISON, "no log has the queue's minimum message time", _FOR_THE_LIBRARY),

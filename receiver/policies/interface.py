@@ -185,8 +185,6 @@ class Declaration:
     """Why it misses duplicates; None: it never does."""
     false_cause: Cause | None
     """Why it calls an id a duplicate that never came before; None: it never does."""
-    memory_bytes_per_id: int | None
-    """Measured by `python -m benchmarks memory`; None: the value is in `settings.yaml`, by the policy's name."""
     compiled_policy: str | None
     """The name of its compiled rule in `receiver.compare.compiled_policies`; None if it is refused for comparisons."""
     refusals: tuple[Refusal, ...]

@@ -48,7 +48,6 @@ from receiver.policies.interface import (
         limit=Limit.USED,
         misses=Misses(Cause.EVICTED),
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy="used",
         refusals=(),
     )

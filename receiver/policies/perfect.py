@@ -24,7 +24,6 @@ from receiver.policies.interface import Declaration, Vendor, registered
         limit=None,
         misses=None,
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy="all",
         refusals=(),
     )

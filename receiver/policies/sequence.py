@@ -48,7 +48,6 @@ def parse_sequence(text: str) -> tuple[int, str]:
         limit=Limit.SOURCES,
         misses=None,
         false_cause=Cause.SEQUENCE_GAP,
-        memory_bytes_per_id=None,
         compiled_policy="highest",
         refusals=(),
     )

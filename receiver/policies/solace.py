@@ -77,7 +77,6 @@ class ReplicationGroupMessageId:
         limit=None,
         misses=Misses(Cause.OTHER_ORIGIN),
         false_cause=Cause.SEQUENCE_GAP,
-        memory_bytes_per_id=None,
         compiled_policy="last",
         refusals=(),
     )

@@ -192,7 +192,6 @@ class KeptForATime(KeptIds):
         limit=Limit.AGE,
         misses=Misses(Cause.EXPIRED),
         false_cause=None,
-        memory_bytes_per_id=None,
         compiled_policy="age",
         refusals=(),
     )

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from receiver.compare import Cause, Dispute
-from receiver.compare.engine import bytes_per_id, compare_policies
+from receiver.compare.engine import compare_policies
 from receiver.errors import IdFormatError, SettingsError
 from receiver.policies import POLICIES, policy
 from receiver.policies.names import compared_by_default, stated_policies
@@ -290,13 +290,6 @@ def test_one_rule_has_one_row_unless_both_of_its_names_are_asked_for():
 def test_bytes_that_cannot_be_meant_are_refused(sizes):
     with pytest.raises(SettingsError, match="memory_bytes_per_id"):
         CompareSettings(memory_bytes_per_id=sizes)
-
-
-def test_settings_overrule_the_bytes_that_a_policy_declares(monkeypatch):
-    perfect = policy("perfect")
-    monkeypatch.setattr(type(perfect), "declaration", replace(perfect.declaration, memory_bytes_per_id=7))
-    assert bytes_per_id(perfect, CompareSettings(memory_bytes_per_id={})) == 7
-    assert bytes_per_id(perfect, CompareSettings(memory_bytes_per_id={"perfect": 9})) == 9
 
 
 def test_a_settings_file_that_lacks_a_policy_is_refused():

@@ -9,7 +9,6 @@ import pytest
 
 import receiver.policies
 from receiver.compare.compiled_policies import compiled_policy_of
-from receiver.compare.engine import bytes_per_id
 from receiver.policies import POLICIES, policy
 from receiver.policies.interface import LONGEST_KIND, Cause, Declaration, Use
 from receiver.policies.names import compared_by_default, form_of
@@ -39,7 +38,7 @@ def imported(tmp_path, monkeypatch):
 
 def test_the_toy_declares_all_there_is(imported):
     assert list(FACTS) == FACTS_DECLARED
-    assert imported("toy_whole", toy(FACTS)).Toy.declaration.memory_bytes_per_id == 100
+    assert imported("toy_whole", toy(FACTS)).Toy.declaration.order == 1_000
 
 
 @pytest.mark.parametrize("fact", FACTS_DECLARED)
@@ -84,7 +83,7 @@ def test_what_is_declared_can_be_used(kind):
         assert getattr(kind, fact) == getattr(declared, fact)
     made = policy(form_of(kind, "7"))
     assert type(made) is kind
-    assert bytes_per_id(made, CompareSettings()) > 0
+    assert CompareSettings().memory_bytes(made.name, ids=1) > 0
     if declared.compiled_policy is None:
         assert [refusal.reason for refusal in declared.refusals if refusal.use is Use.COMPARISON]
     else:
@@ -127,8 +126,7 @@ def test_a_store_has_room_for_every_kind():
 
 
 def test_memory_is_stated_once_for_each_policy():
-    in_settings = set(CompareSettings().memory_bytes_per_id)
-    assert in_settings == {kind.name for kind in POLICIES if kind.declaration.memory_bytes_per_id is None}
+    assert set(CompareSettings().memory_bytes_per_id) == {kind.name for kind in POLICIES}
 
 
 def test_apamas_memory_is_one_figure_in_both_commands():
@@ -179,7 +177,7 @@ with Receiver.open("sqlite:///toys.db", domain="name:advanced", **where) as toys
 
 
 @pytest.mark.slow
-def test_a_new_policy_is_one_file(tmp_path):
+def test_a_new_policy_is_one_file_and_its_bytes_per_id(tmp_path):
     """It is compared, explained, made durable and audited, and nothing else in the package changes."""
     grown(tmp_path, toy=toy(FACTS), callers_clock_toy=callers_clock_toy())
     (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")

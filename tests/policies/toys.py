@@ -22,10 +22,11 @@ FACTS = {
     "limit": "Limit.AGE",
     "misses": "Misses(Cause.EXPIRED)",
     "false_cause": "None",
-    "memory_bytes_per_id": "100",
     "compiled_policy": '"age"',
     "refusals": "()",
 }
+TOY_BYTES = 100
+"""The toy's memory per id, in `settings.yaml`."""
 CALLER = {
     "name": '"advanced-toy"',
     "kind": '"advanced-toy"',
@@ -67,8 +68,10 @@ def callers_clock_toy() -> str:
 
 
 def grown(folder: Path, **files: str) -> None:
-    """Put a package into a folder: links to this one, its compiled code included, and more files among the policies."""
-    folder.joinpath("settings.yaml").symlink_to(ROOT / "settings.yaml")
+    """Put a package into a folder: links to this one, its compiled code included, and more files among the policies.
+
+    Its settings have the toy's memory.
+    """
     folder.joinpath("migrations").symlink_to(ROOT / "migrations")
     room = folder / "receiver" / "policies"
     room.mkdir(parents=True)
@@ -77,6 +80,10 @@ def grown(folder: Path, **files: str) -> None:
             (folder / "receiver" / linked.name).symlink_to(linked)
     for linked in (ROOT / "receiver" / "policies").glob("*.py"):
         (room / linked.name).symlink_to(linked)
+    settings = (
+        (ROOT / "settings.yaml").read_text(encoding="utf-8").replace("    ttl: ", f"    toy: {TOY_BYTES}\n    ttl: ")
+    )
+    (folder / "receiver" / "settings.yaml").write_text(settings, encoding="utf-8")
     for name, text in files.items():
         (room / f"{name}.py").write_text(text, encoding="utf-8")
 
