@@ -14,8 +14,8 @@ from receiver.durable.cache import corrupt_if_nonsense, policy_of
 from receiver.errors import SettingsError, StoreError
 from receiver.message import ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.interface import Policy, Use
-from receiver.policies.names import policy, refuse_unfit, stated_policy, two_tier
+from receiver.policies.interface import Policy
+from receiver.policies.names import policy, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
 from receiver.store.codec import printable, to_bytes
 from receiver.store.connections import get_or_create
@@ -79,7 +79,6 @@ def _by_settings(settings: ReceiverSettings | None) -> Wanted:
 
 def _by_text(policy_text: str) -> Wanted:
     kind, stated = stated_policy(policy_text)
-    refuse_unfit(kind, Use.RECEIVER, policy_text)
     return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
 
 

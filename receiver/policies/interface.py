@@ -131,7 +131,6 @@ class Use(StrEnum):
 
     COMPARISON = "compared"
     BRIDGE = "bridged"
-    RECEIVER = "made durable"
 
 
 class Refusal(NamedTuple):

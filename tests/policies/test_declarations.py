@@ -222,10 +222,3 @@ def test_the_package_is_not_imported_with_an_incomplete_policy(tmp_path, facts, 
     failed = ran(tmp_path, "-c", "import receiver.compare.compiled_policies")
     assert failed.returncode == 1
     assert said in failed.stderr
-
-
-def test_no_receiver_goes_by_a_policy_that_is_refused_to_it(tmp_path):
-    grown(tmp_path, toy=toy(FACTS | {"refusals": '(Refusal(Use.RECEIVER, "it keeps nothing", "take ttl"),)'}))
-    failed = ran(tmp_path, "-c", DURABLE)
-    assert failed.returncode == 1
-    assert "policy 'toy:keep=7' can't be made durable, because it keeps nothing (take ttl)" in failed.stderr
