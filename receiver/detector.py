@@ -253,7 +253,7 @@ class TwoTierDetector:
         later entries needn't show that.
 
         Args:
-            entries: The policy state of an entry is `RETIRED`, `GONE` or, mostly, None. An entry with an empty id was
+            entries: The policy state of an entry is `RETIRED`, `GONE` or, for most entries, None. An entry with an empty id was
                 forgotten by hand: it is entered all the same, so that the other entries leave when they would have left.
             time_queue_newest_us: The other detector's.
         """

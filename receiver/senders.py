@@ -5,8 +5,8 @@
 own, which threads share. Each call asks the store, so any number of processes may make ids under one name.
 
 A store can lose its last commits: a standby takes over without them, or an older copy is restored. So each maker remembers the
-numbers or keys that it has given. It gives no number again, whatever the store says. If another server answers, or a restarted
-one, it gives a message the same key again. A process that starts after the loss can't know about it.
+numbers or keys that it has given. It gives no number again, whatever the store says. If another or a restarted server answers,
+it gives a message the same key again. A process that starts after the loss can't know about it.
 """
 
 from __future__ import annotations

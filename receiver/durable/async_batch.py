@@ -73,13 +73,13 @@ class AsyncBatch(ABC):
         """Call a function that may run statements, and await those."""
 
     receive = _awaited(Batch.receive)
-    """As `Batch.receive`. The receipt is recorded when the batch ends."""
+    """Decide on one receipt, as `Batch.receive` does. It is recorded when the batch ends."""
     advance = _awaited(Batch.advance)
 
     async def receive_many(
         self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]
     ) -> list[Decision]:
-        """As `Batch.receive_many`."""
+        """Decide on receipts in order, as `Batch.receive_many` does."""
         return await self._asked(self._batch.receive_many, receipts)
 
     async def run_sync(

@@ -101,11 +101,11 @@ class AsyncReceiver:
         return self._tasks.batch(connection)
 
     async def status(self) -> Status:
-        """As `Receiver.status`. While a batch is under way, it doesn't look up the outcome of earlier batches."""
+        """The figures of `Receiver.status`. While a batch is under way, the outcome of earlier batches isn't looked up."""
         return await self._tasks.status()
 
     def figures(self) -> Status:
-        """The receiver's figures, without asking the database: those of `Receiver.figures`."""
+        """The figures of `Receiver.figures`, without asking the database."""
         return self._receiver.figures()
 
 

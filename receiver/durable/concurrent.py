@@ -217,7 +217,7 @@ class ConcurrentBatch(Batch):
 
     @property
     def connection(self) -> Connection:
-        """As `Batch.connection`."""
+        """The connection of the batch's transaction, as `Batch.connection`."""
         if not self._is_open:
             raise not_open_error()
         if self._joined is None and not self._must_commit:
@@ -232,7 +232,7 @@ class ConcurrentBatch(Batch):
 
     @property
     def duplicates(self) -> Sequence[Duplicate]:
-        """None: duplicates are reported once their receipts are folded in."""
+        """Always empty: duplicates are reported once their receipts are folded in."""
         return ()
 
     def advance(self, *, min_msg_time_us: int) -> None:
@@ -240,7 +240,7 @@ class ConcurrentBatch(Batch):
         raise SettingsError("advance is for the policy cmq:retry=...,network=..., which no concurrent receiver has")
 
     def decide(self, *receipt: Any) -> Decision:
-        """As `Batch.decide`."""
+        """Decide on one receipt, as `Batch.decide` does."""
         return self.receive_many([receipt])[0]
 
     def receive_many(self, receipts: Iterable[Receipt | tuple[str | None, str | None, int | None]]) -> list[Decision]:

@@ -147,7 +147,7 @@ def need_of(decision: Decision, window: int, since_us: int) -> Need | None:
 
 
 def larger(one: Need | None, other: Need | None) -> Need | None:
-    """The needs of both together."""
+    """The larger W and the larger E of two needs; None if both are None."""
     if one is None or other is None:
         return one or other
     return Need(

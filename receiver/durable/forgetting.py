@@ -34,7 +34,7 @@ class RetiredSources(NamedTuple):
     sources: int
     """How many were retired."""
     forgotten_ids: int
-    """Ids that are no longer remembered for it."""
+    """Ids that the domain no longer remembers because of it."""
     sources_left: int
 
 

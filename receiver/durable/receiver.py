@@ -194,7 +194,7 @@ class Receiver(Closing):
         return self.figures(session.counters.rate())
 
     def figures(self, rate: float = 0.0) -> Status:
-        """As `status`, but with `rate` as rRate, and without asking the database. It costs little and never waits."""
+        """The receiver's figures, with `rate` as rRate, without asking the database. This costs little and never waits."""
         session = self.session
         return session.counters.status(self.domain, session.cache, session.recorder, rate)
 
@@ -215,7 +215,7 @@ class ConcurrentReceiver(Receiver):
         return ConcurrentBatch(self.session, self._engine, connection)
 
     def figures(self, rate: float = 0.0) -> Status:
-        """As `Receiver.figures`; receipts that wait to be folded in are as this process last counted them."""
+        """The receiver's figures. Receipts that wait to be folded in are as this process last counted them."""
         figures = super().figures(rate)
         waiting = self._folding.waiting
         if waiting is not None and waiting.oldest_us is not None:

@@ -140,7 +140,7 @@ class DomainSession(Guarded):
     def _finish_earlier_journals(self, recorder: Recorder) -> None:
         """Finish the journals of killed processes of earlier versions, by the numbers that their batches left in the store.
 
-        A journal of a store is finished only if it is of our own domain; none is that a process still writes. A failure is
+        Of a store's journals, only those of our own domain are finished, and none that a process still writes. A failure is
         only a warning: the next receiver that records to the same path tries again. Remove this with `receiver.logs.journal`.
         """
         from receiver.logs.journal import finish_journals, journals_of

@@ -88,8 +88,8 @@ class ArtemisIdCache(FirstReceipts):
         self._slots_taken = 0  # how many were ever taken
         self._asleep = self._ring  # with a size of 0, the slots that the journal has from before
         self._pending: list[tuple[int, int, str, int]] | None = None  # slots of the transaction under way
-        # If a slot is overwritten while a later slot holds the same id, the later slot is dead. Without the row of the former, a
-        # replay would revive the id, so that row stays as long as the dead one. Number of the dead -> number of the former.
+        # If a slot is overwritten while a later slot holds the same id, it kills the later slot. Receipt of the dead slot ->
+        # receipt of its killer, whose row is kept as long as the dead slot's: without it, a replay would revive the id.
         self._killers: dict[int, int] = {}
 
     @property

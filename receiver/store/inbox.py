@@ -34,7 +34,7 @@ from receiver.store.tables import domains, message_codec, nodes, parked, targets
 _LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""A deleted row counts as one, plus one for each so many bytes of it: about as if each message had its own row."""
+"""For the vacuum, a deleted row counts as 1, and 1 more for each so many bytes: roughly its number of messages."""
 
 
 class TargetState(NamedTuple):

@@ -34,8 +34,8 @@ _T = TypeVar("_T")
 _ENDS = re.compile(r"\s*(commit|end|abort|rollback(?!\s+((work|transaction)\s+)?to\b))\b", re.IGNORECASE)
 """A statement that ends a transaction."""
 _KEPT_SEQS = 1_000_000_000
-"""For how many further receipts of the domain a killed receiver's batch number is kept. It shows which batches in the
-journal of an earlier version were committed."""
+"""A dead receiver's batch number is deleted once the domain has had this many more receipts. Until then it shows which batches
+in the journal of an earlier version were committed."""
 _seq_of = itemgetter(ReceiptRow._fields.index("seq"))
 
 
@@ -123,7 +123,7 @@ class OwnLog:
         return self._begun(lambda rows: rows.begin())
 
     def begin_if_free(self) -> DomainState | None:
-        """As `begin`, but without waiting: None, and no transaction, if others have locked the domain."""
+        """Start a transaction that locks the domain, without waiting. None, and no transaction, if others have locked it."""
         return self._begun(lambda rows: rows.begin_if_free())
 
     def begin_reading(self) -> DomainState:
@@ -272,7 +272,7 @@ class JoinedLog:
             )
 
     def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        """As `OwnLog.record`."""
+        """Make the changes and save the domain's new state, as `OwnLog.record` does."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
         goes_on = not is_lost and transactions_of(connection) == (self.transaction, self._savepoint)

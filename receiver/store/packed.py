@@ -1,4 +1,4 @@
-"""Packs waiting messages into rows, mostly a whole batch into one: a row for each would cost ten times as much.
+"""Packs waiting messages into rows, usually a whole batch into one: a row for each message would cost ten times as much.
 
 Most messages are delivered at once, a whole batch together, by the process that has them in memory: then nobody unpacks
 them. A row has a column of values for each field, with one value if all messages have the same, and then all bodies.
@@ -34,7 +34,7 @@ _BYTES = fields_of_kind(FlatMessage, bytes)
 _AS_JSON = tuple(name for name in FIELDS if name not in {"sequence", "tries", *_OBJECTS, *_BYTES})
 _ADDED_SINCE = {name: [default] for name, default in DEFAULTS.items()}
 _OFTEN_PROPERTIES = ("unique_message_id", "message_source_id")
-"""Columns whose values mostly equal a property. Then the property is packed as the column's name, without the values."""
+"""Columns that usually repeat a property. If they do, only the column's name is stored for the property."""
 _TEXT = {str}
 _contents_of = attrgetter(*OF_MESSAGE)
 _END = b"\n"

@@ -66,7 +66,7 @@ class RecordedBatches:
             yield self
 
     def left(self, foreign_before_us: int) -> Left:
-        """The waiting batches of this host, and those of other hosts from before that time, even if another host cut them."""
+        """Figures of the waiting batches of this host, and of those of other hosts from before that time, whoever cut them."""
         c = recorded.c
         totals = select(func.sum(c.receipts), func.sum(c.size_bytes), func.min(c.recorded_at_us))
         with self._reader.begin():

@@ -226,7 +226,7 @@ class SqlRows(ABC):
     def in_transaction(self) -> bool:
         """Whether a transaction is under way; True if the driver can't say."""
 
-    # The first three, and `record`, are as in `OwnLog`.
+    # These three, and `record`, do what `OwnLog`'s do.
 
     @abstractmethod
     def begin(self) -> DomainState: ...

@@ -47,8 +47,8 @@ VERSION_TABLE = "receiver_alembic_version"
 
 
 EXCLUSIVE_POLICY, CONCURRENT_POLICY = "apama", "apama-concurrent"
-"""The names of Apama's rule in exclusive and in concurrent domains. Versions before claims refuse the second name, even if
-they have the domain open: they wouldn't claim the ids that they record."""
+"""The names of Apama's rule in exclusive and in concurrent domains. Versions before claims don't know the second name. So they
+refuse the domain, even if they have it open: they would record ids without claiming them."""
 
 
 class DomainState(NamedTuple):
@@ -109,7 +109,7 @@ def new_number() -> int:
 
 
 class ArrivalRow(NamedTuple):
-    """Receipts of a concurrent receiver that aren't folded into the domain's log yet: those of one statement."""
+    """The receipts of one statement of a concurrent receiver, which aren't folded into the domain's log yet."""
 
     arrival: int
     """Drawn once the ids of all its receipts are claimed. Receipts are folded in by these numbers."""
@@ -218,8 +218,8 @@ claims = Table(
 arrival_numbers = NumberSequence("receiver_arrival_number", metadata=METADATA, data_type=BigInteger)
 """On PostgreSQL alone, as are concurrent receivers."""
 ARRIVAL_SEQUENCES = range(-(1 << 62), -(1 << 61))
-"""The sequence numbers of messages that concurrent receivers have parked, in the order of their arrivals: far below those
-of all others."""
+"""The sequence numbers of messages that concurrent receivers have parked, in the order of their arrivals: far below
+all other sequence numbers."""
 arrivals = Table(
     "receiver_arrival",
     METADATA,

@@ -1,9 +1,9 @@
 """Claims: they let many transactions of one domain go on at once, on PostgreSQL.
 
-The first receipt with an id claims it, in that receipt's transaction. If an open transaction has touched the id, another
-waits for the end of that: afterwards the id is claimed, or free. Receipts are stored as *arrivals* beside their claims. They
-are numbered once their ids are claimed, and later folded into the domain's log in the order of these numbers. A claim is
-released once the log's rule has forgotten its id.
+The first receipt with an id claims it, in that receipt's transaction. If an open transaction has touched the id, others
+wait until it ends: then the id is claimed or free. Receipts are stored as *arrivals* beside their claims. They are numbered
+once their ids are claimed, and later folded into the domain's log in the order of these numbers. A claim is released once the
+log's rule has forgotten its id.
 
 Why this is exact, statement by statement:
 
@@ -162,7 +162,7 @@ class Claims:
         return zip(range(first, first + len(ids)), _repeated(ids, claimed_before), strict=True)
 
     def take_back(self, numbers: Iterable[int], new: Iterable[tuple[int, str]]) -> None:
-        """Undo arrivals of the transaction under way, and the claims that they made: `new` has number and id of each.
+        """Undo arrivals of the transaction under way and their claims. `new`: number and id of each receipt that made a claim.
 
         An arrival that is gone already, such as with a savepoint, took its claims with it. Others may have claimed those ids
         since.
@@ -245,7 +245,7 @@ class Claims:
         self._driver.execute(f"DELETE FROM {claims.name} WHERE domain_id = %s", (self._domain_id,))
 
     def try_to_lock_folding(self, store_id: int) -> bool:
-        """Try to take the lock of folding for this connection's session, which then folds until it ends. Whether it did."""
+        """Try to make this connection's session the one that folds, until it ends. Returns whether it is."""
         (is_it,) = self._driver.execute("SELECT pg_try_advisory_lock(%s)", (store_id,)).fetchone()
         return bool(is_it)
 

@@ -46,7 +46,7 @@ def shown(address: str | URL) -> str:
 
 
 def masked(address: object) -> str:
-    """As `shown`, but for anything that may hold a password, even if it is no address."""
+    """A text that may hold a password, even if it is no address, with *** in its place."""
     return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
@@ -90,7 +90,7 @@ UNKNOWN = Fault("the database failed", None)
 
 
 LONGEST_NAME_BYTES = 2_000
-"""The most bytes that the names in one key may have together. All kinds must index them, and PostgreSQL takes 2,700."""
+"""The most bytes that the names in one key may have together. All databases must index them; PostgreSQL indexes up to 2,700."""
 IDLE_AT_MOST = 32
 """How many idle connections a pool keeps. A restart of the server loses them all."""
 OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
@@ -140,7 +140,7 @@ class Database(ABC):
         """An engine to read and write. Makes the file if there is none."""
 
     def pooled(self, url: URL, settings: StoreSettings, *, is_awaited: bool = False) -> Engine:
-        """As `writable`, but the engine keeps connections for many transactions at once.
+        """An engine to read and write that keeps connections for many transactions at once.
 
         `is_awaited`: it has an asynchronous driver, for use where SQLAlchemy awaits that.
         """

@@ -30,7 +30,7 @@ _ROWS_PER_STATEMENT = 50
 
 
 def insert_rows(driver: Any, insert: str, rows: Iterable[Sequence[Any]]) -> None:
-    """As `executemany`, but in few statements. `insert` must end with its `VALUES (?, …)`.
+    """Insert rows in few statements. `insert` must end with its `VALUES (?, …)`.
 
     `executemany` releases the interpreter's lock at each row. If another thread is busy, such as a connector's, it then waits
     at each row to get the lock back.
@@ -164,7 +164,7 @@ class SqliteRows(SqlRows):
         if len(rows) == 1:  # converting a single row by columns takes a tenth longer
             self.cursor.execute(self.sql.append, *self.stored(rows))
             return
-        # Empty columns cost as much as others, and half of them mostly are empty in all rows. So they are left out.
+        # Empty columns cost as much as others, and half of them are usually empty in all rows. So those are left out.
         columns = zip(receipt_codec.columns, receipt_codec.stored_columns(rows), strict=True)
         used = {name: values for name, values in columns if values.count(None) < len(rows)}
         values = f"{self.domain_id:d}{', ?' * len(used)}"
@@ -236,7 +236,7 @@ class Sqlite(Database):
         return url.set(drivername="sqlite", database=path)
 
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
-        """As `Database.writable`. Transactions take the lock when they begin, unless the driver's connection is in one."""
+        """An engine to read and write. Transactions take the lock when they begin, unless the driver's connection is in one."""
         check_its_log(url)
         return _engine(url, "BEGIN IMMEDIATE", partial(open_to_write, url, settings))
 
