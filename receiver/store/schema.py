@@ -185,7 +185,8 @@ def _version(connection: Connection, address: str) -> str | None:
 def _is_as_declared(connection: Connection) -> bool:
     """Whether tables and version are exactly as declared, by two quick queries.
 
-    Anything else is left to SQLAlchemy's reflection, which takes several times as long.
+    Anything else is left to SQLAlchemy's reflection. That takes several times as long and, on PostgreSQL, waits for whoever
+    has locked a table exclusively.
     """
     database = database_of(connection)
     columns = {tuple(row) for row in connection.exec_driver_sql(database.sql_columns)}

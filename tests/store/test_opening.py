@@ -74,6 +74,14 @@ def test_a_second_opening_is_light(store_url):
     assert int(statements) <= 20
 
 
+def test_a_second_opening_waits_for_nobody(fresh_postgres_url):
+    """It doesn't even wait for a table that somebody has locked, as VACUUM FULL does."""
+    opened(fresh_postgres_url)
+    with engine_of(fresh_postgres_url).begin() as connection:
+        connection.execute(text("LOCK TABLE receiver_domain IN ACCESS EXCLUSIVE MODE"))
+        opened(fresh_postgres_url)
+
+
 @pytest.mark.costly
 def test_many_at_once_on_new_databases(postgres_url, tmp_path):
     """One process migrates while the others wait, and all of them then use the same store."""
