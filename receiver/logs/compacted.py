@@ -75,8 +75,6 @@ class Manifest(msgspec.Struct, frozen=True):
     skipped: int
     """Rows that couldn't be read, and are left out."""
     status_lines: int
-    splits_a_queue: bool
-    """Whether several of the domains have receipts of one queue."""
     version: int = _VERSION
     status_lines_file: str = STATUS_LINES
 
@@ -236,7 +234,6 @@ def _joined(before: Manifest | None, new: Manifest) -> Manifest:
         receipts=before.receipts + new.receipts,
         skipped=before.skipped + new.skipped,
         status_lines=before.status_lines + new.status_lines,
-        splits_a_queue=before.splits_a_queue or new.splits_a_queue,
     )
 
 

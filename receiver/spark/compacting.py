@@ -28,7 +28,7 @@ from receiver.spark.flow import start, watched
 from receiver.spark.sources import spark_url
 from receiver.steps.arrow_rows import Row
 from receiver.steps.log import reports_of
-from receiver.steps.plan import carry_us_of, names_of, splits_a_queue
+from receiver.steps.plan import carry_us_of, names_of
 from receiver.steps.read import Reading, pieces_of, read_unit, status_lines_of, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_column, channels_of
 
@@ -128,7 +128,6 @@ def compact(
             receipts=receipts,
             skipped=sum(report.skipped for report in reports),
             status_lines=len(lines),
-            splits_a_queue=splits_a_queue(name_of),
         )
         bad = _bad_rows(read.only(BadRows).frame) if options.on_error == "skip" else None
         grown = new.commit(manifest, status_lines_text(lines), bad)

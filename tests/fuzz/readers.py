@@ -87,7 +87,7 @@ def _manifest() -> bytes:
     file = PartFile("part.parquet", rows=len(LINES), latest_us=1_795_225_068_711_000)
     domains = [DomainFiles("broker:queue://orders", [file])]
     columns = ["received_at", "unique_message_id"]
-    return msgspec.json.encode(Manifest("default", domains, columns, len(LINES), 0, 0, splits_a_queue=False))
+    return msgspec.json.encode(Manifest("default", domains, columns, len(LINES), 0, 0))
 
 
 def _journal() -> bytes:

@@ -74,7 +74,7 @@ def made(
                 files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
             files_by_domain.append(DomainFiles(f"domain {index}", files))
         columns = ["received_at", "unique_message_id"]
-        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines, False), b"", bad_rows)
+        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines), b"", bad_rows)
     return folder
 
 
@@ -106,6 +106,13 @@ def test_files_of_a_domain_are_one_log(tmp_path):
     folder = made(tmp_path, STEPPED_BACK, [[Row(4, "x"), Row(7, "y")]])
     assert [file.follows for file in find_files([str(folder)])] == [False, True, True, False]
     assert ids(read(folder, time_unit="us")) == ["x", "a", "y", "b", "c", "d", "e"]
+
+
+def test_a_manifest_of_an_earlier_version_may_say_more(tmp_path):
+    folder = made(tmp_path, STEPPED_BACK)
+    index = folder / MANIFEST
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"splits_a_queue": False}))
+    assert ids(read(folder, time_unit="us")) == ["a", "b", "c", "d", "e"]
 
 
 def test_one_domain_alone(tmp_path):
