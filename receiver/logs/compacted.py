@@ -153,6 +153,8 @@ class Adding:
         self._before = before
         self._name = f"_data-{secrets.token_hex(8)}"
         self._renamed: list[Path] = []
+        self._noted_before: int | None = None
+        """The size of `BAD_ROWS` before this run, once it has noted its own."""
         self.stay = False
         """Whether the manifest may name files in `written`, which then must stay."""
         self.written = folder / self._name
@@ -169,12 +171,9 @@ class Adding:
         with naming(str(folder)), _alone(folder):
             if manifest_of(folder) != before:
                 raise OutputError(f"another run has added to {folder} meanwhile", hint="run it again")
-            noted_before = None
             try:
                 if bad_rows is not None:
-                    with (folder / BAD_ROWS).open("ab") as noted:
-                        noted_before = noted.tell()
-                        noted.writelines(bad_rows)
+                    self._note(bad_rows)
                 domains = [
                     DomainFiles(each.domain, [self._moved(each.domain, part, next(numbers)) for part in each.files])
                     for each in new.domains
@@ -183,13 +182,22 @@ class Adding:
                 added = structs.replace(new, domains=domains, status_lines_file=status_lines_file)
                 manifest = _joined(before, added)
                 _replace(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
-            except Exception:  # the manifest is unchanged
-                for path in self._renamed:
-                    path.unlink(missing_ok=True)
-                if noted_before is not None and isinstance(folder, Path):
-                    os.truncate(folder / BAD_ROWS, noted_before)
+            except Exception:
+                self._undo()
                 raise
         return manifest
+
+    def _note(self, bad_rows: Iterable[bytes]) -> None:
+        with (self._folder / BAD_ROWS).open("ab") as noted:
+            self._noted_before = noted.tell()
+            noted.writelines(bad_rows)
+
+    def _undo(self) -> None:
+        """Remove the files and the rows that this run has added. The manifest still is that of before."""
+        for path in self._renamed:
+            path.unlink(missing_ok=True)
+        if self._noted_before is not None and isinstance(self._folder, Path):
+            os.truncate(self._folder / BAD_ROWS, self._noted_before)
 
     def _moved(self, domain: str, part: PartFile, number: int) -> PartFile:
         written, folder = self.written, self._folder
