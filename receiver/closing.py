@@ -1,12 +1,16 @@
-"""Objects that a `with` block closes, a lock that no interrupt leaves locked, and the syncing of a folder."""
+"""Objects that a `with` block closes, a lock that no interrupt leaves locked, whole writes, and the syncing of a folder."""
 
 from __future__ import annotations
 
 import os
 from _thread import RLock
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 class Closing(ABC):
@@ -40,6 +44,13 @@ class Mutex(RLock):  # type: ignore[misc]  # final for typeshed alone
                 self.release()
             raise
         return True
+
+
+def write_all(write: Callable[[memoryview], int], data: ReadableBuffer) -> None:
+    """Write all bytes by an unbuffered file's `write`, each call of which may write a part only."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[write(rest) :]
 
 
 def sync_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from receiver.closing import sync_folder
+from receiver.closing import sync_folder, write_all
 from receiver.logs.columns import SCHEMA
 from receiver.logs.packing import UnpackedBatch, rows_of, unpacked
 from receiver.logs.writer import open_table
@@ -182,9 +182,7 @@ class Unfinished:
             self._file, self.began_us = self._begun(), time.time_ns() // 1000
         begins = self._file.tell()
         try:
-            rest = memoryview(_SIZE.pack(len(packed)) + packed)
-            while rest:  # a write may be partial
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file.write, _SIZE.pack(len(packed)) + packed)
         except BaseException:  # an interrupt too: otherwise half a batch would stand before the next one
             with suppress(OSError):
                 self._file.seek(begins)

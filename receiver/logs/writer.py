@@ -27,6 +27,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
+from receiver.closing import write_all
 from receiver.errors import SettingsError, unwritable
 from receiver.logs.columns import bytes_of
 
@@ -316,10 +317,8 @@ class NamedFile(io.FileIO):
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        rest = view
         with naming(self._path):
-            while rest:  # a write may be partial
-                rest = rest[super().write(rest) :]
+            write_all(super().write, view)
         return len(view)
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from sqlalchemy import URL
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target
-from receiver.closing import sync_folder
+from receiver.closing import sync_folder, write_all
 from receiver.errors import ClosedError, OutputError, SettingsError, unwritable
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import database_of
@@ -113,9 +113,7 @@ class FileTarget:
     def _append(self, lines: bytes, *, sync: bool) -> None:
         file = self._file
         assert file is not None  # noqa: S101 - it was made ready
-        left = memoryview(lines)
-        while left:  # an unbuffered write may be partial
-            left = left[file.write(left) :]
+        write_all(file.write, lines)
         if sync:
             os.fsync(file.fileno())
         self._length += len(lines)
