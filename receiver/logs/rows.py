@@ -22,7 +22,6 @@ from receiver.logs.columns import COLUMNS, LogBatch, StatusLine, TimeUnit, Value
 from receiver.logs.options import MAP_IN_PYTHON, ReadOptions, map_options
 
 _TRUTH = {"true": 1, "1": 1, "false": 0, "0": 0, "": 0}
-_VALUE_SHOWN = 80
 _CAST = (pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)
 """Types of text that are cast to `string`."""
 
@@ -147,8 +146,8 @@ class BatchMaker:
                 times.exact(text, self._options.time_unit, self._zone)
             except ValueError as error:
                 return f"{column}: {error}"
-            return f"{column} is {_shown(value)}, expected a time from the epoch to the year 9999"
-        shown = "not UTF-8" if kind is ValueKind.TEXT else _shown(value)
+            return f"{column} is {value!r:.80}, expected a time from the epoch to the year 9999"
+        shown = "not UTF-8" if kind is ValueKind.TEXT else f"{value!r:.80}"
         return f"{column} is {shown}, expected {_FORMS[kind].of_value}"
 
     def _check_unit(
@@ -180,11 +179,6 @@ def _python(scalar: pa.Scalar) -> object:
     except UnicodeDecodeError:
         value = bytes(scalar.as_buffer())
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _VALUE_SHOWN else text[: _VALUE_SHOWN - 3] + "..."
 
 
 def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:

@@ -56,19 +56,15 @@ def exact(text: str, unit: str | None, zone: tzinfo) -> tuple[int, int]:
         return _exact_number(text, unit)
     iso = _ISO.fullmatch(text)
     if iso is None:
-        raise ValueError(f"not a time: {_shown(text)}; {_EXPECTED}")
+        raise ValueError(f"not a time: {text!r:.80}; {_EXPECTED}")
     return _in_range(_exact_iso(iso, zone), text), NO_UNIT
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:77] + "...")  # noqa: PLR2004 - one line of a terminal
 
 
 def _in_range(us: int, text: str) -> int:
     if us < 0:
-        raise ValueError(f"the time {_shown(text)} is negative, before the epoch; {_EXPECTED}")
+        raise ValueError(f"the time {text!r:.80} is negative, before the epoch; {_EXPECTED}")
     if us > LATEST_US:
-        raise ValueError(f"the time {_shown(text)} lies beyond the year 9999; {_EXPECTED}")
+        raise ValueError(f"the time {text!r:.80} lies beyond the year 9999; {_EXPECTED}")
     return us
 
 
