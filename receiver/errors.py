@@ -30,6 +30,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from errno import EACCES, EISDIR, ENOENT, ENOSPC, ENOTDIR, EROFS
 from typing import Any
 
@@ -122,11 +123,16 @@ class BatchRejectedError(ReceiverError):
     """
 
     def __init__(self, duplicates: tuple[str, ...]) -> None:
-        shown = ", ".join(repr(id_) for id_ in duplicates[:3]) + (", ..." if len(duplicates) > 3 else "")  # noqa: PLR2004
+        shown = first_few(list(map(repr, duplicates)), 3)
         super().__init__(
             f"the whole batch is rejected, because it holds duplicates: {shown}", hint="send the rest without them"
         )
         self.duplicates = duplicates
+
+
+def first_few(texts: Sequence[str], most: int) -> str:
+    """At most so many of the texts, separated by commas; `...` stands for any others."""
+    return ", ".join(texts[:most]) + (", ..." if len(texts) > most else "")
 
 
 class LogFormatError(ReceiverError):

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
-from receiver.errors import MissingExtraError, OutputError, SettingsError
+from receiver.errors import MissingExtraError, OutputError, SettingsError, first_few
 from receiver.quantities import count
 from receiver.report.words import sanitised
 
@@ -164,10 +164,10 @@ def note_folders_left_out(logs: Sequence[str]) -> None:
     from receiver.logs.files import folders_left_out
 
     if left_out := folders_left_out(logs):
-        shown = sanitised(", ".join(left_out[:_FOLDERS_SHOWN]), _LONGEST_NAMES)
-        what, more = count(len(left_out), "folder"), ", ..." if len(left_out) > _FOLDERS_SHOWN else ""
+        what = count(len(left_out), "folder")
+        shown = sanitised(first_few(left_out, _FOLDERS_SHOWN), _LONGEST_NAMES)
         how = "only a folder that is named itself is searched, and those in it named KEY=VALUE"
-        print(f"note: {what} left out ({how}): {shown}{more}", file=sys.stderr)
+        print(f"note: {what} left out ({how}): {shown}", file=sys.stderr)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from receiver.errors import LogFormatError
+from receiver.errors import LogFormatError, first_few
 from receiver.logs.columns import COLUMNS, LogBatch, optional_columns
 from receiver.logs.files import LogFile, find_files, queried
 from receiver.logs.opening import read_file
@@ -120,13 +120,12 @@ def _whole_logs(files: Iterable[LogFile]) -> list[list[LogFile]]:
 
 def no_receipt(names: Sequence[str], skipped: int = 0) -> LogFormatError:
     """The error for files that hold no receipt at all."""
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
     hint = "the columns are there, but no rows: take a log of a time when messages came"
     if skipped:
         hint = "none of its rows can be read: without --on-error skip the first one is named"
     elif any(map(_TEXT_LOG.fullmatch, names)):
         hint = "a correlator logs them with logJmsMessages=true"
-    return LogFormatError(shown, "no receipt in the log", hint=hint)
+    return LogFormatError(first_few(names, _NAMES_SHOWN), "no receipt in the log", hint=hint)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
-from receiver.errors import LogFormatError, SettingsError
+from receiver.errors import LogFormatError, SettingsError, first_few
 from receiver.logs.columns import COLUMNS
 from receiver.logs.times import UNITS
 
@@ -133,7 +133,7 @@ def check_present(present: Collection[str], names: Sequence[str], options: ReadO
         if column not in present and (declared.is_required or column in options.column_map)
     ]
     if lacking:
-        shown = ", ".join(repr(name) for name in names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+        shown = first_few(list(map(repr, names)), _NAMES_SHOWN)
         wanted = " or ".join(
             f"{column} (field {options.column_map[column]!r})" if column in options.column_map else column
             for column in lacking
