@@ -163,25 +163,12 @@ def facts_of(
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
-    domains, elsewhere_of = [], defaultdict(list)
-    for domain, needed in elsewhere:
-        elsewhere_of[domain].append(needed)
-    for number, own in groupby(shares, lambda share: domain_of[share.section]):
-        needs, of_sources = _part_needs(list(own), measures), Elsewhere(sources=seen.domains[number].sources)
-        domains.append(
-            replace(
-                seen.domains[number],
-                duplicates=needs.windows.total,
-                window_need=needs.window,
-                expiry_need_us=needs.expiry_us,
-                elsewhere=Elsewhere.largest([*elsewhere_of[number], of_sources]) if needs.windows.total else None,
-            )
-        )
+    domains = _domains(seen.domains, measures, domain_of, shares, elsewhere)
     whole, most_expiry_need_us = _part_needs(shares, measures), int(by_source.expiry_need_us.max(initial=0))
     marked_duplicates = sum(share.marked_duplicates for share in shares)
     return Facts(
         log=replace(seen.log, duplicates=duplicates, clock_clamped=sum(share.clock_clamped for share in shares)),
-        domains=tuple(domains),
+        domains=domains,
         max_missed=measures.max_missed,
         firsts=int(by_source.receipts.sum()) - duplicates,
         whole=whole,
@@ -213,6 +200,32 @@ def facts_of(
         # Lines of equal times are ordered by their values, so that the order of files doesn't matter.
         status_lines=sorted(seen.status_lines, key=lambda line: (line.logged_at_us, sorted(line.values.items()))),
     )
+
+
+def _domains(
+    seen: Sequence[DomainFigures],
+    measures: Measures,
+    domain_of: Sequence[int],
+    shares: Sequence[Share],
+    elsewhere: Iterable[tuple[int, Elsewhere]],
+) -> tuple[DomainFigures, ...]:
+    """The domains with their duplicates and needs."""
+    elsewhere_of = defaultdict(list)
+    for number, needed in elsewhere:
+        elsewhere_of[number].append(needed)
+    domains = []
+    for number, own in groupby(shares, lambda share: domain_of[share.section]):
+        needs, of_sources = _part_needs(list(own), measures), Elsewhere(sources=seen[number].sources)
+        domains.append(
+            replace(
+                seen[number],
+                duplicates=needs.windows.total,
+                window_need=needs.window,
+                expiry_need_us=needs.expiry_us,
+                elsewhere=Elsewhere.largest([*elsewhere_of[number], of_sources]) if needs.windows.total else None,
+            )
+        )
+    return tuple(domains)
 
 
 class _BySource(NamedTuple):
@@ -329,8 +342,11 @@ def missed_by(values: ValueCounts) -> Curve:
 
 
 def missed_between(steps: Int64s, most: int) -> Curve:
-    """As `missed_by`, but from counts between the numbers of `ROUND`, and the largest need. A duplicate whose need is one of
-    these numbers counts as missed there; one that needs 0 is caught from 1 on.
+    """The curve of `missed_by` from a histogram: `steps` counts the needs from each number of `ROUND` to before the next, and
+    `most` is the largest need.
+
+    What is missed is known just below each number. So a duplicate that needs exactly this number counts as missed there. One
+    that needs 0 is caught from 1 on, because 0 catches nothing.
     """
     filled = np.flatnonzero(steps)
     if not len(filled):
