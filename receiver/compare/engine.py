@@ -110,11 +110,9 @@ def compare_policies(
     is_duplicate = np.zeros((len(contenders), len(receipts.received_at_us)), np.bool_) if with_verdicts else None
     disputes = Disputes(receipts, [contender.policy for contender in contenders])
     domains: list[ComparedDomain] = []
-    totals = np.zeros((len(contenders), 3), np.int64)
     for domain in contest.domains:
         judged = _judge(domain, contenders)
         counted = [contender.count(domain, each) for contender, each in zip(contenders, judged, strict=True)]
-        totals += np.array(counted, np.int64)
         domains.append(
             ComparedDomain(domain.name, domain.receipts, domain.rows.duplicates, *zip(*counted, strict=True))
         )
@@ -124,10 +122,19 @@ def compare_policies(
         disputes.add(domain, judged)
         if advance:
             advance(1)
-    comparison = Comparison(
+    return Compared(_comparison(receipts, key, contest, domains, disputes), is_duplicate)
+
+
+def _comparison(
+    receipts: Receipts, key: str, contest: _Contest, domains: Sequence[ComparedDomain], disputes: Disputes
+) -> Comparison:
+    """Add up the domains that were judged."""
+    counted = [(each.caught, each.false_duplicates, each.peak_ids) for each in domains]
+    sums = np.array(counted, np.int64).sum(axis=0).T.tolist()  # for each policy
+    return Comparison(
         key=key,
         log=log_figures(receipts, contest.domains),
-        policies=tuple(each.figures(*sums) for each, sums in zip(contenders, totals.tolist(), strict=True)),
+        policies=tuple(each.figures(*own) for each, own in zip(contest.contenders, sums, strict=True)),
         domains=tuple(domains),
         disputed=disputes.count,
         disputes=disputes.shown(),
@@ -139,7 +146,6 @@ def compare_policies(
         recommendation=contest.recommendation,
         doubts=contest.doubts,
     )
-    return Compared(comparison, is_duplicate)
 
 
 def _judge(domain: Domain, contenders: Sequence[_Contender]) -> list[Judged]:
