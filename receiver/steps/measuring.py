@@ -283,24 +283,30 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
         column(referred, name, np.int64)[order] for name in ("label", "received_at_us", "newer_ids")
     )
     # After each earlier receipt follows a row of the same source and time, for the ids between it and the next.
-    weights = np.ones(2 * len(order), np.int64)
+    begin = 2 * len(order)  # the row at which the chunk begins
+    weights = np.ones(begin, np.int64)
     weights[1::2] = _between(source, newer_ids)
     ids, distinct = receipts.dense_ids(label)
-    between = np.arange(distinct, distinct + len(order), dtype=np.int32)
+    earlier_ids, chunk_ids = ids[: len(order)], ids[len(order) :]
+    ids_between = np.arange(distinct, distinct + len(order), dtype=np.int32)
     rows = link_rows(
         np.concatenate([np.repeat(received_at_us, 2), receipts.received_at_us]),
         np.concatenate([np.repeat(source, 2), receipts.source]),
-        np.concatenate([np.stack([ids[: len(order)], between], axis=1).ravel(), ids[len(order) :]]),
+        np.concatenate([np.stack([earlier_ids, ids_between], axis=1).ravel(), chunk_ids]),
         sources=len(sources),
         distinct_ids=distinct + len(order),
     )
     distances = reuse_distances(rows, weights)
-    here = distances.row >= len(weights)
-    row_here = distances.row[here]
+    is_of_chunk = distances.row >= begin
+    duplicate = distances.row[is_of_chunk]
     # With W = 0 the clock is the receipt before: for the chunk's first receipt, that isn't the row before.
-    clock_us = np.where(row_here > len(weights), rows.received_at_us[row_here - 1], before_us)
-    expiry_us = clock_us - rows.received_at_us[rows.earlier[row_here]]
-    return ReuseDistances(row_here - np.int32(len(weights)), distances.window[here], expiry_us, distances.age_us[here])
+    clock_us = np.where(duplicate > begin, rows.received_at_us[duplicate - 1], before_us)
+    return ReuseDistances(
+        row=duplicate - np.int32(begin),
+        window=distances.window[is_of_chunk],
+        expiry_us=clock_us - rows.received_at_us[rows.earlier[duplicate]],
+        age_us=distances.age_us[is_of_chunk],
+    )
 
 
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
@@ -313,21 +319,25 @@ def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], aliv
     from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))
     label, alive_within = (column(referred, name, np.int64) for name in ("label", "alive_within"))
     by_label = np.lexsort((row, from_chunk, label))
-    newest = by_label[changes(label[by_label][::-1])[::-1]]
+    is_newest = changes(label[by_label][::-1])[::-1]
+    newest = by_label[is_newest]
     newest = newest[np.lexsort((row[newest], from_chunk[newest]))]
-    newer_ids = alive_from[from_chunk[newest] - (receipts.chunk - len(alive_from))] - alive_within[newest]
+    first_chunk = receipts.chunk - len(alive_from)
+    newer_ids = alive_from[from_chunk[newest] - first_chunk] - alive_within[newest]
+    ids_between = newer_ids - np.append(newer_ids[1:] + 1, 0)
     weights = np.ones(2 * len(newest), np.int64)
-    weights[1::2] = newer_ids - np.append(newer_ids[1:] + 1, 0)
-    is_row = weights > 0
-    at = (np.cumsum(is_row) - 1)[::2]  # the row of each earlier receipt
+    weights[1::2] = ids_between
+    is_row = weights > 0  # no row can stand for no ids
+    earlier_row = (np.cumsum(is_row) - 1)[::2]
     weights = weights[is_row]
 
     labels = np.concatenate([label[newest], receipts.label])
-    rows = np.concatenate([at, len(weights) + receipts.linked_row])
-    in_order = np.argsort(labels, kind="stable")
-    again = np.flatnonzero(~changes(labels[in_order]))
+    rows = np.concatenate([earlier_row, len(weights) + receipts.linked_row])
+    by_label = np.argsort(labels, kind="stable")
+    repeats = np.flatnonzero(~changes(labels[by_label]))
+    repeating, repeated = rows[by_label[repeats]], rows[by_label[repeats - 1]]
     earlier = np.full(len(weights) + len(receipts.source), -1, np.int32)
-    earlier[rows[in_order[again]]] = rows[in_order[again - 1]]
+    earlier[repeating] = repeated
     return lru_size(earlier, weights)
 
 
