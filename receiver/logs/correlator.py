@@ -278,10 +278,10 @@ def _column(texts: Iterable[str | None]) -> pa.Array:
 
 
 class _Word(NamedTuple):
-    """The kind of a line, which its *word* determines: the line up to its first "=". Of an entry's time only the last digit is
-    in the word.
+    """The kind of a line.
 
-    A log has few different words, and each is matched once:
+    A line's *word* is its text up to its first "="; of an entry's time it has the last digit only. Lines with equal words are of
+    one kind. A log has few different words, so each is matched once:
 
         2017-03-05 18:17:36.091 INFO  [1:R] - 'orders' has received JMS message: Property.uniqueMessageId=1:S01
                               1 INFO  [1:R] - 'orders' has received JMS message: Property.uniqueMessageId=

@@ -61,9 +61,9 @@ def open_table(path: StrPath, schema: pa.Schema, *, unfinished: Path | None = No
 
 @contextmanager
 def table_to_begin(path: StrPath, *, unfinished: Path | None = None) -> Iterator[Callable[[pa.Schema], _Write]]:
-    """As `open_table`, for columns that are only known after the work.
+    """A table whose columns are known only after the work: yield a function that begins it and returns what `open_table` yields.
 
-    The file is made at once. The function that this yields begins the table, and is called once.
+    The file is made at once. The function is called once.
     """
     table, compressed = _format_of(path)
     with replacing(path, unfinished=unfinished) as file, ExitStack() as stack:

@@ -183,7 +183,7 @@ MEANINGS = {
     Kind.KEEP: "what is set today, raised where the log needs more",
     Kind.PRESENT: "what is set today",
 }
-"""What a setting of each kind does. Kinds that are sized by the log do it with the margin."""
+"""What a setting of each kind does; with the margin, if the kind is sized by the log."""
 
 
 @dataclass(frozen=True, slots=True)

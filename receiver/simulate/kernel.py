@@ -79,7 +79,8 @@ def _searched(times: Int64s, start: int, end: int, time: int) -> int:
 
 @compiled(forceinline=True)
 def _first_not_before(times: Int64s, sparse_times: Int64s, start: int, end: int, time: int) -> int:
-    """As `_searched`, but searches every 32nd time first, then the 32 between: this has fewer cache misses."""
+    """The first row whose time isn't before `time`, as by `_searched`. It searches every 32nd time, then the 32 between: this has
+    fewer cache misses."""
     near = _searched(sparse_times, start // _SPARSE, end // _SPARSE, time)
     return _searched(times, max(start, _SPARSE * (near - 1)), end, time)
 

@@ -99,7 +99,7 @@ class Section(NamedTuple):
     in_first_half: int
     """How many of the duplicates, from the first on, are in the first half of the log."""
     threads: int | None = None
-    """As for `replay_windows`."""
+    """How many threads replay it; None: one for each processor."""
 
     @property
     def duplicates(self) -> npt.NDArray[np.intp]:

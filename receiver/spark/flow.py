@@ -88,7 +88,7 @@ class SparkFlow:
         return replace(self, frame=frame, kinds=kinds, arriving=None, held=None)
 
     def to_frame(self, work: Callable[[Iterator[Row]], Iterator[pa.RecordBatch]], columns: str) -> DataFrame:
-        """As `map`, for work that returns batches with the columns of a table."""
+        """The batches that `work` makes of the rows, as a frame with these columns."""
         taken, arriving = self.kinds, self.arriving
 
         def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,7 +108,7 @@ class SparkFlow:
         return self.map(of_key, *kinds)
 
     def grouped(self, work: _OfKey, keys: int, *kinds: type[Any]) -> SparkFlow:
-        """As `RowFlow.grouped`, with a task for each key: so there should be few more keys than cores."""
+        """Work on all rows of a key at once, each key in a task of its own: so there should be few more keys than cores."""
         return self.dealt(keys).each_key(work, *kinds)
 
     def only(self, *kinds: type[Any]) -> SparkFlow:

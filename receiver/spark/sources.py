@@ -132,9 +132,12 @@ def read_elsewhere(
 
 
 def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], options: ReadOptions) -> DataFrame:
-    """All of these files. Folders that Spark takes for partitions give columns. But Spark leaves out files that are in no partition
-    while others are, and files in plain folders, or refuses them all; and a folder's name would replace what a file's own column
-    says. Then folders give no columns, as on the local engine."""
+    """All of these files, with a column for each KEY of folders KEY=VALUE, which Spark takes for partitions.
+
+    Folders give no columns, as on the local engine, in two cases. Files are in plain folders, or in folders of different keys:
+    Spark would leave files out, or refuse them all. Or a KEY is a column of the log, and the files have it too: Spark would
+    replace its values.
+    """
 
     def read(**how: str) -> DataFrame:
         return spark.read.options(**how).parquet(*logs)

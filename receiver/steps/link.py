@@ -4,8 +4,8 @@ In: every `Piece`, whose `Ids` go to the partitions of their digests. Out: the `
 the driver. A partition has all receipts of its ids, of all domains and chunks. A receipt is a duplicate exactly if its id came
 before in its domain, and is replaced exactly if its source sends the id again. So a partition alone can tell both.
 
-A later chunk that has the id refers to the newest receipt of each source before it. So all later chunks with the id refer to a
-receipt, up to the chunk in which it is replaced.
+A later chunk that has the id refers to the newest receipt of each source before it. So the chunks that refer to a
+receipt are all later ones with its id, up to the one in which it is replaced.
 """
 
 from __future__ import annotations

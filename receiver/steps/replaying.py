@@ -12,9 +12,9 @@ their receipts that can still change a verdict or a count:
 - the ids that the time queue may hold: the newest receipts of ids, back to the clock less the largest expiry. Older ones were
   forgotten, unless a source's queue holds them.
 
-More receipts do no harm: a source's newer receipts push them out of its queue, as they did in the whole log. So
-`_sent_at_least` may count too few. For each source, a chunk hands on the newest ids: one more than the largest window, less
-the ids that the source has surely sent since.
+A tail may have more receipts than these, never fewer: a source's newer receipts push the others out of its queue, as they did
+in the whole log. So a lower bound on the ids that a source has sent since a chunk is enough (`_sent_at_least`). The chunk hands
+on the source's newest ids: one more than the largest window, less that bound.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _note_reached(
     depth: int,
     reached: Int32s,
 ) -> None:
-    """For the chunk after each entry (see `SourceTotals`), note the newest chunk since whose begin the entry's series has sent
-    `depth` ids; over all series, the newest such chunk."""
+    """For the chunk c after each entry (see `SourceTotals`), note in `reached[c]` the newest chunk from whose begin to that of c
+    a series has surely sent `depth` ids."""
     begin, at = 0, 0
     for end in range(len(entry)):
         if entry[end] >> 32 != entry[begin] >> 32:

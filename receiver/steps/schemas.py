@@ -93,7 +93,7 @@ class Piece:
     channels: list[str]
     """The parts of each channel, channel by channel (see `channels_of`)."""
     redelivered_row: Int32s
-    """The indices of those of these receipts that are marked as redelivered."""
+    """The indices of the receipts here that are marked as redelivered."""
     digest_hash: npt.NDArray[np.uint64]
     """0 for a missing digest."""
     row_id: Int64s
@@ -202,7 +202,7 @@ class Links:
     next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
     ref_at: Int32s
-    """The indices of those of these receipts to which later chunks refer, once for each such chunk."""
+    """The indices of the receipts here to which later chunks refer, once for each such chunk."""
     ref_to: Int32s
     """The chunk that refers to the receipt."""
 
@@ -224,11 +224,11 @@ class TaskReceipts:
     source: Int32s
     sources: list[str]
     redelivered_row: Int32s
-    """The indices of those of these receipts that are marked as redelivered."""
+    """The indices of the receipts here that are marked as redelivered."""
     row_id: Int64s
     """As in `Piece`."""
     unchecked_row: Int32s
-    """The indices of those of these receipts that have no id."""
+    """The indices of the receipts here that have no id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +326,7 @@ class References:
     lasts_within: Int64s
     """The `SourceCounts.lasts` of its source in its own chunk, up to and including this receipt."""
     alive_within: Int64s
-    """How many receipts of its own chunk, up to and including it, have ids that don't come again before `to_chunk`."""
+    """How many ids have their last receipt before `to_chunk` here: this receipt, or an earlier one of its chunk."""
 
 
 @dataclass(frozen=True, slots=True)
