@@ -187,17 +187,17 @@ def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
     try:
         return _checked_rows(columns, channel)
     except ValueError:
-        bad = refused(columns, channel)
-        good = [index for index in range(_size(columns)) if index not in bad]
+        problems = problems_of(columns, channel)
+        good = [index for index in range(_size(columns)) if index not in problems]
         return _checked_rows(_selected(columns, good), channel)
 
 
-def refused(columns: Columns, channel: Channel) -> dict[int, str]:
+def problems_of(columns: Columns, channel: Channel) -> dict[int, str]:
     """The problem of each receipt that no log can hold, by its index."""
-    return dict(_refused(columns, range(_size(columns)), channel))
+    return dict(_problems(columns, range(_size(columns)), channel))
 
 
-def _refused(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
+def _problems(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
     """Find them by bisection, because usually few receipts are bad."""
     try:
         _checked_rows(_selected(columns, indexes), channel)
@@ -207,7 +207,7 @@ def _refused(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iter
             return
         half = len(indexes) // 2
         for part in (indexes[:half], indexes[half:]):
-            yield from _refused(columns, part, channel)
+            yield from _problems(columns, part, channel)
 
 
 def _selected(columns: Columns, indexes: Sequence[int]) -> Columns:
