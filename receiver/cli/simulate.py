@@ -279,7 +279,7 @@ def _simulate_on_spark(request: SimulateRequest) -> Analysis:
     return analysis
 
 
-def _is_elsewhere(log: str) -> bool:
+def _is_table_or_url(log: str) -> bool:
     from receiver.logs.remote import TABLE, is_url
 
     return is_url(log) or log.startswith(TABLE)
@@ -289,7 +289,7 @@ def _local_files(request: SimulateRequest) -> list[LogFile] | None:
     """The files that this package's readers read in Spark's tasks; None if Spark itself reads the log."""
     from receiver.logs.files import find_files
 
-    if request.order_by is not None or any(map(_is_elsewhere, request.logs)):
+    if request.order_by is not None or any(map(_is_table_or_url, request.logs)):
         return None
     files = find_files(request.logs)
     read_from = [str(file.path) for file in files if file.path is not None]
@@ -305,16 +305,16 @@ def _read_on_spark(
 ) -> Read:
     from receiver.logs.files import find_files, is_compacted
     from receiver.logs.remote import local_path
-    from receiver.spark.sources import read_elsewhere, read_files, spark_url
+    from receiver.spark.sources import read_files, read_table_or_urls, spark_url
 
     options, with_ids = request.options, request.verdicts is not None
     if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
         return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
-    return read_elsewhere(
+    return read_table_or_urls(
         spark,
-        [log if _is_elsewhere(log) else spark_url(Path(local_path(log))) for log in request.logs],
+        [log if _is_table_or_url(log) else spark_url(Path(local_path(log))) for log in request.logs],
         options,
         order_by=request.order_by,
         with_ids=with_ids,

@@ -91,7 +91,7 @@ def read_files(
     return Read(pieces.only(Piece), units, reports)
 
 
-def read_elsewhere(
+def read_table_or_urls(
     spark: SparkSession,
     logs: Sequence[str],
     options: ReadOptions,

@@ -18,7 +18,7 @@ from receiver.report.json_object import analysis_object
 from receiver.simulate.analysis import analyse
 from receiver.simulate.question import Question
 from receiver.spark import sources
-from receiver.spark.sources import read_elsewhere
+from receiver.spark.sources import read_table_or_urls
 from receiver.steps.log import chunked_log
 from receiver.steps.read import Reading
 from receiver.steps.schemas import UnitReport
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 
 def said_there(spark, *logs: str) -> dict:
-    read = read_elsewhere(spark, logs, ReadOptions())
+    read = read_table_or_urls(spark, logs, ReadOptions())
     return analysis_object(analyse(chunked_log(*read, QUESTION, cores=2), QUESTION))
 
 
