@@ -135,20 +135,20 @@ def _batches(
     head, pieces = _with_head(_pieces(stream, on_read))
     if not head:
         raise LogFormatError(file.name, "the file is empty", hint=_EMPTY_HINT)
-    packed = next((packed for magic, packed in _COMPRESSIONS.items() if head.startswith(magic)), None)
-    if packed is not None:
-        head, pieces = _with_head(_decompressed(pieces, packed, file.name))
+    compression = next((each for magic, each in _COMPRESSIONS.items() if head.startswith(magic)), None)
+    if compression is not None:
+        head, pieces = _with_head(_decompressed(pieces, compression, file.name))
         if not head:
             raise LogFormatError(file.name, "there is nothing in the compressed file", hint=_EMPTY_HINT)
     for begins, (what, hint) in _FOREIGN.items():
         if head.startswith(begins):
             raise LogFormatError(file.name, f"it is {what}, no log of receipts", hint=hint)
     source = LogSource(file.name, pieces)
-    reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=packed is not None)
+    reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=compression is not None)
     if reader is not read_parquet:
         yield from reader(source, options)
         return
-    if packed is None and file.can_reopen and file.path is not None:
+    if compression is None and file.can_reopen and file.path is not None:
         left_bytes = max(0, (file.size_bytes or 0) - PIECE_BYTES)  # one piece was read to know the format
         source = replace(source, path=file.path, advanced=lambda share: on_read(int(share * left_bytes)))
     yield from read_parquet(source, options, groups)
@@ -220,25 +220,25 @@ _COMPRESSIONS = {
 }
 
 
-def _decompressed(pieces: Iterator[bytes], packed: _Compression, name: str) -> Iterator[bytes]:
+def _decompressed(pieces: Iterator[bytes], compression: _Compression, name: str) -> Iterator[bytes]:
     """The bytes of all members or frames in order; `LogFormatError` if one is broken or ends too soon."""
     member = None
     for piece in pieces:
         left = piece
         while left:
             if member is None:
-                left = left.lstrip(packed.padding)
+                left = left.lstrip(compression.padding)
                 if not left:
                     break
-                member = packed.new()
+                member = compression.new()
             try:
                 out = member.decompress(left)
             except (zlib.error, zstandard.ZstdError) as error:
-                raise LogFormatError(name, f"broken {packed.name} data: {error}", hint=_COPY_AGAIN) from error
+                raise LogFormatError(name, f"broken {compression.name} data: {error}", hint=_COPY_AGAIN) from error
             if out:
                 yield out
             left = member.unused_data if member.eof else b""
             if member.eof:
                 member = None
     if member is not None:
-        raise LogFormatError(name, f"truncated {packed.name} data: the file ends inside of it", hint=_COPY_AGAIN)
+        raise LogFormatError(name, f"truncated {compression.name} data: the file ends inside of it", hint=_COPY_AGAIN)

@@ -28,7 +28,7 @@ _BATCH_BYTES = 32 << 20
 _CHUNK_BYTES = 1 << 20
 """Bytes of a column on disk that are held at a time."""
 
-_PACKED_BYTES = 2
+_REPETITIVE_BYTES = 2
 """The most bytes of a row in a column that is read as a dictionary."""
 
 _DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -98,7 +98,7 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
             for column, name in names.items()
             if COLUMNS[column].has_few_values
             and _is_text(schema.field(name).type)
-            and _is_packed(plain, name, row_groups)
+            and _is_repetitive(plain, name, row_groups)
         ]
     batches = BatchMaker(source.name, options)
     yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
@@ -129,7 +129,7 @@ def gathered(pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.concat_batches(held)
 
 
-def _is_packed(file: pq.ParquetFile, name: str, row_groups: Iterable[int]) -> bool:
+def _is_repetitive(file: pq.ParquetFile, name: str, row_groups: Iterable[int]) -> bool:
     """Whether a column takes so few bytes that it must have few values. Otherwise Arrow would copy a large dictionary for each
     piece."""
     index, size_bytes, rows = file.metadata.schema.names.index(name), 0, 0
@@ -139,7 +139,7 @@ def _is_packed(file: pq.ParquetFile, name: str, row_groups: Iterable[int]) -> bo
         group = file.metadata.row_group(number)
         size_bytes += group.column(index).total_uncompressed_size
         rows += group.num_rows
-    return size_bytes <= _PACKED_BYTES * rows
+    return size_bytes <= _REPETITIVE_BYTES * rows
 
 
 def _is_text(kind: pa.DataType) -> bool:
