@@ -1,16 +1,16 @@
 """Why a policy misses a duplicate, and the receipts on which policies disagree: their number, and some of them in full.
 
-The cause of a miss is *not refreshed* if the policy only remembers an id from its first receipt and has dropped that, though the
-id's newest earlier receipt, a duplicate then, is within the limit: no older than the expiry or, for a ring of n slots, with
-fewer than n ids accepted after it. If that duplicate had refreshed the id, it would have been remembered. Otherwise the cause is
-*expired* or *evicted*.
+Many policies remember an id from its first receipt on, and repeats don't refresh it. Once it is forgotten, the next repeat is
+missed. The cause is *not refreshed* if refreshing by the id's newest earlier receipt, a duplicate, would have prevented that:
+this receipt is no older than the expiry or, for a ring of n slots, fewer than n ids were accepted after it. Otherwise the cause
+is *expired* or *evicted*.
 
 Apama's rule refreshes. With E > 0 each id that leaves its source's queue enters the time queue, perhaps only to be too old for
 it, so its misses are *expired*; with E = 0 they are *evicted*.
 
-Policies disagree in few ways, and one way may be far more frequent than the others. So the disputes shown are the first receipt
-of each way, which is a set of policies that call it a duplicate, and then the first of all, ten together. Somebody whose policy
-misses three duplicates wants to see all three: so if a policy misses at most ten, all are shown.
+A *way* to disagree is a set of policies that call a receipt a duplicate. There are few ways, and one may be far more frequent
+than the others. So up to ten disputes are shown: the first receipt of each way, then the first of all. Somebody whose
+policy misses three duplicates wants to see all three: so if a policy misses at most ten, all are shown.
 """
 
 from __future__ import annotations

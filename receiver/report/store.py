@@ -96,8 +96,8 @@ def check_object(address: str, figures: StoreFigures) -> dict[str, Any]:
 
 
 def _record(row: Any, names: str, **fields: str) -> dict[str, Any]:
-    """A row as JSON with these names. `fields` names the field of a name that differs from it. `..._at` is read from `..._at_us`,
-    as a moment."""
+    """A row as JSON with these names. `fields`: name -> the row's field, if that has another name. A name `..._at` gets the
+    moment of the field `..._at_us`."""
     shown = {}
     for name in names.split():
         field = fields.get(name, name)
