@@ -98,7 +98,7 @@ class BatchMaker:
     def batch(self, raw: RawRows) -> LogBatch:
         """The readable rows. `LogFormatError` for the first unreadable one, unless such rows are skipped."""
         arrived = raw.columns["received_at"]
-        text = _as_text(arrived)
+        text = as_text(arrived)
         read = times.read_times(arrived if text is None else text, self._options.time_unit, self._zone)
         if read is None:
             raise self._wrong_type("received_at", arrived, "a time")
@@ -188,7 +188,7 @@ def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[
     return np.asarray(numbers[encoded.indices.to_numpy()])
 
 
-def _as_text(values: pa.Array) -> pa.Array | None:
+def as_text(values: pa.Array) -> pa.Array | None:
     """A column of text or bytes as `string` without nulls. Bytes that aren't UTF-8 become "?", which no such column accepts."""
     text = None if pa.types.is_integer(values.type) else _text_of(values)
     if text is None:
@@ -208,7 +208,7 @@ def _flags(values: pa.Array, _zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
     if pa.types.is_integer(kind):
         numbers = values.fill_null(0).to_numpy()
         return np.where((numbers == 0) | (numbers == 1), numbers.astype(np.int64), -1)
-    text = _as_text(values)
+    text = as_text(values)
     return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
 
 
@@ -225,7 +225,7 @@ def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | N
         # Some tools write whole numbers as doubles if others are missing.
         good = (numbers >= 0) & (numbers <= largest) & (numbers == np.floor(numbers))
         return np.where(good, numbers, -1).astype(np.int64)
-    text = _as_text(values)
+    text = as_text(values)
     if text is None:
         return None
     if times.all_digits(text) and pc.min(pc.binary_length(text)).as_py():

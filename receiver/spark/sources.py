@@ -31,7 +31,7 @@ from receiver.logs.opening import read_content
 from receiver.logs.options import fields_of, spellings
 from receiver.logs.parquet import gathered
 from receiver.logs.remote import TABLE
-from receiver.logs.rows import BatchMaker, RawRows
+from receiver.logs.rows import BatchMaker, RawRows, as_text
 from receiver.logs.times import read_times
 from receiver.simulate.compiled import Int64s
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
@@ -306,17 +306,13 @@ def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             arrived = batch.column("received_at")
-            texts = arrived.cast(pa.string()).fill_null("") if _is_text(arrived.type) else arrived
-            read = read_times(texts, options.time_unit, ZoneInfo(options.time_zone))
+            text = as_text(arrived)
+            read = read_times(arrived if text is None else text, options.time_unit, ZoneInfo(options.time_zone))
             assert read is not None  # noqa: S101 - the type was checked before
             yield batch.append_column(_ORDER, pa.array(read.us))
 
     columns = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in receipts.schema)
     return receipts.mapInArrow(work, f"{columns}, `{_ORDER}` bigint")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind))
 
 
 def _numbered(pieces: SparkFlow, reports: list[UnitReport]) -> Read:

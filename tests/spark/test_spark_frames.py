@@ -238,6 +238,12 @@ def test_text_knows_no_order(spark, tmp_path):
             LogFormatError,
             "expected text",
         ),
+        (
+            lambda frame: frame.selectExpr("unhex('FF') as received_at", "unique_message_id").localCheckpoint(),
+            {},
+            LogFormatError,
+            r"the frame, partition 0:1: received_at: not a time",
+        ),
         (lambda frame: frame, {"order_by": "nothing"}, SettingsError, "no column 'nothing'"),
         (lambda frame: frame, {"column_map": ["received_at"]}, SettingsError, "column_map must be a mapping"),
         (lambda frame: frame.selectExpr("*", "nullif(1, 1) as n"), {"order_by": "n"}, SettingsError, "nulls"),
