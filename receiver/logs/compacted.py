@@ -55,7 +55,7 @@ class PartFile(msgspec.Struct, frozen=True):
     """The path below the folder, with "/" on every system."""
     rows: Annotated[int, msgspec.Meta(ge=1, le=_MOST)]
     latest_us: Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-    """The largest time of the domain's rows up to the end of this file."""
+    """The largest time of its rows."""
 
 
 class DomainFiles(msgspec.Struct, frozen=True):

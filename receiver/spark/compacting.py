@@ -196,7 +196,8 @@ def _check_order(
     before: Manifest | None,
 ) -> None:
     """Raise `SettingsError` unless new receipts come after the old ones. A unit's samples have each channel's first receipt."""
-    latest_us = {each.domain: each.files[-1].latest_us for each in before.domains} if before else {}
+    domains_before = before.domains if before else []
+    latest_us = {each.domain: max(part.latest_us for part in each.files) for each in domains_before}
     for report in reports:
         domains = [name_of[channel] for channel in channels_of(report)]
         keys_us = np.maximum(report.samples_latest_us, carry_us[report.unit])
@@ -259,8 +260,7 @@ def _files(written: Folder, domains: list[str], receipts: int) -> list[DomainFil
     for (domain, *_, name, _), footer in zip(written_files, footers, strict=True):
         groups = (footer.row_group(group).column(0) for group in range(footer.num_row_groups))
         latest_us = max(group.statistics.max_raw for group in groups)
-        before_us = files[domain][-1].latest_us if files[domain] else 0
-        files[domain].append(PartFile(name, footer.num_rows, max(latest_us, before_us)))
+        files[domain].append(PartFile(name, footer.num_rows, latest_us))
     return [DomainFiles(*each) for each in zip(domains, files, strict=True)]
 
 

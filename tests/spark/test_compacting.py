@@ -315,6 +315,24 @@ def test_receipts_that_come_before_old_ones_are_refused(tmp_path):
     assert sorted(path.read_bytes() for path in out.rglob("*") if path.is_file()) == before
 
 
+def test_receipts_that_come_before_those_of_an_earlier_file_are_refused(tmp_path):
+    """The newest file of a domain has earlier times if the clock of that domain is behind another's."""
+    first, second, third = write(
+        tmp_path,
+        [
+            File("csv", [Row(100, "a", destination="y")]),
+            File("csv", [Row(100, "b", destination="x"), Row(50, "c", destination="y")]),
+            File("csv", [Row(60, "d", destination="y")]),
+        ],
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    compacted([first], out, 100, "destination")
+    added([second], out, 100, "destination")
+    with pytest.raises(SettingsError, match="new receipts of 'queue://y' come before"):
+        added([third], out, 100, "destination")
+
+
 def test_of_two_that_add_at_once_the_later_is_refused(tmp_path):
     logs = write(tmp_path, [File("csv", [Row(time, str(time))]) for time in (1, 2, 3)])
     out = tmp_path / "out"
