@@ -128,7 +128,11 @@ class SparkFlow:
         with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
             frame = self.frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         kept = replace(self, frame=frame, held=frame)
-        return kept, kept.only(*counts).collect(what)
+        try:
+            return kept, kept.only(*counts).collect(what)
+        except ReceiverError:
+            kept.forget()
+            raise
 
     def collect(self, what: str) -> list[Any]:
         with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):

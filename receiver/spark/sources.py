@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, groupby, pairwise
@@ -199,10 +200,16 @@ def _partition() -> int:
     return 0 if context is None else context.partitionId()
 
 
+class _TooManyUnitsError(SettingsError):
+    """A task has more files, or parts of files, than numbers for them."""
+
+
 def _unit_of_task(number: int, way_on: str) -> int:
     """The number of a task's unit after `number` others. Each task has a limited range of numbers of its own."""
     if number >= _UNITS_PER_TASK:
-        raise SettingsError(f"more than {_UNITS_PER_TASK:,} files, or parts of files, come to one task", hint=way_on)
+        raise _TooManyUnitsError(
+            f"more than {_UNITS_PER_TASK:,} files, or parts of files, come to one task", hint=way_on
+        )
     return _partition() * _UNITS_PER_TASK + number
 
 
@@ -221,12 +228,13 @@ def read_frame(
     """
     receipts, by_file = _ordered(frame, how.options, order_by, row_id, note)
     work = partial(_read_task, how, by_file=by_file)
-    pieces, reports = _read(receipts, work, on_progress)
-    if by_file and not _in_order(reports):
-        # The rows of a file aren't in order, as after a shuffle.
+    with suppress(_TooManyUnitsError):
+        pieces, reports = _read(receipts, work, on_progress)
+        if not by_file or _in_order(reports):
+            return _numbered(pieces, reports)
         pieces.forget()
-        pieces, reports = _read(receipts.orderBy(_FILE, _ROW), work, on_progress)
-    return _numbered(pieces, reports)
+    # The rows of a file aren't in order, or lie among those of other files, as after a shuffle or a sort.
+    return _numbered(*_read(receipts.orderBy(_FILE, _ROW), work, on_progress))
 
 
 def _ordered(

@@ -112,6 +112,20 @@ def test_rows_of_files_stand_in_their_order(spark, tmp_path):
 
 
 @pytest.mark.slow
+def test_rows_of_files_stand_in_their_order_however_they_were_sorted(spark, tmp_path):
+    """Sorted by time, the rows of two files take turns: that makes more parts of files than a task can number."""
+    for file in range(2):
+        rows = [Row(START_US + 2 * number + file, f"id{number % 700}") for number in range(2_100)]
+        (tmp_path / f"{file}.parquet").write_bytes(parquet_bytes(rows))
+    frame = spark.read.parquet(str(tmp_path)).coalesce(1).sortWithinPartitions("received_at")
+    here = said_here(sorted(tmp_path.iterdir()), windows=[50], expiries_us=[1_000_000])
+    kept = spark.sparkContext._jsc.getPersistentRDDs
+    before = set(kept())
+    assert size_windows(frame, domain="destination", windows=[50], expiries_secs=[1]).as_dict() == here
+    assert set(kept()) <= before
+
+
+@pytest.mark.slow
 def test_an_order_by_column_and_a_grid_chosen_from_the_log(spark, log):
     frame = spark.read.parquet(str(log)).select("*", monotonically_increasing_id().alias("n"))
     frame = spark.createDataFrame(frame.toArrow()).repartition(7)
