@@ -7,10 +7,10 @@ bytes, so that our readers keep the text exact.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import chain, groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -105,6 +105,7 @@ def read_table_or_urls(
     """Read a table, or the logs at URLs: files, globs, and folders, which may have folders of partitions."""
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     frame: DataFrame
+    log_of: dict[str, int] = {}
     if any(log.startswith(TABLE) for log in logs):
         if len(logs) > 1:
             raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
@@ -114,22 +115,20 @@ def read_table_or_urls(
             raise SettingsError(
                 "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
             )
-        contents = _contents(spark, logs)
-        names = [row.path for row in contents.select("path").collect()]
-        if not names:
-            raise LogFormatError(", ".join(logs), "no file matches", hint="name a log of receipts")
-        if any(map(is_part_path, names)):
+        contents = [_contents(spark, log) for log in logs]
+        log_of = _log_of(logs, contents)
+        if any(map(is_part_path, log_of)):
             raise SettingsError(
                 "a compacted log at a URL is read by fsspec, which can't read this one",
                 hint="name the log's own folder, with the extra 'remote' and fsspec's package for such URLs",
             )
-        if not all(name.endswith(".parquet") for name in names):
+        if not all(name.endswith(".parquet") for name in log_of):
             if order_by is not None:
                 raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
             work = partial(_read_content, how)
-            return _numbered(*_read(contents.select("path", "content"), work, on_progress))
-        frame = _parquet(spark, logs, names, options)
-    return read_frame(frame, how, order_by=order_by, note=note, on_progress=on_progress)
+            return _numbered(*_read(reduce(lambda one, other: one.union(other), contents), work, on_progress), log_of)
+        frame = _parquet(spark, logs, list(log_of), options)
+    return read_frame(frame, how, order_by=order_by, log_of=log_of, note=note, on_progress=on_progress)
 
 
 def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], options: ReadOptions) -> DataFrame:
@@ -166,11 +165,26 @@ def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
         raise LogFormatError(log, f"can't be read: {said}", hint="is it spelled as Spark knows it?") from error
 
 
-def _contents(spark: SparkSession, logs: Sequence[str]) -> DataFrame:
-    """`path` and `content` of each file. Content is only read if it is selected."""
+def _contents(spark: SparkSession, log: str) -> DataFrame:
+    """`file_path`, escaped, and `content` of each file. Content is only read if it is selected."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     name = element_at(split("path", "/"), -1)
-    return _there(", ".join(logs), lambda: reader.load(list(logs))).where(~name.startswith("_") & ~name.startswith("."))
+    files = _there(log, lambda: reader.load(log)).where(~name.startswith("_") & ~name.startswith("."))
+    return files.select("_metadata.file_path", "content")
+
+
+def _log_of(logs: Sequence[str], contents: Sequence[DataFrame]) -> dict[str, int]:
+    """The index of each file's log. `LogFormatError` for a log without files."""
+    log_of: dict[str, int] = {}
+    for index, (log, files) in enumerate(zip(logs, contents, strict=True)):
+        names = [unquote(row.file_path) for row in files.select("file_path").collect()]
+        if not names:
+            raise LogFormatError(log, "no file matches", hint="name a log of receipts")
+        # Spark can't read it as two logs, as the local engine does.
+        if twice := log_of.keys() & names:
+            raise SettingsError(f"{min(twice)} is in two of the logs", hint="name it once")
+        log_of |= dict.fromkeys(names, index)
+    return log_of
 
 
 def _read(
@@ -186,7 +200,7 @@ def _read(
 
 
 def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:
-    files = (file for batch in batches for file in zip(batch.column("path"), batch.column("content"), strict=True))
+    files = (file for batch in batches for file in zip(batch.column("file_path"), batch.column("content"), strict=True))
     for number, (path, content) in enumerate(files):
         unit, name = _unit_of_task(number, _FEWER_FILES), unquote(path.as_py())
         for value in pieces_of(unit, read_content(name, content.as_py(), how.options), how):
@@ -219,22 +233,24 @@ def read_frame(
     *,
     order_by: str | None = None,
     row_id: str | None = None,
+    log_of: Mapping[str, int] | None = None,
     note: Callable[[str], None] = lambda _text: None,
     on_progress: OnProgress | None = None,
 ) -> Read:
     """Read a frame's receipts ordered by a column; without it by file and row if the frame knows them, otherwise by time.
 
-    Ties are ordered by content. `row_id` names a column to keep. `LogFormatError` for columns that aren't a log's.
+    Ties are ordered by content. Files are ordered by the index of their log, as `log_of` has it, then by name. `row_id` names a
+    column to keep. `LogFormatError` for columns that aren't a log's.
     """
     receipts, by_file = _ordered(frame, how.options, order_by, row_id, note)
     work = partial(_read_task, how, by_file=by_file)
     with suppress(_TooManyUnitsError):
         pieces, reports = _read(receipts, work, on_progress)
         if not by_file or _in_order(reports):
-            return _numbered(pieces, reports)
+            return _numbered(pieces, reports, log_of or {})
         pieces.forget()
     # The rows of a file aren't in order, or lie among those of other files, as after a shuffle or a sort.
-    return _numbered(*_read(receipts.orderBy(_FILE, _ROW), work, on_progress))
+    return _numbered(*_read(receipts.orderBy(_FILE, _ROW), work, on_progress), log_of or {})
 
 
 def _ordered(
@@ -323,11 +339,11 @@ def _with_times(receipts: DataFrame, options: ReadOptions) -> DataFrame:
     return receipts.mapInArrow(work, f"{columns}, `{_ORDER}` bigint")
 
 
-def _numbered(pieces: SparkFlow, reports: list[UnitReport]) -> Read:
+def _numbered(pieces: SparkFlow, reports: list[UnitReport], log_of: Mapping[str, int]) -> Read:
     """The log that was read. Its units are numbered here, because they are known only after reading."""
     if not reports:
         raise no_receipt([_FRAME])
-    reports.sort(key=lambda report: (report.file, report.first_row, report.unit))
+    reports.sort(key=lambda report: (log_of.get(report.file, 0), report.file, report.first_row, report.unit))
     files = {name: index for index, name in enumerate(dict.fromkeys(report.file for report in reports))}
     units = [
         Unit(number, files[report.file], b"", report.file or _FRAME, 0, 0, 0) for number, report in enumerate(reports)

@@ -18,13 +18,15 @@ from receiver.report.json_object import analysis_object
 from receiver.simulate.analysis import analyse
 from receiver.simulate.question import Question
 from receiver.spark import sources
-from receiver.spark.sources import read_table_or_urls
+from receiver.spark.sources import read_table_or_urls, spark_url
 from receiver.steps.log import chunked_log
 from receiver.steps.read import Reading
 from receiver.steps.schemas import UnitReport
-from tests.logs.reading import csv_bytes, jsonl_bytes, parquet_bytes
+from tests.docs.markdown import ROOT
+from tests.logs.reading import FORMATS, csv_bytes, jsonl_bytes, parquet_bytes
 from tests.spark.test_spark_frames import receipts, said_here
 
+EXAMPLE = (ROOT / "examples" / "artemis-receipts.csv.gz").as_uri()
 QUESTION = Question("destination", [0, 5], [0, 1_000_000])
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -98,6 +100,15 @@ def test_text_is_read_by_our_readers(spark, tmp_path):
         said_there(spark, *(path.as_uri() for path in paths))
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_several_logs_stand_in_the_order_in_which_they_were_named(spark, tmp_path, ending):
+    logs = [tmp_path / f"{name}.{ending}" for name in ("z caf\u00e9", "a 100%25", "m")]
+    for seed, path in enumerate(logs):
+        path.write_bytes(FORMATS[ending](receipts(seed, 200)))
+    # The times of the logs tie, so another order gives other figures.
+    assert said_there(spark, *map(spark_url, logs)) == expected(*logs) != expected(*sorted(logs))
+
+
 @pytest.mark.usefixtures("spark")
 def test_folders_by_date_are_read_alike_by_both_engines(tmp_path):
     days = [tmp_path / f"day=2026-11-2{day}" / "hour=1" / f"{day}.csv" for day in range(3)]
@@ -140,6 +151,7 @@ def test_a_table_and_its_order(spark, tmp_path):
         (["table:a", "table:b"], SettingsError, "read alone"),
         (["file:///nowhere/at/all"], LogFormatError, "can't be read"),
         (["file:///tmp", "plain.csv"], SettingsError, "together"),
+        ([EXAMPLE, EXAMPLE], SettingsError, r"artemis-receipts\.csv\.gz is in two of the logs"),
     ],
 )
 def test_what_is_not_there(spark, logs, error, complaint):
@@ -148,7 +160,9 @@ def test_what_is_not_there(spark, logs, error, complaint):
 
 
 def contents(count: int) -> pa.RecordBatch:
-    files = [{"path": f"{number}.csv", "content": b"received_at,unique_message_id\n1,a\n"} for number in range(count)]
+    files = [
+        {"file_path": f"{number}.csv", "content": b"received_at,unique_message_id\n1,a\n"} for number in range(count)
+    ]
     return pa.RecordBatch.from_pylist(files)
 
 
