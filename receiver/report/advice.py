@@ -5,7 +5,7 @@ from __future__ import annotations
 from receiver.quantities import count, duration, exact_secs, seconds
 from receiver.report.words import named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
-from receiver.simulate.figures import Analysis, Grade, Kind, Move, SettingFigures
+from receiver.simulate.figures import WORST_SOURCES, Analysis, Grade, Kind, Move, SettingFigures
 from receiver.simulate.recommend import FAIR_BURSTS
 
 
@@ -168,12 +168,12 @@ def price_setters(analysis: Analysis) -> str:
     said = f"{named_source(by_window[0].source)} needs the largest window, {count(by_window[0].window_need)}"
     if len(sources) > 1:
         said += f"; the next needs {count(by_window[1].window_need)}"
-    # An analysis lists few sources, and may leave out the one with the largest expiry need.
+    # An analysis lists those with the largest window needs, and may leave out others with large expiry needs.
     largest_us, _ = analysis.missed_by_expiry_us[-1]
     if by_expiry[0].expiry_need_us >= largest_us:
         who = "It also" if by_expiry[0] == by_window[0] else named_source(by_expiry[0].source)
         said += f". {who} needs the longest expiry, {duration(by_expiry[0].expiry_need_us)}"
-        if len(sources) > 1:
+        if 1 < len(sources) < WORST_SOURCES:
             said += f"; the next needs {duration(by_expiry[1].expiry_need_us)}"
     return f"All sources get the same W and E. {said}."
 

@@ -12,7 +12,14 @@ import numpy as np
 
 from receiver.simulate.compiled import Int64s
 from receiver.simulate.domain_rows import expiry_need_us
-from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
+from receiver.simulate.figures import (
+    WORST_SOURCES,
+    DomainFigures,
+    Elsewhere,
+    LogFigures,
+    SourceFigures,
+    Timeline,
+)
 from receiver.simulate.shares import ROUND, IdCounts, Measures, Share
 
 if TYPE_CHECKING:
@@ -24,7 +31,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 PerPart = tuple[_T, ...]
 """A value for the whole log, one for its first half, and one for its second."""
-WORST_SOURCES = 50
 _EXACT_NEEDS = 200
 """How many of the largest needs a curve shows exactly; the largest matter."""
 

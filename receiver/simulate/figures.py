@@ -20,6 +20,8 @@ as the smaller.
 
 A curve begins with setting 0 and ends with the least that misses none; it is empty for a log without duplicates.
 """
+WORST_SOURCES = 50
+"""The most sources that an analysis lists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ class Analysis:
     """The most receipts with an id from one source in one second of the clock."""
     findings: tuple[Finding, ...]
     sources: tuple[SourceFigures, ...]
-    """The sources that need most, worst first; not all of them."""
+    """The sources that need most, worst first, and no more than `WORST_SOURCES`."""
     missed_by_window: Curve
     """How many duplicates each window alone misses (E = 0)."""
     missed_by_expiry_us: Curve

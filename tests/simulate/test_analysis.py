@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from small_logs import Receipt, analysed, domains_of, judged, logs, repeats
 
 from receiver.report.advice import price_setters
+from receiver.simulate.figures import WORST_SOURCES
 from tests.choosing import cases
 
 WINDOWS = [0, 1, 2, 5]
@@ -70,6 +71,17 @@ def test_a_source_whose_duplicates_come_at_once_needs_some_expiry():
     analysis = analysed([Receipt(1, "a"), Receipt(1, "a")])
     assert [source.expiry_need_us for source in analysis.sources] == [analysis.evidence.expiry_need_us] == [1]
     assert "needs the longest expiry, 1 µs" in price_setters(analysis)
+
+
+def test_the_next_longest_expiry_is_unsaid_if_a_source_that_is_not_listed_may_need_it():
+    """The source `late` needs 98 s of E, but less of W than all that are listed."""
+    late = [Receipt(1_000_000, "a", "late"), Receipt(99_000_000, "a", "late")]
+    log = [Receipt(0, "a0", "s0"), Receipt(0, "b0", "s0"), *late, Receipt(100_000_000, "a0", "s0")]
+    for number in range(1, WORST_SOURCES):
+        log += [Receipt(100_000_000, f"{id_}{number}", f"s{number}") for id_ in "aba"]
+    said = price_setters(analysed(log))
+    assert "s0 needs the largest window, 2; the next needs 2. It also needs the longest expiry" in said
+    assert "the next" not in said.partition("expiry")[2]
 
 
 def test_the_longest_delivery_is_of_redelivered_receipts_alone_and_never_negative():

@@ -8,8 +8,8 @@ from small_logs import Batches, Receipt, analysed, batches, ingested, logs, repe
 from receiver.domains import domain_key
 from receiver.logs import StatusLine
 from receiver.simulate.domain_rows import reuse_distances
-from receiver.simulate.facts import WORST_SOURCES, ValueCounts, missed_between, missed_by
-from receiver.simulate.figures import LogFigures
+from receiver.simulate.facts import ValueCounts, missed_between, missed_by
+from receiver.simulate.figures import WORST_SOURCES, LogFigures
 from receiver.simulate.ingest import ingest
 from receiver.simulate.shares import ROUND, Measures
 from receiver.simulate.whole import WholeLog, split_domains
