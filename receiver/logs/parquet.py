@@ -31,6 +31,7 @@ _CHUNK_BYTES = 1 << 20
 _REPETITIVE_BYTES = 2
 """The most bytes of a row in a column that is read as a dictionary."""
 
+_INSTANT = pa.timestamp("us", "UTC")
 _DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError)
 """Arrow's errors for a damaged file; the last is for the name of a column."""
 
@@ -61,8 +62,7 @@ def group_sizes(file: Path) -> list[int]:
         with file.open("rb") as opened:
             if opened.read(len(MAGIC)) != MAGIC:
                 return []
-        with pq.ParquetFile(file, pre_buffer=False) as parquet:
-            metadata = parquet.metadata
+            metadata = pq.read_metadata(opened)
             return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     except _DAMAGED:
         return []
@@ -72,7 +72,8 @@ def group_sizes(file: Path) -> list[int]:
 def _seekable(source: LogSource) -> Iterator[object]:
     """The log as a seekable file. A Parquet file is read from its end, so a compressed or piped one goes to a temporary file."""
     if source.path is not None:
-        yield str(source.path)
+        with source.path.open("rb") as plain:  # Arrow itself only opens paths in UTF-8
+            yield plain
         return
     name = f"a temporary file in {tempfile.gettempdir()} (TMPDIR)"
     with tempfile.TemporaryFile() as opened, NamedFile(os.dup(opened.fileno()), "w+b", name) as file:
@@ -100,14 +101,24 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
             and _is_text(schema.field(name).type)
             and _is_repetitive(plain, name, row_groups)
         ]
+        leaves = map(plain.schema.column, range(len(plain.schema)))
+        # Arrow reads them as times without zone, but Spark writes instants so, in UTC.
+        of_96_bits = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
+        instants = [column for column, name in names.items() if name in of_96_bits]
     batches = BatchMaker(source.name, options)
-    yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, 1))
+    yield batches.batch(_raw(pa.RecordBatch.from_pylist([], schema=schema), names, instants, 1))
     read = 0
-    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES, read_dictionary=words) as rows:
+    with pq.ParquetFile(
+        file,
+        pre_buffer=False,
+        buffer_size=_CHUNK_BYTES,
+        read_dictionary=words,
+        coerce_int96_timestamp_unit=_INSTANT.unit,  # in nanoseconds, times after 2262 would come out as others
+    ) as rows:
         wanted = sorted(set(names.values()))
         pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
         for record_batch in gathered(pieces):
-            yield batches.batch(_raw(record_batch, names, before + read + 1))
+            yield batches.batch(_raw(record_batch, names, instants, before + read + 1))
             read += len(record_batch)
             source.advanced(len(record_batch) / max(1, rows_said))
     if read != rows_said:
@@ -146,6 +157,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
-def _raw(record_batch: pa.RecordBatch, names: dict[str, str], first_row: int) -> RawRows:
+def _raw(record_batch: pa.RecordBatch, names: dict[str, str], instants: Iterable[str], first_row: int) -> RawRows:
     columns = {column: record_batch.column(name) for column, name in names.items()}
+    columns |= {column: columns[column].cast(_INSTANT) for column in instants}
     return RawRows(columns, lambda row: first_row + row)

@@ -1,6 +1,7 @@
 """Parquet: every type that a column may have, and checks that Arrow's reader leaves out."""
 
 import io
+import os
 from datetime import UTC, datetime
 
 import numpy as np
@@ -11,6 +12,7 @@ from reading import Row, opened, parquet_bytes, read, read_skipping, refusal
 from test_csv import HOSTILE
 
 from receiver.errors import LogFormatError
+from receiver.message import LATEST_US
 from receiver.simulate.numbering import Texts
 
 
@@ -159,6 +161,16 @@ def test_times_of_every_type(log):
     assert [row.received_at for row in read(log, time_zone="Europe/Paris")] == [us - 3_600_000_000]
 
 
+def test_a_time_of_96_bits_is_an_instant_in_utc(log):
+    """Spark writes its timestamps so by default. In nanoseconds, years after 2262 would be others."""
+    us = [1795225068711509, LATEST_US]
+    times = pa.array(us).cast(pa.timestamp("us"))
+    table = pa.table({"received_at": times, "unique_message_id": ["a", "b"], "JMSTimestamp": times})
+    pq.write_table(table, log, use_deprecated_int96_timestamps=True, store_schema=False)
+    rows = read(log, time_zone="Europe/Paris")
+    assert [(row.received_at, row.jms_timestamp) for row in rows] == [(at, at // 1000) for at in us]
+
+
 @pytest.mark.parametrize("value", [-1, None, float("nan"), float("inf"), -0.5, 1e300, 2**62])
 def test_a_time_that_cannot_be_meant_names_its_row(log, value):
     written(log, received_at=[1, 2, value], unique_message_id=["a", "b", "c"])
@@ -224,6 +236,13 @@ def test_batches_are_bounded_by_bytes_too(log):
         sizes.append(batch.unique_message_id.nbytes)
     assert read_ids == ids
     assert max(sizes) < 100 << 20
+
+
+def test_a_path_that_is_not_utf8(tmp_path):
+    log = tmp_path / os.fsdecode(b"Auftr\xe4ge.parquet")
+    log.write_bytes(parquet_bytes([Row(1, "a")]))
+    batches = opened(log)
+    assert batches.known_receipts == sum(map(len, batches)) == 1
 
 
 def test_a_broken_file_is_refused(log):
