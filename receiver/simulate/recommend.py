@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from receiver.simulate.replays import PairOutcome
 
 LEAST_EXPIRY_US = 1_000_000
+_MOST_EXPIRY_US = 10**18
+"""The largest expiry that can be set. Larger ones soon exceed 64 bits."""
 STRONG_BURSTS, FAIR_BURSTS = 30, 10
 STRONG_SPANS = 10
 """For strong evidence, a log must be this many times as long as its longest repeat."""
@@ -61,13 +63,13 @@ def rounded_up(value: Fraction | int) -> int:
 
 def _times(margin: float, need: int) -> Fraction:
     """The exact product, by the margin's shortest decimal form: 1.1 times 100 is 110, not a little more."""
-    return Fraction(repr(margin)) * need
+    return Fraction(repr(float(margin))) * need
 
 
 def with_margin(window: int, expiry_us: int, margin: float) -> Pair:
     """The setting for a need: the need times the margin, rounded up."""
     expiry = max(LEAST_EXPIRY_US, rounded_up(_times(margin, expiry_us))) if expiry_us else 0
-    return rounded_up(_times(margin, window)), expiry
+    return rounded_up(_times(margin, window)), min(expiry, _MOST_EXPIRY_US)
 
 
 def elsewhere_with_margin(needs: Elsewhere, margin: float) -> Elsewhere:

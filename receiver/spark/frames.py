@@ -188,9 +188,10 @@ def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window"
 
 
 def _listed(name: str, values: Sequence[float]) -> Sequence[float]:
-    if isinstance(values, str) or not isinstance(values, Iterable) or not values:
+    listed = [] if isinstance(values, str) or not isinstance(values, Iterable) else list(values)
+    if not listed:
         raise SettingsError(f"{name} must be a list of numbers", hint="None chooses it from the log")
-    return values
+    return listed
 
 
 def judge(

@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import SECOND_US, Receipt, analysed, ingested, judged, logs, repeats, with_a_repeat
 
+from receiver.message import LATEST_US
 from receiver.settings import SimulateSettings
 from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Kind
@@ -211,7 +213,15 @@ def test_allowed_to_miss_all_it_still_tells_the_truth(max_missed):
     assert why == "All duplicates of this log may be missed, so it asks for nothing."
 
 
-def test_a_large_margin_stays_a_number():
-    setting = analysed([Receipt(1, "a"), Receipt(10**15, "b"), Receipt(10**15, "a")], margin=1000.0).recommendation
-    assert math.isfinite(setting.sized.memory_bytes)
-    assert setting.setting.missed == 0
+@pytest.mark.parametrize("latest_us", [10**15, LATEST_US])
+def test_a_large_margin_stays_a_number(latest_us):
+    log = [Receipt(1, "a"), Receipt(latest_us, "b"), Receipt(latest_us, "a")]
+    advised = analysed(log, margin=1000.0).recommendation
+    assert math.isfinite(advised.sized.memory_bytes)
+    assert advised.setting.missed == 0
+    assert advised.setting.expiry_us == 10**18
+
+
+def test_a_margin_of_numpy_is_its_number():
+    log = [Receipt(1, "a"), Receipt(2 * SECOND_US, "a")]
+    assert analysed(log, margin=np.float64(1.1)).kinds == analysed(log, margin=1.1).kinds

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import fields
 from html import unescape
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -265,6 +266,7 @@ def test_text_knows_no_order(spark, tmp_path):
         (lambda frame: frame, {"windows": []}, SettingsError, "list of numbers"),
         (lambda frame: frame, {"windows": 100}, SettingsError, "list of numbers"),
         (lambda frame: frame, {"windows": [-1]}, SettingsError, "^windows: '-1' isn't a number"),
+        (lambda frame: frame, {"windows": np.array([3, -1])}, SettingsError, "^windows: '-1' isn't a number"),
         (lambda frame: frame, {"expiries_secs": ["x"]}, SettingsError, "^expiries_secs: 'x' isn't a number"),
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
