@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from receiver.errors import LogFormatError, first_few
 from receiver.logs.columns import COLUMNS, LogBatch, optional_columns
-from receiver.logs.files import LogFile, find_files, queried
+from receiver.logs.files import LogFile, find_files, manifests_of, queried
 from receiver.logs.opening import read_file
 from receiver.logs.options import ReadOptions
 from receiver.logs.parquet import group_sizes
@@ -50,6 +50,8 @@ class LogBatches(Iterator[LogBatch]):
         """The optional columns that at least one file had."""
         self.receipts = 0
         self._skipped = 0
+        self.left_out = sum(manifest.skipped for manifest in manifests_of(files))
+        """Rows that couldn't be read when logs were compacted."""
         self.paths = [str(file.path) for file in files if file.path is not None]
         """The files to read, without standard input and URLs."""
         sizes = [file.size_bytes for file in files if file.size_bytes is not None]
@@ -81,9 +83,9 @@ class LogBatches(Iterator[LogBatch]):
         """The least number of receipts, by the footers of Parquet files and the manifests of compacted logs."""
         if self._options.on_error != "stop":  # rows that are skipped aren't receipts
             return 0
-        compacted = {id(file.manifest): file.manifest.receipts for file in self._files if file.manifest is not None}
+        compacted = sum(manifest.receipts for manifest in manifests_of(self._files))
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
-        return sum(compacted.values()) + sum(sum(group_sizes(path)) for path in plain)
+        return compacted + sum(sum(group_sizes(path)) for path in plain)
 
     def _rows_of(self, log: Sequence[LogFile], *, counted: bool = True) -> Iterator[LogBatch]:
         def on_read(read_bytes: int) -> None:

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -201,6 +201,11 @@ def _compacted(folder: Folder, manifest: Manifest) -> list[LogFile]:
         for number, part in enumerate(domain.files)
     ]
     return [replace(file, manifest=manifest) for file in files]
+
+
+def manifests_of(files: Iterable[LogFile]) -> list[Manifest]:
+    """The manifest of each compacted log among these files."""
+    return list({id(file.manifest): file.manifest for file in files if file.manifest is not None}.values())
 
 
 def _segments(text: str, *, growing: bool) -> list[LogFile]:

@@ -205,7 +205,7 @@ def _rows_skipped(known: Known) -> str:
         return ""
     return (
         f"Rows that couldn't be read: {_share(skipped, skipped + receipts)}. What they repeat, and what repeats them, isn't "
-        "counted. Mend them: without --on-error skip the first is named."
+        "counted. Mend them: without --on-error skip the first is named, and a compacted log lists them in _bad_rows.jsonl."
     )
 
 

@@ -62,7 +62,7 @@ def ingest(batches: LogBatches, key: DomainKey) -> Receipts:
     ids, sources, channels = numbering.TextNumbers(), numbering.Texts(), numbering.Channels()
     ids.number(pa.array([""], pa.string()))  # so that number 0 is the missing id
     columns: defaultdict[str, list[npt.NDArray[Any]]] = defaultdict(list)
-    rows, skipped, max_delivery_us = 0, 0, 0
+    rows, skipped, max_delivery_us = 0, batches.left_out, 0
     status_lines: list[StatusLine] = []
     with closing(_read_ahead(batches)) as ahead:
         for batch in ahead:

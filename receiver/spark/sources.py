@@ -28,6 +28,7 @@ from receiver.errors import LogFormatError, SettingsError
 from receiver.logs import no_receipt
 from receiver.logs.columns import COLUMNS
 from receiver.logs.compacted import is_part_path
+from receiver.logs.files import manifests_of
 from receiver.logs.opening import read_content
 from receiver.logs.options import fields_of, spellings
 from receiver.logs.parquet import gathered
@@ -89,6 +90,7 @@ def read_files(
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
     pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
+    reports[0].skipped += sum(manifest.skipped for manifest in manifests_of(files))
     return Read(pieces.only(Piece), units, reports)
 
 

@@ -36,7 +36,7 @@ class Receipt(NamedTuple):
 class Batches(Iterator[LogBatch]):
     """Batches that stand for what `read_logs` gives."""
 
-    known_receipts = 0
+    known_receipts = left_out = 0
 
     def __init__(self, batches: Iterable[LogBatch], columns_present: set[str]) -> None:
         self.columns_present = columns_present
