@@ -239,14 +239,24 @@ def test_logs_that_say_little(simulate, tmp_path, log, receipts):
     assert single.status == 0
 
 
-def test_a_report_says_what_made_it_and_no_password(simulate, tmp_path):
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("s3://nobody:hunter2@host/?signature=hunter3", "s3://host/"),
+        ("postgresql://u:hunter#2@host/db", "postgresql://host/db"),
+        ("postgresql://u:hunter/2@host/db?password=hunter3@4", "postgresql://host/db"),
+        ("postgresql://u:hunter?2@host/db", "postgresql://"),
+        ("https://host:80/a.csv?signature=hunter@3", "https://"),
+        ("s3://folder/a@b.csv", "s3://folder/a@b.csv"),
+    ],
+)
+def test_a_report_says_what_made_it_and_no_password(simulate, tmp_path, address, shown):
     (tmp_path / "a log.csv").write_text(LOG)
-    key = "name:s3://nobody:hunter2@host/?signature=hunter3"
     days = [datetime.now(UTC).date()]
-    assert simulate("a log.csv", "--domain", key, "--report", "r.html").status == 0
+    assert simulate("a log.csv", "--domain", f"name:{address}", "--report", "r.html").status == 0
     days.append(datetime.now(UTC).date())
     made = re.search("Made by <code><bdi>(.*?)</bdi>", (tmp_path / "r.html").read_text())[1]
-    command = "receiver simulate &#39;a log.csv&#39; --domain name:s3://host/ --report r.html"
+    command = f"receiver simulate &#39;a log.csv&#39; --domain name:{shown} --report r.html"
     version = metadata.version("reliable-receiver")
     assert made in {f"{command} (version {version}, {day} UTC)" for day in days}
 
