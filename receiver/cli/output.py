@@ -145,7 +145,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
     """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file.
 
-    Print a note if a log is read twice.
+    Print a note if a log is read twice. Of a folder among the `logs`, all files are read.
     """
     read = Counter(Path(os.path.realpath(log)) for log in logs)
     for path, times in read.items():
@@ -154,7 +154,7 @@ def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None)
     # Unlike `resolve`, `realpath` accepts links that lead in a circle.
     outputs = [Path(os.path.realpath(path)) for path in (report, verdicts) if path is not None]
     for path in outputs:
-        if path in read and path.is_file():
+        if path.is_file() and not read.keys().isdisjoint((path, *path.parents)):
             raise SettingsError(f"{path} is a log to read, and would be overwritten", hint="name another file")
     if len(outputs) > len(set(outputs)) and not outputs[0].is_char_device():
         raise SettingsError("--report and --verdicts name the same file", hint="name two files")

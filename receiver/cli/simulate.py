@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from glob import glob
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -288,8 +289,12 @@ def _is_table_or_url(log: str) -> bool:
 def _local_files(request: SimulateRequest) -> list[LogFile] | None:
     """The files that this package's readers read in Spark's tasks; None if Spark itself reads the log."""
     from receiver.logs.files import find_files
+    from receiver.logs.remote import local_path
 
     if request.order_by is not None or any(map(_is_table_or_url, request.logs)):
+        local = [local_path(log) for log in request.logs if not _is_table_or_url(log)]
+        read_from = [path for log in local for path in glob(log)]  # noqa: PTH207 - files and folders, as Spark finds them
+        spare_logs(read_from, report=request.report, verdicts=request.verdicts)
         return None
     files = find_files(request.logs)
     read_from = [str(file.path) for file in files if file.path is not None]

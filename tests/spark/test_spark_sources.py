@@ -131,6 +131,15 @@ def test_a_path_with_a_blank_and_its_order(tmp_path, named):
     assert json.loads(ran.stdout)["log"] == said_here([log])["log"]
 
 
+@pytest.mark.parametrize("named", ["log.parquet", "", "*.parquet"])
+def test_an_output_never_replaces_a_log_that_spark_finds(tmp_path, named):
+    log = tmp_path / "log.parquet"
+    log.write_bytes(parquet_bytes(receipts(3, 80, step_back=False)))
+    asked = ["simulate", str(tmp_path / named), "--window", "1", "--expiry", "1", "--engine", "spark"]
+    with pytest.raises(SettingsError, match="would be overwritten"):
+        CliRunner().invoke(app, [*asked, "--order-by", "received_at", "--verdicts", str(log)], catch_exceptions=False)
+
+
 def test_a_table_and_its_order(spark, tmp_path):
     log = tmp_path / "log.parquet"
     log.write_bytes(parquet_bytes(receipts(3, 800)))
