@@ -185,6 +185,13 @@ def _first_paragraph(kind: type, name: str) -> str:
     raise AssertionError(f"{kind.__name__}.{name} has no docstring")
 
 
+def _in_utf8(key: str) -> str:
+    """The KEY, or `SettingsError` if verdicts and logs, which are in UTF-8, can't have its name."""
+    if any("\ud800" <= letter <= "\udfff" for letter in key):
+        raise SettingsError(f"the domain key {key!r} isn't text in UTF-8", hint="name the domain in UTF-8")
+    return key
+
+
 Logs = Annotated[
     list[str],
     typer.Argument(
@@ -201,6 +208,7 @@ Domain = Annotated[
     str,
     typer.Option(
         metavar="KEY",
+        callback=_in_utf8,
         help="Which receipts are compared: those of a queue by one connection (default), of a queue by whichever connection "
         "(destination), of a connection, of a receiver, or all (name:TEXT). Take destination where several connections take "
         "from one queue: then a correlator's receivers need one dupDetectionDomainId.",

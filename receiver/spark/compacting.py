@@ -140,8 +140,6 @@ def _check(files: Sequence[LogFile], key: DomainKey, before: Manifest | None, ro
         raise SettingsError(f"no file can hold {rows_per_file} rows", hint="1 or more")
     if any(file.path is None and file.url is None for file in files):
         raise SettingsError("standard input can't be shared by many tasks", hint="write it to a file first")
-    if any("\ud800" <= letter <= "\udfff" for letter in key.text):
-        raise SettingsError(f"the domain key {key.text!r} isn't text in UTF-8", hint="name the domain in UTF-8")
     if before is not None and before.domain_key != key.text:
         raise SettingsError(
             f"the compacted log was made by the domain key {before.domain_key!r}, not {key.text!r}",

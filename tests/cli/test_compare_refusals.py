@@ -76,6 +76,7 @@ def test_a_policy_that_cannot_judge_an_id_names_its_row(refused, text, bad_id):
         ((), "LOG"),
         (("nowhere.csv",), "nowhere.csv: No such file"),
         (("a.csv", "--domain", "queue"), "domain key"),
+        (("a.csv", "--domain", "name:\udcff"), "isn't text in UTF-8"),
         (("a.csv", "--map", "unique_message_id"), "COLUMN=FIELD"),
         (("a.csv", "--time-zone", "Mars/Olympus"), "Mars/Olympus"),
         (("a.csv", "--window", "100"), "--window"),

@@ -256,7 +256,7 @@ def test_verdicts_of_several_settings(simulate, lists):
     assert "--verdicts needs one setting" in complaint(simulate("nowhere.csv", "--verdicts", "v.csv", *lists))
 
 
-@pytest.mark.parametrize("key", ["queue", "", "name:", "Default"])
+@pytest.mark.parametrize("key", ["queue", "", "name:", "Default", "name:\udcff"])
 def test_an_unknown_domain_key(refused, key):
     assert "domain key" in refused("nowhere.csv", "--domain", key)
 

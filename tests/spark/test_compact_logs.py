@@ -61,13 +61,11 @@ def run(spark, monkeypatch, capfd):  # noqa: ARG001 - it has to be there
 
 
 def figures(run, log, key: str) -> dict:
-    """The figures of a log's replay, without skipped rows and without those that depend on the order between
-    domains."""
+    """The figures of a log's replay, without those that depend on the order between domains."""
     options = ["--domain", key, "--window", "0,3,20", "--expiry", "0,600,90000", "--on-error", "skip", "--json"]
     status, out, err = run(cli.run, "simulate", log, *options)
     assert status == 0, err
     analysis = json.loads(out)
-    analysis["log"].pop("skipped")
     analysis["findings"] = [each for each in analysis["findings"] if each["id"] != "crosses-connections"]
     return analysis
 
@@ -103,6 +101,7 @@ def test_a_row_that_can_not_be_read_leaves_nothing(logs, tmp_path, run):
         (["logs", "logs/a.csv"], "is there already and isn't empty"),
         (["nothing", "out"], "nothing"),
         (["logs", "out", "--domain", "dommain"], "unknown domain key"),
+        (["logs", "out", "--domain", "name:\udcff"], "isn't text in UTF-8"),
         (["logs", "out", "--rows-per-file", "0"], "rows-per-file"),
         (["-", "out"], "standard input"),
         (["logs", "nowhere/out"], "can't write nowhere/out"),
