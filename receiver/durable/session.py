@@ -82,7 +82,7 @@ class DomainSession(Guarded):
     ) -> None:
         self.log, state, self.url = opened
         super().__init__("receiver", "batches", store_settings.lock_timeout_secs, self.log.in_use)
-        self.address = MEMORY if self.url is None else self.url.render_as_string()
+        self.address = MEMORY if self.url is None else shown(self.url)
         self.lock: Hashable = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
         """Identifies what a transaction locks: a file, or one domain of a server."""
         self.store_id = state.store_id
@@ -166,7 +166,7 @@ class DomainSession(Guarded):
         if state.store_id != self.store_id:
             which = "this" if given is None else f"{shown(given)}, where the connection given to batch() leads,"
             raise StoreError(
-                f"{which} is another database than {shown(self.address)} was when the receiver was opened, or its domain"
+                f"{which} is another database than {self.address} was when the receiver was opened, or its domain"
                 " was dropped",
                 hint="give batch() a connection to the receiver's database; if that was replaced, or the domain dropped,"
                 " open it again",

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, NullPool, Table, Text, create_engine, event, insert, select
+from sqlalchemy import Column, Integer, MetaData, NullPool, Table, Text, create_engine, event, insert, make_url, select
 from sqlalchemy.orm import Session
 
 from receiver.durable.cache import DomainCache
@@ -405,3 +405,13 @@ def test_closing_waits_for_no_transaction_of_the_callers(application, caplog):
     assert "closed before" in warning, "and not that waiting for it was in vain"
     with opened(url) as another:
         assert send(another, "a") == [DUPLICATE]
+
+
+def test_a_password_among_the_parameters_of_an_address_is_not_logged(fresh_postgres_url, caplog):
+    url = make_url(fresh_postgres_url).update_query_dict({"password": "secret"})
+    receiver = opened(url.render_as_string(hide_password=False))
+    with plain(url).connect() as connection:
+        send(receiver, "a", connection=connection)
+        receiver.close()
+    assert "closed before" in caplog.text
+    assert "secret" not in caplog.text
