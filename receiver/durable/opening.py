@@ -14,7 +14,7 @@ from receiver.durable.cache import corrupt_if_nonsense, policy_of
 from receiver.errors import SettingsError, StoreError
 from receiver.message import ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
-from receiver.policies.interface import Policy
+from receiver.policies.interface import Clock, Policy
 from receiver.policies.names import policy, stated_policy, two_tier
 from receiver.settings import ReceiverSettings, StoreSettings, doubt_about
 from receiver.store.codec import printable, to_bytes
@@ -212,7 +212,9 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
     window, expiry_us = sizes
     changed = state._replace(window_size=window, expiry_us=expiry_us, generation=state.generation + 1)
     after = policy_of(changed)
-    after.replay((row for row in rows if row.seq in remembered), None)
+    # A clock that the application moves stands. Any other follows from the rows.
+    clock_us = state.clock_us if after.declaration.clock is Clock.CALLER else None
+    after.replay((row for row in rows if row.seq in remembered), clock_us)
     kept = set(after.entries())
     # If duplicates refresh nothing, their rows are kept for the bodies: loading the domain shows which still matter.
     keeps_bodies = not after.records_duplicates

@@ -15,7 +15,7 @@ from receiver.message import ReceiptRow
 from receiver.policies import policy
 from receiver.policies.names import policy_of_kind
 from tests.choosing import examples
-from tests.durable.opened import MEMORY, UndoError, opened
+from tests.durable.opened import DUPLICATE, MEMORY, NEW, UndoError, opened
 from tests.policies.cases import KINDS, Kind, answer_of
 
 WHO = st.integers(0, 2)
@@ -47,7 +47,7 @@ class InMemory:
         if before.serial not in {0, *entries}:
             # The latest receipt's number and time stay, in a row like a duplicate's, which changes nothing else.
             rows.append(ReceiptRow(before.serial, before.latest_us, 0, None, ""))
-        self.policy.replay(rows, None)
+        self.policy.replay(rows, before.clock_us)
 
 
 class PolicyMachine(RuleBasedStateMachine):
@@ -120,7 +120,7 @@ class PolicyMachine(RuleBasedStateMachine):
         receiver = self.receivers[self._one(who)] = opened(self.url, **self.options)
         self._agree(receiver)
 
-    @precondition(lambda self: self.url != MEMORY and self.kind.name not in {"apama", "cmq-minimum"})
+    @precondition(lambda self: self.url != MEMORY and self.kind.name != "apama")
     @rule(who=WHO, data=st.data())
     def resize(self, who, data):
         text = self.kind.text(*data.draw(self.kind.sizes))
@@ -152,6 +152,19 @@ def test_as_in_memory(any_url, kind, request):
             phases=[Phase.explicit, Phase.reuse, Phase.generate] + ([Phase.shrink] if database != "postgresql" else []),
         ),
     )
+
+
+def test_a_resize_leaves_the_queues_minimum_as_it_was(store_url):
+    """A key that the minimum has passed by more than the new limit is forgotten, and a lower minimum is ignored."""
+    with opened(store_url, policy="cmq:retry=15,network=0") as receiver, receiver.batch() as batch:
+        batch.receive("a", received_at_us=0, jms_timestamp_ms=88_000)
+        batch.advance(min_msg_time_us=100_000_000)
+    with opened(store_url, policy="cmq:retry=10,network=0") as receiver, receiver.batch() as batch:
+        batch.advance(min_msg_time_us=0)
+        for id_ in "aabb":
+            assert batch.receive(id_, received_at_us=0, jms_timestamp_ms=89_000).verdict == NEW
+        assert batch.receive("c", received_at_us=0, jms_timestamp_ms=90_000).verdict == NEW
+        assert batch.receive("c", received_at_us=0, jms_timestamp_ms=90_000).verdict == DUPLICATE
 
 
 def test_stores_know_every_policy_by_its_kind_and_sizes():
