@@ -170,6 +170,7 @@ def _as_wanted(log: KeptLog, wanted: Wanted, key_and_name: tuple[str, str]) -> D
         _check_domain(state, wanted, key_and_name)
         if wanted.sizes is not None and wanted.sizes != (state.window_size, state.expiry_us):
             state = log.begin()
+            _check_domain(state, wanted, key_and_name)  # it may have been dropped while we waited for it
             _resize(log, state, wanted.sizes)
             log.commit()
             window, expiry_us = wanted.sizes

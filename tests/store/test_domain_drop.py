@@ -7,10 +7,11 @@ import time
 import pytest
 from sqlalchemy import text
 
-from receiver.durable import concurrent, opening
+from receiver.durable import concurrent
 from receiver.durable.audit import look
 from receiver.errors import SettingsError, StoreError
 from receiver.senders import SequenceIdMaker
+from receiver.store.log import OwnLog
 from receiver.store.tables import METADATA
 from receiver.store.upkeep import Dropped, drop_domain
 from tests.durable.checks import assert_sound
@@ -124,21 +125,22 @@ def test_closing_deletes_nothing_of_another(sqlite_url):
     assert_sound(sqlite_url)
 
 
-def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch):
+@pytest.mark.parametrize("step", ["begin_reading", "begin"])
+def test_a_domain_dropped_while_it_is_opened(sqlite_url, monkeypatch, step):
     """Its number leads to another domain's ids, by which messages would be lost."""
     number = fill(sqlite_url)
-    find = opening.get_or_create
+    begin = getattr(OwnLog, step)
 
-    def finding(*arguments):
-        domain = find(*arguments)
+    def outrun(log):
         monkeypatch.undo()
         drop_domain(sqlite_url, state(sqlite_url, number))
         opened(sqlite_url, **OTHER).close()
-        return domain
+        return begin(log)
 
-    monkeypatch.setattr(opening, "get_or_create", finding)
+    monkeypatch.setattr(OwnLog, step, outrun)
     with pytest.raises(StoreError, match="dropped while it was opened"):
-        opened(sqlite_url)
+        opened(sqlite_url, settings=sizes(3, 0))
+    assert look(sqlite_url).domains[0].state.window_size == 2_000
 
 
 def test_a_batch_under_way_is_waited_for(store_url):
