@@ -233,7 +233,10 @@ def _taken_out(
 
 
 def _locked(connection: Connection) -> set[int]:
-    """The numbers of all parked messages, locked so that nobody else takes them out."""
+    """The numbers of all parked messages, locked so that nobody else takes them out, or drops their domains."""
+    # The domains first, as when one is dropped. Others may use them meanwhile.
+    all_domains = select(domains.c.domain_id).order_by(domains.c.domain_id)
+    connection.execute(all_domains.with_for_update(read=True, key_share=True))
     return set(connection.scalars(select(parked.c.parked_id).with_for_update()))
 
 

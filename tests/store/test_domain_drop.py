@@ -11,9 +11,10 @@ from receiver.durable import concurrent
 from receiver.durable.audit import look
 from receiver.errors import SettingsError, StoreError
 from receiver.senders import SequenceIdMaker
+from receiver.store import upkeep
 from receiver.store.log import OwnLog
 from receiver.store.tables import METADATA
-from receiver.store.upkeep import Dropped, drop_domain
+from receiver.store.upkeep import Dropped, drop_domain, retry_parked
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, opened, send, sizes
 from tests.store.waiting import inbox_of, opened_inbox, receive, waiting_in
@@ -156,6 +157,23 @@ def test_a_batch_under_way_is_waited_for(store_url):
         dropper.join(LONG_SECS)
     assert [each.receipts for each in dropped] == [2]
     assert look(store_url).domains == ()
+
+
+def test_messages_that_are_sent_back_are_waited_for(fresh_postgres_url, monkeypatch):
+    """Otherwise they would wait for a target that is gone."""
+    url = fresh_postgres_url
+    dropper = threading.Thread(target=drop_domain, args=[url, state(url, fill(url))])
+    add_waiting = upkeep.add_waiting
+
+    def adding(*arguments):
+        dropper.start()
+        time.sleep(0.5)  # so that a dropper that didn't wait would have deleted the messages that wait
+        add_waiting(*arguments)
+
+    monkeypatch.setattr(upkeep, "add_waiting", adding)
+    assert retry_parked(url, None) == 1
+    dropper.join(LONG_SECS)
+    assert not any(contents_of(url).values())
 
 
 def test_a_domain_that_was_made_anew_meanwhile_stays(store_url):
