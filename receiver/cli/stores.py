@@ -310,8 +310,12 @@ def forget(
         return _NOT_REMEMBERED
     names = ", ".join(named_domain(name, _LONGEST_NAME) for name in remembering)
     confirm(f"the next message with this id will be new in {names}", yes=yes)
-    for name in forget_id(url, unique_message_id, domain=domain):
-        print(f"{named_domain(name, _LONGEST_NAME)}: forgotten")
+    forget_id(
+        url,
+        unique_message_id,
+        domain=domain,
+        on_forgotten=lambda name: print(f"{named_domain(name, _LONGEST_NAME)}: forgotten"),
+    )
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import URL, select
 
 from receiver.detector import TwoTierDetector
-from receiver.durable.cache import DomainCache
+from receiver.durable.cache import DomainCache, corrupt_if_nonsense, policy_of
 from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
@@ -92,17 +92,31 @@ def look_up(address: str, unique_message_id: str, *, domain: str | None = None) 
     return _in_each_domain(url, domain, lambda log: _known(log, unique_message_id), writes=False)
 
 
-def forget(address: str, unique_message_id: str, *, domain: str | None = None) -> list[str]:
+def forget(
+    address: str,
+    unique_message_id: str,
+    *,
+    domain: str | None = None,
+    on_forgotten: Callable[[str], object] = lambda _: None,
+) -> list[str]:
     """Forget an id in the domains of a store, or in those named `domain`. Returns the names of the domains that knew it.
 
-    Each domain has a transaction of its own, and its receivers wait for that.
+    Each domain has a transaction of its own, and its receivers wait for that. `on_forgotten` is called with the domain's name
+    after each: the next domain may fail.
 
     Raises:
-        SettingsError: There is no such domain, or a domain's policy can't forget a single id. Nothing has changed.
+        SettingsError: There is no such domain, or one that remembers the id can't forget it. Nothing has changed.
         StoreError: As with `receiver.durable.audit.look`.
     """
 
-    def forget_it(log: DomainLog, cache: DomainCache, state: DomainState) -> str | None:
+    def check(log: KeptLog) -> None:
+        state = log.begin_reading()
+        with corrupt_if_nonsense(state):
+            keeps_ids = policy_of(state).keeps_ids
+        if not keeps_ids:  # such a domain has few rows
+            _is_forgettable(state, _cache_of(log, state).policy, unique_message_id)
+
+    def change(log: DomainLog, cache: DomainCache, state: DomainState) -> str | None:
         forgotten = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
             if _claims_in(log, state).release([unique_message_id]):  # then nothing is forgotten
@@ -115,8 +129,15 @@ def forget(address: str, unique_message_id: str, *, domain: str | None = None) -
                 log.record(state._replace(last_writer=new_number()), Changes(), before=state)
         return state.domain_name if forgotten else None
 
+    def forget_it(log: KeptLog) -> str | None:
+        name = _changed(log, change)
+        if name is not None:
+            on_forgotten(name)
+        return name
+
     url = _checked(address, unique_message_id)
-    return _in_each_domain(url, domain, lambda log: _changed(log, forget_it), writes=True)
+    _in_each_domain(url, domain, check, writes=False)  # before anything is changed
+    return _in_each_domain(url, domain, forget_it, writes=True)
 
 
 def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> bool:
@@ -126,6 +147,18 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
     every process then reads the log anew.
     """
     policy = cache.policy
+    if not _is_forgettable(state, policy, unique_message_id):
+        return False
+    changes = cache.changes(deletes_all=True)
+    left = {row.seq for row in _rows_of(log, state, unique_message_id)}.difference(changes.gone)
+    after = state._replace(last_writer=new_number(), clock_us=policy.clock_us, generation=state.generation + 1)
+    log.record(after, changes._replace(forgotten=sorted(left)), before=state)
+    cache.drop()
+    return True
+
+
+def _is_forgettable(state: DomainState, policy: Policy, unique_message_id: str) -> bool:
+    """Whether a domain remembers an id; `SettingsError` if it does, but its policy can't forget it."""
     if not _remembers(policy, unique_message_id):
         return False
     if not policy.keeps_ids:
@@ -133,11 +166,6 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
             f"{state.domain_name!r:.80} goes by {policy}, which keeps no single ids, so it can't forget one",
             hint="name another domain (--domain), or have the message sent with a new id",
         )
-    changes = cache.changes(deletes_all=True)
-    left = {row.seq for row in _rows_of(log, state, unique_message_id)}.difference(changes.gone)
-    after = state._replace(last_writer=new_number(), clock_us=policy.clock_us, generation=state.generation + 1)
-    log.record(after, changes._replace(forgotten=sorted(left)), before=state)
-    cache.drop()
     return True
 
 

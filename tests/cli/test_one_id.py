@@ -7,6 +7,8 @@ import pytest
 from running import complaint
 
 from receiver import Receiver
+from receiver.durable import forgetting
+from receiver.errors import StoreBusyError
 
 HOSTILE = "\x1b[31mevil"
 
@@ -83,6 +85,19 @@ def test_an_id_is_forgotten_on_purpose(forget, lookup, store):
     ran = forget(store, "4711", "--yes")
     assert (ran.status, ran.err) == (1, "")
     assert ran.out.endswith("no domain remembers it\n")
+
+
+def test_what_one_domain_has_forgotten_is_printed_though_the_next_fails(forget, store, monkeypatch):
+    forget_in = forgetting.forget_in
+
+    def failing(log, cache, state, id_):
+        if state.domain_name == HOSTILE:
+            raise StoreBusyError("others hold it")
+        return forget_in(log, cache, state, id_)
+
+    monkeypatch.setattr(forgetting, "forget_in", failing)
+    ran = forget(store, "4711", "--yes")
+    assert (ran.status, ran.out) == (2, "orders: forgotten\n")
 
 
 @pytest.mark.parametrize("name", ["lookup", "forget"])

@@ -91,6 +91,17 @@ def test_domains_by_name(store_url):
             ask(store_url, "a", domain="three")
 
 
+def test_nothing_is_forgotten_if_one_domain_cant_forget_it(store_url):
+    """Otherwise the refusal wouldn't say in which domains the next message is new by now."""
+    with opened(store_url) as first, opened(store_url, destination="two", policy="sequence") as second:
+        for receiver in (first, second):
+            receive(receiver, "5:s")
+        with pytest.raises(SettingsError, match="can't forget one"):
+            forget(store_url, "5:s")
+        assert receive(first, "5:s", "6:s") == ["duplicate", "new"]
+        assert forget(store_url, "6:s") == [first.domain]  # the other doesn't remember it
+
+
 def test_a_store_that_is_not_there_is_not_made(tmp_path):
     for ask in (look_up, forget):
         with pytest.raises(StoreError):
