@@ -44,7 +44,7 @@ class KnownId(NamedTuple):
     domain: str
     is_remembered: bool = False
     tier: Tier | None = None
-    """The tier that still holds the id; None if the policy hasn't two tiers."""
+    """The tier that still holds the id; None if none does, or if the policy hasn't two tiers."""
     first_received_at_us: int | None = None
     """When the id first came since it has been remembered without a break."""
     latest_received_at_us: int | None = None
@@ -117,17 +117,19 @@ def forget(
             _is_forgettable(state, _cache_of(log, state).policy, unique_message_id)
 
     def change(log: DomainLog, cache: DomainCache, state: DomainState) -> str | None:
-        forgotten = forget_in(log, cache, state, unique_message_id)
+        is_known = was_remembered = forget_in(log, cache, state, unique_message_id)
         if state.is_concurrent:
-            if _claims_in(log, state).release([unique_message_id]):  # then nothing is forgotten
+            claims = _claims_in(log, state)
+            is_known |= claims.has(unique_message_id)
+            if claims.release([unique_message_id]):  # then nothing is forgotten
                 raise StoreBusyError(
                     f"{state.domain_name!r:.80} has receipts of the id that aren't folded in yet, or a transaction that is"
                     " open",
                     hint="try again; while a receiver of the domain is open, it folds them in",
                 )
-            if not forgotten:  # the folding process must learn that the claim is gone: it may be made again
+            if not was_remembered:  # the folding process must learn that the claim is gone: it may be made again
                 log.record(state._replace(last_writer=new_number()), Changes(), before=state)
-        return state.domain_name if forgotten else None
+        return state.domain_name if is_known else None
 
     def forget_it(log: KeptLog) -> str | None:
         name = _changed(log, change)
@@ -236,12 +238,15 @@ def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     state = log.begin_reading()
     known = _of_rows(state, _cache_of(log, state).policy, log, unique_message_id)
-    that_wait = _claims_in(log, state).that_wait() if state.is_concurrent else ()
-    waiting = [receipt for receipt in that_wait if receipt.unique_message_id == unique_message_id]
+    if not state.is_concurrent:
+        return known
+    claims = _claims_in(log, state)
+    # Until the next folding, an id may stay claimed that the policy has forgotten. Its next message is dropped.
+    known = known._replace(is_remembered=known.is_remembered or claims.has(unique_message_id))
+    waiting = [receipt for receipt in claims.that_wait() if receipt.unique_message_id == unique_message_id]
     if not waiting:
         return known
     return known._replace(
-        is_remembered=True,
         first_received_at_us=known.first_received_at_us or waiting[0].received_at_us,
         latest_received_at_us=waiting[-1].received_at_us,
         message_source_id=waiting[-1].message_source_id,

@@ -11,7 +11,7 @@ from sqlalchemy import NullPool, create_engine, text
 from receiver import Receiver
 from receiver.durable.audit import audit, look
 from receiver.durable.concurrent import _AT_ONCE
-from receiver.durable.forgetting import forget, look_up
+from receiver.durable.forgetting import forget, look_up, retire_sources
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
@@ -285,6 +285,21 @@ def test_looked_up_and_forgotten(fresh_postgres_url):
         until(lambda: waiting(url) == 0)
         assert send(orders, "forgotten", "b") == [DUPLICATE, DUPLICATE]
         assert not audit(url).findings
+
+
+def test_an_id_that_is_only_claimed_is_known_and_can_be_forgotten(fresh_postgres_url):
+    """Nothing has folded since the rule forgot it, so its next message would be dropped."""
+    url = fresh_postgres_url
+    with concurrent(url, settings=sizes(2, 0)) as orders:
+        send(orders, "a", "b")
+        until(lambda: waiting(url) == 0)
+        orders._folding.close()
+        retire_sources(url, sources=[""])
+        assert [(known.is_remembered, known.tier) for known in look_up(url, "a")] == [(True, None)]
+        assert forget(url, "a") == [orders.domain]
+        assert [known.is_remembered for known in look_up(url, "a")] == [False]
+        assert forget(url, "a") == []
+        assert send(orders, "a", "b") == [NEW, DUPLICATE]
 
 
 def test_figures(fresh_postgres_url):

@@ -224,6 +224,10 @@ class Claims:
         claimed = set(map(text_of, self._ids()))  # read first: a claim is committed together with its arrival
         return claimed.difference(receipt.unique_message_id for receipt in self.that_wait())
 
+    def has(self, id_: str) -> bool:
+        """Whether the id is claimed."""
+        return bool(self._ids("AND unique_message_id = %b", _key_of(to_bytes(id_))))
+
     def _ids(self, and_where: str = "", *values: Any) -> set[bytes]:
         rows = self._driver.execute(
             f"SELECT {_ID} FROM {claims.name} WHERE domain_id = %s {and_where}", (self._domain_id, *values)
