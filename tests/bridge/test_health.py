@@ -157,7 +157,7 @@ def test_a_function_that_blocks_makes_it_dead_and_one_that_is_slow_does_not(sqli
 
 def test_it_may_be_allowed_to_take_for_ever():
     health = Health(0)
-    health._moved_at -= 1e9
+    health._progress_at -= 1e9
     assert health.why_dead() is None
 
 
