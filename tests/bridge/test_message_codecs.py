@@ -170,6 +170,17 @@ def test_a_transfer_without_a_byte_is_no_message():
     assert decoded(b"").refused == "it can't be read as AMQP: it is empty"
 
 
+ITEMS = st.lists(st.none() | TEXT | whole(proton.timestamp, 64, signed=True) | st.booleans(), max_size=6)
+
+
+@given(ITEMS)
+def test_usual_values_are_read_as_proton_reads_them(items):
+    for value in (items, dict(enumerate(items)), dict(zip(map(str, items), items, strict=True))):
+        data = proton.Data()
+        data.put_object(value)
+        assert repr(value_of(data.encode())) == repr(value)
+
+
 def test_annotations_of_the_broker_that_it_came_from_stay_there():
     of_broker = dict.fromkeys(map(proton.symbol, ["x-opt-jms-dest", "x-opt-delivery-delay", "x-exchange"]), 1)
     mine = {proton.symbol("x-opt-jms-msg-type"): proton.byte(5)}

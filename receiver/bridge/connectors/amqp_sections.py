@@ -18,6 +18,9 @@ _FIXED_BYTES = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _COUNT_BYTES = {0xA: 1, 0xB: 4, 0xC: 1, 0xD: 4, 0xE: 1, 0xF: 4}
 """The size of the length, for values whose size isn't fixed."""
 
+_LISTS, _MAPS, _SHORT = (0xC0, 0xD0), (0xC1, 0xD1), (0xC0, 0xC1)
+_TEXT, _NOTHING, _TIME = 0xA1, 0x40, 0x83
+
 
 def sections_of(data: bytes) -> list[tuple[int, bytes]]:
     """The sections in order, each as its code and the bytes of its value. Raises an error of `WRONG` for other bytes."""
@@ -59,6 +62,9 @@ def _end(data: bytes, at: int) -> int:
 
 def value_of(encoded: bytes) -> Any:
     """The value with its AMQP type, as Proton gives it. Raises an error of `WRONG` if there is none."""
+    items = _usual_items(encoded)
+    if items is not None:
+        return items if encoded[0] in _LISTS else dict(zip(items[::2], items[1::2], strict=True))
     data = proton.Data()
     if data.decode(encoded) != len(encoded):
         raise ValueError("a value is longer than it says")
@@ -98,6 +104,35 @@ def _in_order(value: Any) -> Any:
     if isinstance(value, proton.Described):
         return proton.Described(value.descriptor, _in_order(value.value))
     return value
+
+
+def _usual_items(encoded: bytes) -> list[Any] | None:
+    """The items of a list or a map of short texts, times and nulls, in half the time that Proton takes. None for other items.
+
+    Malformed ones are left to Proton too.
+    """
+    code = encoded[0]
+    start = 3 if code in _SHORT else 9
+    if (code not in _LISTS and code not in _MAPS) or len(encoded) < start:
+        return None
+    items: list[Any] = []
+    at, end = start, len(encoded)
+    while at < end:
+        code = encoded[at]
+        if code == _TEXT:
+            stop = at + 2 + encoded[at + 1]
+            items.append(encoded[at + 2 : stop].decode())
+            at = stop
+        elif code == _NOTHING:
+            items.append(None)
+            at += 1
+        elif code == _TIME:
+            items.append(proton.timestamp(int.from_bytes(encoded[at + 1 : at + 9], "big", signed=True)))
+            at += 9
+        else:
+            return None
+    is_whole = at == end and len(items) == int.from_bytes(encoded[start // 2 + 1 : start], "big")
+    return items if is_whole and (encoded[0] in _LISTS or not len(items) % 2) else None
 
 
 def section_of(code: int, value: Any) -> bytes:
