@@ -40,7 +40,7 @@ IDLE_SECS = 30
 _LOOK_SECS = 0.1
 """How often to look whether a process that says nothing still runs."""
 _OWN_PLACE = "give consume and effects a second argument, story, and keep each story's effects in a place of its own"
-_IN_MEMORY = "the end of a run cuts its connections, and a SQLite database in memory ends with them: use a file"
+_IN_MEMORY = "the end of a run cuts its connections, and a database in memory ends with them: use a file"
 
 
 @dataclass(frozen=True)

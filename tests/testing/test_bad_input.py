@@ -268,7 +268,7 @@ def test_a_database_in_memory_is_said_to_end_with_its_connections():
 
     with pytest.raises(OperationalError, match="no such table: orders") as raised:
         check_exactly_once(consume, effects)
-    assert raised.value.__notes__[0].endswith("a SQLite database in memory ends with them: use a file")
+    assert raised.value.__notes__[0].endswith("a database in memory ends with them: use a file")
 
 
 @pytest.mark.parametrize("effects", [set, dict])
