@@ -56,10 +56,12 @@ def one_by_one(
     failure: Callable[[Received], str | MessageRefusedError | None],
     *,
     outcome: Outcome | None = None,
+    ends_by: type[ReceiverError] | tuple[type[ReceiverError], ...] = (),
     long_secs: float = math.inf,
 ) -> Outcome:
     """Deliver messages one by one, and add the results to `outcome`. The first ones are left out if it has them as delivered.
-    `failure` delivers a message, and returns why it failed, or None. After `long_secs` no more are tried."""
+    `failure` delivers a message, and returns why it failed, or None. No more are tried after `long_secs`, or after an error of
+    `ends_by`, which the outcome then has."""
     outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
     first = len(delivered)
@@ -70,7 +72,11 @@ def one_by_one(
             break
         if failing and message.message_source_id in failing:
             continue
-        why = failure(message)
+        try:
+            why = failure(message)
+        except ends_by as error:
+            outcome.error = error
+            break
         if why is None:
             delivered.append(index)
         else:

@@ -138,10 +138,7 @@ class BrokerTarget(SinkTarget[Sink]):
         outcome = Outcome(list(range(self._accepted)), is_lasting=True)
         if refusal is not None:
             # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice.
-            try:
-                one_by_one(messages, lambda message: self._refusal([message], lease), outcome=outcome)
-            except BrokerError as error:
-                outcome.error = error
+            one_by_one(messages, lambda each: self._refusal([each], lease), outcome=outcome, ends_by=BrokerError)
         return outcome
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:

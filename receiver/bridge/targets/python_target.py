@@ -82,11 +82,7 @@ class PythonTarget(Target):
         connection = lease.connection if lease is not None and self.takes_part else None
         if connection is None and not self.takes_many:  # then a turn would gain nothing
             outcome = Outcome(is_lasting=True)
-            try:
-                one_by_one(messages, self._call, outcome=outcome, long_secs=_LONG_SECS)
-            except _NOT_NOW as error:
-                outcome.error = error
-            return outcome
+            return one_by_one(messages, self._call, outcome=outcome, ends_by=_NOT_NOW, long_secs=_LONG_SECS)
         is_together = len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
         self._lost_transaction = False
         if is_together:
