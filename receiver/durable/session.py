@@ -242,7 +242,7 @@ class DomainSession(Guarded):
 
         A forked process leaves the store to its parent.
         """
-        if self.held_by == threading.get_ident() and not self.is_forked_off:
+        if self.held_by == threading.current_thread() and not self.is_forked_off:
             raise StoreBusyError("this thread has a batch of the domain under way", hint="close after that has ended")
         if self._acquire_to_close():
             try:
@@ -289,7 +289,7 @@ class Transaction:
         self._joined = None if connection is None else session.log.join(connection, session.patience_secs)
         self.log: DomainLog = self._joined or session.log
         log = self.log
-        self._held = Hold(session.lock, lambda: log.holder, task or threading.get_ident(), domain=session.store_id)
+        self._held = Hold(session.lock, lambda: log.holder, task or threading.current_thread(), domain=session.store_id)
         self.state: DomainState
         """The domain's state as the transaction found it."""
         self._has_read_on = False

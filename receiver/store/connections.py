@@ -149,7 +149,7 @@ def under_way_error(owner: Hashable) -> StoreBusyError:
 
 
 def _kind(owner: Hashable) -> str:
-    return "thread" if isinstance(owner, int) else "task"
+    return "thread" if isinstance(owner, threading.Thread) else "task"
 
 
 def release(held: Hold) -> None:

@@ -277,6 +277,20 @@ def test_a_batch_may_move_between_threads(any_url):
         assert send(receiver, "x") == [DUPLICATE]
 
 
+def test_a_new_thread_waits_for_the_batch_of_an_ended_one(any_url):
+    """Even if the system gives it the number of that thread."""
+    with opened(any_url, patience_secs=0) as receiver, ThreadPoolExecutor(1) as pool:
+        batch = receiver.batch()
+        ended = threading.Thread(target=batch.__enter__)
+        ended.start()
+        ended.join()
+        with pytest.raises(StoreBusyError, match="other threads kept the receiver busy"):
+            pool.submit(send, receiver, "x").result()
+        batch.__exit__(None, None, None)
+        if pool.submit(threading.get_ident).result() != ended.ident:
+            pytest.skip("it has another number")
+
+
 def test_closing_inside_its_own_batch_is_refused_at_once(any_url):
     with opened(any_url, patience_secs=LONG_SECS) as receiver:
         with receiver.batch() as batch:
