@@ -36,7 +36,7 @@ from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.connections import Guarded, Hold, hold, release
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
-from receiver.store.log import DomainLog, JoinedLog, KeptLog
+from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
 from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState, new_number
 
@@ -209,7 +209,7 @@ class DomainSession(Guarded):
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction other than this one is still under way."""
         unsettled = self.unsettled.copy()  # another thread may change it
-        return any(batch.transaction is not but_for and batch.transaction.is_active for batch in unsettled)
+        return any(batch.transaction is not but_for and not is_over(batch.transaction) for batch in unsettled)
 
     def look_up(self) -> None:
         """Settle earlier batches if no batch is under way; a batch does this when it begins."""

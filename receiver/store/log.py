@@ -254,8 +254,8 @@ class JoinedLog:
         self._patience_secs = patience_secs
 
     def is_over(self) -> bool:
-        """Whether the caller's transaction has ended."""
-        return self.transaction is None or not self.transaction.is_active
+        """Whether the caller's transaction is over."""
+        return is_over(self.transaction)
 
     def begin(self) -> DomainState:
         """Lock the domain until the caller's transaction ends, waiting for the lock."""
@@ -297,6 +297,11 @@ class JoinedLog:
 KeptLog = OwnLog | MemoryLog
 """A log whose transactions are our own. `commit` makes durable all that was recorded after `begin`, or nothing."""
 DomainLog = OwnLog | MemoryLog | JoinedLog
+
+
+def is_over(transaction: RootTransaction | None) -> bool:
+    """Whether a caller's transaction is over: ended, or lost with its connection, which SQLAlchemy calls active still."""
+    return transaction is None or not transaction.is_active or transaction.connection.invalidated
 
 
 def transactions_of(connection: Connection) -> tuple[RootTransaction | None, NestedTransaction | None]:

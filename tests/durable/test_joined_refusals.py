@@ -310,6 +310,15 @@ def test_a_link_lost_inside_the_batch(orders, engine, joins):
     assert send(orders, "x") == [NEW]
 
 
+def test_a_transaction_that_was_lost_with_its_connection_is_over(orders, engine):
+    """SQLAlchemy takes it for active until the caller rolls it back."""
+    with engine.connect() as connection:
+        send(orders, "x", connection=connection)
+        connection.invalidate()
+        assert not orders.session.callers_go_on()
+        assert send(orders, "x") == [NEW]
+
+
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_savepoint_ended_inside_the_batch(orders, engine, ending):
     with engine.begin() as connection:
