@@ -1,6 +1,6 @@
 """A receiver's state that its batches share, and the transaction of each batch, from asking for the domain to its outcome.
 
-    asked     `begin` waits for the domain: for this process's other threads, then for the database's lock
+    asked     `begin` waits for the domain: for this process's other threads and transactions, then for the database's lock
     held      the batch has the domain, and has caught up with other processes; receipts are decided in memory
     recorded  `record` has written the decisions into the transaction, and commits a transaction of our own
     ended     committed, given up by `abandon` or, in a caller's transaction, left to the caller, who commits
@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns, sleep
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection
@@ -33,7 +33,7 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded, Hold, hold, release
+from receiver.store.connections import Guarded, Hold, hold, is_held_by_callers, release
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
+_UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
+"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One thread at a time waits so."""
 
 
 class BatchOptions(NamedTuple):
@@ -92,6 +94,8 @@ class DomainSession(Guarded):
         self.cache = DomainCache(settings)
         self.counters = Counters()
         self.recorder: Recorder | None = None
+        self._turn = threading.Lock()
+        """Held by the thread that is next to acquire this session, once callers' transactions have ended."""
         self.is_concurrent: bool | None = None
         """The kind of domain that it was opened as; None for either kind."""
         self.writer = new_number()
@@ -206,6 +210,48 @@ class DomainSession(Guarded):
         self.counters.commit(tally, is_batch=self.is_concurrent is False)  # None: it converts the domain
         self.unreported += tally.events
 
+    def acquire_for(self, held: Hold) -> None:
+        """Acquire it for a batch, after callers' transactions that had a batch and may have another.
+
+        If we waited for such a transaction in the database, its next batch would wait for us, and we for it.
+        """
+        try:
+            self.acquire(held.owner)
+            must_wait = (self._turn.locked() or is_held_by_callers(held.lock)) and not held.has_lock
+            if must_wait and isinstance(held.owner, threading.Thread):  # a task has waited already, without its thread
+                self.release(held.owner)
+                self._acquire_after_callers(held)
+        except BaseException:  # an interrupt may come between any two steps
+            self.release(held.owner)
+            raise
+
+    def _acquire_after_callers(self, held: Hold) -> None:
+        """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
+        give_up_at = monotonic() + self.patience_secs
+        has_turn: list[bool] = []
+        try:
+            has_turn += map(self._turn.acquire, [True], [self.patience_secs])  # as in `acquire`
+            for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
+                self.acquire(held.owner)
+                is_late = monotonic() >= give_up_at
+                if not is_held_by_callers(held.lock) or (is_late and self._is_free()):
+                    return
+                self.release(held.owner)
+                if is_late:
+                    raise StoreBusyError(
+                        f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
+                        hint="keep batches and transactions short, or raise lock_timeout_secs",
+                    )
+                sleep(pause_secs)
+        finally:
+            if True in has_turn:
+                self._turn.release()
+
+    def _is_free(self) -> bool:
+        """Whether the database has the domain to give. A server may have ended a transaction whose thread hangs."""
+        with self._between_batches() as log:
+            return log.begin_if_free() is not None
+
     def callers_go_on(self, *, but_for: Any = None) -> bool:
         """Whether a caller's transaction other than this one is still under way."""
         unsettled = self.unsettled.copy()  # another thread may change it
@@ -308,7 +354,7 @@ class Transaction:
         given = None if joined is None else joined.connection.engine.url
         try:
             hold(held)
-            session.acquire(held.owner)
+            session.acquire_for(held)
         except BaseException:
             release(held)
             raise
@@ -441,11 +487,11 @@ class Transaction:
             raise
 
     def _end(self) -> None:
-        self._session.release(self._held.owner)
+        if self._joined is not None:  # the domain stays locked until the caller's transaction ends
+            self._held.domain, self._held.is_over = None, self._joined.is_over
+        self._session.release(self._held.owner)  # not before, because who is next asks who holds the domain
         if self._joined is None:
             release(self._held)
-        else:  # the domain stays locked until the caller's transaction ends
-            self._held.domain, self._held.is_over = None, self._joined.is_over
 
 
 def is_interrupt(error: BaseException | None) -> bool:

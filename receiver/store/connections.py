@@ -104,8 +104,7 @@ class Guarded:
 
 
 _HOLDS: list[Hold] = []
-"""No lock guards the list, because an interrupt might leave it locked. A thread or task is compared only with its own holds,
-and each hold is added or removed in one step."""
+"""No lock guards the list, because an interrupt might leave it locked. Each hold is added or removed in one step."""
 
 
 @dataclass(slots=True, eq=False)  # not frozen: making a frozen one takes three times as long, and each batch makes one
@@ -122,6 +121,8 @@ class Hold:
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
     """Whether that transaction has ended, and the lock with it."""
+    has_lock: bool = False
+    """Whether the caller's transaction has the lock already, from a batch before."""
 
 
 def hold(wanted: Hold) -> None:
@@ -130,22 +131,40 @@ def hold(wanted: Hold) -> None:
         if other.is_over():
             release(other)
             continue
-        if (other.owner, other.lock) != (wanted.owner, wanted.lock):
+        if other.lock != wanted.lock:
             continue
-        if other.domain == wanted.domain:
+        is_own = other.owner == wanted.owner
+        if is_own and other.domain == wanted.domain:
             raise under_way_error(wanted.owner)
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
-        if other.holder() is not wanted.holder():
-            raise StoreBusyError(
-                f"this {_kind(wanted.owner)} holds the lock in another transaction, which is still open",
-                hint="end that one first, or join it: batch(connection=...)",
-            )
+        if other.holder() is wanted.holder():
+            wanted.has_lock = wanted.has_lock or other.domain is None
+        elif is_own:
+            raise in_another_transaction_error(wanted.owner)
     _HOLDS.append(wanted)
+
+
+def held_by_callers(lock: Hashable) -> Iterator[Hold]:
+    """The holds of callers' transactions that had a batch and go on. They may have another batch."""
+    return (held for held in _HOLDS.copy() if held.domain is None and held.lock == lock and not held.is_over())
+
+
+def is_held_by_callers(lock: Hashable) -> bool:
+    """Whether there is such a hold. Costs next to nothing if this process has no other batch or transaction."""
+    return len(_HOLDS) > 1 and any(held_by_callers(lock))
 
 
 def under_way_error(owner: Hashable) -> StoreBusyError:
     """The error for a thread or task that would wait for its own batch."""
     return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
+
+
+def in_another_transaction_error(owner: Hashable) -> StoreBusyError:
+    """The error for a thread or task that would wait for its own transaction."""
+    return StoreBusyError(
+        f"this {_kind(owner)} holds the lock in another transaction, which is still open",
+        hint="end that one first, or join it: batch(connection=...)",
+    )
 
 
 def _kind(owner: Hashable) -> str:

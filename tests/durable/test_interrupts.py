@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Self
 
@@ -16,9 +17,11 @@ from receiver import closing, recording
 from receiver.closing import Mutex
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
+from receiver.errors import StoreBusyError
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections, log, sql_rows
+from receiver.store.connections import Hold, hold, release
 from receiver.store.databases import sqlite, sqlite_file
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send
@@ -110,6 +113,32 @@ def test_an_interrupt_anywhere_of_status_lets_go_of_the_receiver(store_url):
             if not interrupt.has_come:
                 break
     assert point > 10
+
+
+def test_an_interrupt_anywhere_while_a_transaction_has_the_domain_leaves_nothing_locked(store_url):
+    point = 0
+    with (
+        opened(store_url, patience_secs=0) as receiver,
+        engine_of(store_url).connect() as connection,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        pool.submit(send, receiver, "a", connection=connection).result()
+        domain = receiver.session
+        held = Hold(domain.lock, object, threading.current_thread(), domain.store_id)
+        hold(held)
+        try:
+            while True:
+                point += 1
+                with Interrupt(point) as interrupt, suppress(KeyboardInterrupt, StoreBusyError):
+                    domain.acquire_for(held)
+                assert not (domain._turn.locked() or domain._thread_lock.locked())
+                if not interrupt.has_come:
+                    break
+        finally:
+            release(held)
+        connection.rollback()
+        assert send(receiver, "a") == [NEW]
+    assert point > 20
 
 
 def test_an_interrupt_anywhere_gives_no_number_twice_and_lets_go_of_the_store(sqlite_url):

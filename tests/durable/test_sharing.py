@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import NullPool, create_engine
+from sqlalchemy import NullPool, create_engine, text
 
 from receiver.errors import ClosedError, StoreBusyError
 from receiver.store.connections import _HOLDS, Hold, hold, release
@@ -23,6 +23,7 @@ from tests.durable.opened import (
     sizes,
     undone,
 )
+from tests.stores import execute
 
 SHORT_SECS = 0.2
 
@@ -275,6 +276,76 @@ def test_a_batch_may_move_between_threads(any_url):
             thread.start()
             thread.join()
         assert send(receiver, "x") == [DUPLICATE]
+
+
+# Threads beside a caller's transaction
+
+
+@pytest.fixture
+def engine(store_url):
+    return create_engine(store_url, poolclass=NullPool)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("joins", [False, True])
+@pytest.mark.parametrize("first", ["recorded", "undone", "another receiver's"])
+def test_a_transaction_goes_on_while_another_thread_waits_for_it(store_url, engine, pool, first, joins):
+    """Its next batch doesn't wait for that thread, which has asked for the domain before it."""
+
+    def from_the_other_thread():
+        with engine.begin() as connection:
+            return send(orders, "b", "c", connection=connection if joins else None)
+
+    with opened(store_url, patience_secs=5) as orders, opened(store_url) as another:
+        with engine.begin() as connection:
+            begin = undone if first == "undone" else send
+            begin(another if first == "another receiver's" else orders, "a", connection=connection)
+            waiting = pool.submit(from_the_other_thread)
+            time.sleep(SHORT_SECS)
+            began = time.monotonic()
+            assert send(orders, "b", connection=connection) == [NEW]
+            assert time.monotonic() - began < 2
+            assert not waiting.done()
+        assert waiting.result() == [DUPLICATE, NEW]
+
+
+def test_who_waits_for_a_transaction_comes_before_later_ones(store_url, engine, pool):
+    with opened(store_url) as orders, engine.connect() as one, engine.connect() as later:
+        for id_ in "abcdef":
+            send(orders, "x", connection=one)
+            waiting = pool.submit(send, orders, id_)
+            time.sleep(SHORT_SECS / 4)
+            one.commit()
+            assert send(orders, id_, connection=later) == [DUPLICATE]
+            later.commit()
+            assert waiting.result() == [NEW]
+
+
+@pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
+def test_the_wait_for_a_transaction_of_another_thread_is_bounded(store_url, engine, pool, patience_secs):
+    with opened(store_url, patience_secs=patience_secs) as orders, engine.connect() as connection:
+        send(orders, "a", connection=connection)
+        with pytest.raises(StoreBusyError, match=r"other transactions of this process.*lock_timeout_secs"):
+            pool.submit(send, orders, "b").result()
+        assert send(orders, "b", connection=connection) == [NEW]
+
+
+def test_a_transaction_that_the_server_has_ended_keeps_others_waiting_no_longer_than_their_patience(
+    fresh_postgres_url, pool
+):
+    """Its thread hangs, and doesn't notice. The server ends it, as by `idle_in_transaction_session_timeout`."""
+    engine = create_engine(fresh_postgres_url, poolclass=NullPool)
+    with opened(fresh_postgres_url, patience_secs=SHORT_SECS) as orders, engine.connect() as connection:
+        process = connection.scalar(text("SELECT pg_backend_pid()"))
+        send(orders, "a", connection=connection)
+        execute(fresh_postgres_url, f"SELECT pg_terminate_backend({process}, 5000)")
+        assert pool.submit(send, orders, "a").result() == [NEW]
+        connection.invalidate()
 
 
 def test_a_new_thread_waits_for_the_batch_of_an_ended_one(any_url):
