@@ -25,7 +25,7 @@ from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
-from receiver.store.connections import under_way_error
+from receiver.store.connections import refuse_waiting_for_itself, under_way_error
 from receiver.store.databases import database_of
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ class SerialTasks(_Tasks):
             return not self.session.callers_go_on(but_for=own)
 
         try:
+            refuse_waiting_for_itself(asyncio.current_task(), self.session.lock, joined)
             await self._acquire(is_free)
         except BaseException:
             self.session.counters.fail()

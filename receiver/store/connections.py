@@ -154,6 +154,13 @@ def is_held_by_callers(lock: Hashable) -> bool:
     return len(_HOLDS) > 1 and any(held_by_callers(lock))
 
 
+def refuse_waiting_for_itself(owner: Hashable, lock: Hashable, connection: Connection | None) -> None:
+    """`StoreBusyError` if a transaction of this thread or task has the lock, unless it is the connection's."""
+    for held in held_by_callers(lock):
+        if held.owner == owner and held.holder() is not connection:
+            raise in_another_transaction_error(owner)
+
+
 def under_way_error(owner: Hashable) -> StoreBusyError:
     """The error for a thread or task that would wait for its own batch."""
     return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")

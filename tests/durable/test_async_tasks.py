@@ -126,11 +126,13 @@ def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
                     with pytest.raises(StoreBusyError, match="this task"):
                         await waits
                 assert orders.figures().batches_failed == 1
-            async with engine.connect() as connection:
+            async with engine.connect() as connection, engine.connect() as second:
                 await send(orders, "a", connection=connection)
                 async with await opened(url, patience_secs=LONG_SECS) as other:
-                    with pytest.raises(StoreBusyError, match="this task holds the lock in another transaction"):
-                        await send(other, "b")
+                    for waits in (send(other, "b"), send(orders, "b"), send(orders, "b", connection=second)):
+                        with pytest.raises(StoreBusyError, match="this task holds the lock in another transaction"):
+                            await waits
+                assert await send(orders, "a", "b", connection=connection) == [DUPLICATE, NEW]
 
     run(main())
 
