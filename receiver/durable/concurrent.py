@@ -67,6 +67,7 @@ class ConcurrentBatch(Batch):
 
     def __enter__(self) -> Self:
         self._began_secs = time.perf_counter()
+        was_open = self._is_open
         try:
             self._session.check_usable()
             with translated(self._session.address):
@@ -78,8 +79,12 @@ class ConcurrentBatch(Batch):
                     self._use(joined)
         except BaseException:
             self._counters.fail()
+            if self._is_open and not was_open:  # an interrupt, and `__exit__` isn't called then
+                self._is_open = False
+                self._batches.discard(self._session.store_id)
+                if self._joined is None:
+                    discard(self._connection)
             raise
-        self._is_open = True
         self._must_commit = False
         self._arrivals: list[int] = []
         self._new: list[tuple[int, str]] = []
@@ -107,6 +112,7 @@ class ConcurrentBatch(Batch):
         self._dbapi = driver_of(connection)
         self._transactions = transactions_of(connection)
         self._claims = self._session.claims_of(connection)
+        self._is_open = True  # before the connection is marked, because an interrupt may come between
         self._batches.add(self._session.store_id)
 
     @property

@@ -7,7 +7,7 @@ import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Self
 
 import pytest
@@ -139,6 +139,26 @@ def test_an_interrupt_anywhere_while_a_transaction_has_the_domain_leaves_nothing
         connection.rollback()
         assert send(receiver, "a") == [NEW]
     assert point > 20
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_an_interrupt_as_a_concurrent_batch_begins_leaves_its_connection_to_others(
+    fresh_postgres_url, monkeypatch, joins
+):
+    """Also once the connection is back in its pool."""
+
+    @contextmanager
+    def interrupted(_address):
+        yield
+        raise KeyboardInterrupt
+
+    with opened(fresh_postgres_url, concurrent=True) as receiver, engine_of(fresh_postgres_url).connect() as callers:
+        connection = callers if joins else None
+        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(concurrent, "translated", interrupted)
+            receiver.batch(connection).__enter__()
+        gc.collect()
+        assert send(receiver, "a", connection=connection) == [NEW]
 
 
 def test_an_interrupt_anywhere_gives_no_number_twice_and_lets_go_of_the_store(sqlite_url):
