@@ -33,7 +33,7 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded, Hold, hold, is_held_by_callers, release
+from receiver.store.connections import Guarded, Hold, hold, is_held_by_callers, keep, release
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
@@ -217,7 +217,7 @@ class DomainSession(Guarded):
         """
         try:
             self.acquire(held.owner)
-            must_wait = (self._turn.locked() or is_held_by_callers(held.lock)) and not held.has_lock
+            must_wait = held.earlier is None and (self._turn.locked() or is_held_by_callers(held.lock))
             if must_wait and isinstance(held.owner, threading.Thread):  # a task has waited already, without its thread
                 self.release(held.owner)
                 self._acquire_after_callers(held)
@@ -488,7 +488,7 @@ class Transaction:
 
     def _end(self) -> None:
         if self._joined is not None:  # the domain stays locked until the caller's transaction ends
-            self._held.domain, self._held.is_over = None, self._joined.is_over
+            keep(self._held, self._joined.is_over)
         self._session.release(self._held.owner)  # not before, because who is next asks who holds the domain
         if self._joined is None:
             release(self._held)

@@ -121,8 +121,8 @@ class Hold:
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
     """Whether that transaction has ended, and the lock with it."""
-    has_lock: bool = False
-    """Whether the caller's transaction has the lock already, from a batch before."""
+    earlier: Hold | None = None
+    """The hold of an earlier batch in the same caller's transaction, which has the lock already."""
 
 
 def hold(wanted: Hold) -> None:
@@ -138,20 +138,29 @@ def hold(wanted: Hold) -> None:
             raise under_way_error(wanted.owner)
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is wanted.holder():
-            wanted.has_lock = wanted.has_lock or other.domain is None
+            if other.domain is None and (is_own or wanted.earlier is None):
+                wanted.earlier = other
         elif is_own:
             raise in_another_transaction_error(wanted.owner)
     _HOLDS.append(wanted)
 
 
-def held_by_callers(lock: Hashable) -> Iterator[Hold]:
+def keep(held: Hold, is_over: Callable[[], bool]) -> None:
+    """Note that the batch is over, but its caller's transaction has the lock until that is over too."""
+    held.domain, held.is_over = None, is_over
+    earlier, held.earlier = held.earlier, None
+    if earlier is not None and earlier.owner == held.owner:
+        release(earlier)  # one for each transaction is enough: all are looked through for each batch
+
+
+def held_by_callers(lock: Hashable) -> list[Hold]:
     """The holds of callers' transactions that had a batch and go on. They may have another batch."""
-    return (held for held in _HOLDS.copy() if held.domain is None and held.lock == lock and not held.is_over())
+    return [held for held in _HOLDS.copy() if held.domain is None and held.lock == lock and not held.is_over()]
 
 
 def is_held_by_callers(lock: Hashable) -> bool:
     """Whether there is such a hold. Costs next to nothing if this process has no other batch or transaction."""
-    return len(_HOLDS) > 1 and any(held_by_callers(lock))
+    return len(_HOLDS) > 1 and bool(held_by_callers(lock))
 
 
 def refuse_waiting_for_itself(owner: Hashable, lock: Hashable, connection: Connection | None) -> None:

@@ -131,7 +131,8 @@ def test_an_interrupt_anywhere_while_a_transaction_has_the_domain_leaves_nothing
                 point += 1
                 with Interrupt(point) as interrupt, suppress(KeyboardInterrupt, StoreBusyError):
                     domain.acquire_for(held)
-                assert not (domain._turn.locked() or domain._thread_lock.locked())
+                assert not domain._turn.locked()
+                assert not domain._thread_lock.locked()
                 if not interrupt.has_come:
                     break
         finally:

@@ -314,6 +314,13 @@ def test_a_transaction_goes_on_while_another_thread_waits_for_it(store_url, engi
         assert waiting.result() == [DUPLICATE, NEW]
 
 
+def test_a_transaction_may_move_between_threads(store_url, engine, pool):
+    with opened(store_url, patience_secs=SHORT_SECS) as orders, engine.begin() as connection:
+        send(orders, "a", connection=connection)
+        assert pool.submit(send, orders, "a", "b", connection=connection).result() == [DUPLICATE, NEW]
+        assert send(orders, "b", connection=connection) == [DUPLICATE]
+
+
 def test_who_waits_for_a_transaction_comes_before_later_ones(store_url, engine, pool):
     with opened(store_url) as orders, engine.connect() as one, engine.connect() as later:
         for id_ in "abcdef":
