@@ -260,7 +260,7 @@ def test_a_full_disk_loses_nothing(route, caplog):
     # The messages wait for this very target, as a bridge to another target is shown.
     caplog.clear()
     open_bridge(route.origin, f"file:{route.file}.2", route.store).run(stop_when_idle_secs=0)
-    assert f"2 messages wait for file:{route.file}: run a bridge to it" in caplog.text
+    assert f"the inbox holds 2 messages for file:{route.file}: run a bridge to it" in caplog.text
 
 
 def test_best_effort_leaves_no_torn_line_before_a_whole_one(tmp_path):

@@ -169,7 +169,7 @@ def test_a_bridge_without_the_option_says_what_still_waits(sqlite_url, tmp_path,
     route.hand_on("delivered")  # the message is handed on, and its duplicate isn't
     assert [row.waiting for row in target_rows(sqlite_url)] == [1, 1]
     route.run()
-    assert f"1 messages wait for file:{route.again}" in caplog.text
+    assert f"the inbox holds 1 message for file:{route.again}" in caplog.text
     caplog.clear()
     route.hand_on()
     assert "wait for" not in caplog.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sqlalchemy import Connection
@@ -31,17 +32,12 @@ class ControlledFlow(KeepingFlow):
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         super().__init__(receiver, dispatcher, duplicates)
-        self._tries: Counter[int] = Counter()
-        """How often each message of the current batch has failed. By index, because the next try may have other sequence
-        numbers."""
-        self._given_up: dict[int, str] = {}
-        """By index, why messages of that batch have failed for good."""
-        self._arrived: set[int] = set()
-        """Indexes of messages of that batch that a broker or a function has taken: it doesn't get them again."""
+        self._attempts = _Attempts()
+        """At the current batch, as far as they have failed."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
-        self._forget_tries()  # the batch that they are of may have gone to another bridge
+        self._attempts = _Attempts()  # the batch that they are of may have gone to another bridge
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
@@ -55,7 +51,7 @@ class ControlledFlow(KeepingFlow):
             finally:
                 self.target.release()
             self._dispatcher.make_ready()
-        self._forget_tries()
+        self._attempts = _Attempts()
         self.figures.delivered += len(admitted.messages) - parked
         self.figures.parked += parked
         self.note_committed(taken, admitted)
@@ -71,13 +67,14 @@ class ControlledFlow(KeepingFlow):
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
         first = admitted.first_sequence
-        left = {number: message for number, message in admitted.messages.items() if number - first not in self._arrived}
+        arrived = self._attempts.arrived
+        left = {number: message for number, message in admitted.messages.items() if number - first not in arrived}
         parked = self._park_given_up(lease, first, left)
         while left:
             numbers = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
             if outcome.is_lasting:
-                self._arrived.update(numbers[index] - first for index in outcome.delivered)
+                arrived.update(numbers[index] - first for index in outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
@@ -95,25 +92,37 @@ class ControlledFlow(KeepingFlow):
 
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a failed try. Returns whether it was the last."""
-        self._tries[index] += 1
-        tried = message._replace(tries=self._tries[index])
+        self._attempts.failures[index] += 1
+        tried = message._replace(tries=self._attempts.failures[index])
         is_last = log_failure(self.target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
         if is_last:
-            self._given_up[index] = why
+            self._attempts.given_up[index] = why
         return is_last
 
     def _park_given_up(self, lease: Lease, first: int, left: dict[int, Received]) -> int:
         """Park the messages that aren't tried again, though the batch may be. Returns their number."""
-        given_up = {index: why for index, why in self._given_up.items() if first + index in left}
+        given_up = {index: why for index, why in self._attempts.given_up.items() if first + index in left}
         for index, why in given_up.items():
             message = left.pop(first + index)
-            lease.park(message._replace(sequence=first + index, tries=self._tries[index]), why)
+            lease.park(message._replace(sequence=first + index, tries=self._attempts.failures[index]), why)
         return len(given_up)
 
-    def _forget_tries(self) -> None:
-        self._tries.clear()
-        self._given_up.clear()
-        self._arrived.clear()
+
+@dataclass(slots=True)
+class _Attempts:
+    """What earlier attempts at a batch have made of its messages, by index: the next may have other sequence numbers."""
+
+    failures: Counter[int] = field(default_factory=Counter)
+    """How often a message has failed."""
+    given_up: dict[int, str] = field(default_factory=dict)
+    """Why a message has failed for good."""
+    arrived: set[int] = field(default_factory=set)
+    """A broker or a function has taken these messages, and doesn't get them again."""
+
+    def of_message(self, index: int) -> _Attempts:
+        """Those at one message, which becomes a batch of its own."""
+        given_up = {0: self.given_up[index]} if index in self.given_up else {}
+        return _Attempts(Counter({0: self.failures[index]}), given_up, {0} if index in self.arrived else set())
 
 
 class _MessageFailedError(OutputError):
@@ -165,7 +174,7 @@ class ConsumerFlow(ControlledFlow):
                 self._alone = dict(enumerate(self._each_of(taken)))
         failure = None
         for index, each in list(self._alone.items()):
-            self._tries, self._given_up, self._arrived = each.tries, each.given_up, each.arrived
+            self._attempts = each.attempts
             try:
                 super().before_acknowledging(each.taken)
             except _MessageFailedError as error:
@@ -177,13 +186,12 @@ class ConsumerFlow(ControlledFlow):
 
     def _each_of(self, taken: Taken) -> Iterator[_Alone]:
         for index in range(len(taken.messages)):
-            refused, returned, given_up = (
-                {0: by_index[index]} if index in by_index else {}
-                for by_index in (taken.refused, taken.returned, self._given_up)
+            refused, returned = (
+                {0: by_index[index]} if index in by_index else {} for by_index in (taken.refused, taken.returned)
             )
             it = slice(index, index + 1)
             only = Taken(taken.messages[it], taken.receipts[it], refused, returned)
-            yield _Alone(only, Counter({0: self._tries[index]}), given_up, {0} if index in self._arrived else set())
+            yield _Alone(only, self._attempts.of_message(index))
 
     def tend(self) -> None:
         if self._serves_inbox:
@@ -214,9 +222,7 @@ class _Alone(NamedTuple):
     """A single message of a failed batch, as a batch of its own."""
 
     taken: Taken
-    tries: Counter[int]
-    given_up: dict[int, str]
-    arrived: set[int]
+    attempts: _Attempts
 
 
 class _Turn(Lease):

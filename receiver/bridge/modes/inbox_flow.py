@@ -21,7 +21,7 @@ from receiver.bridge.targets import Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import IdFormatError, StoreBusyError
-from receiver.quantities import moment
+from receiver.quantities import count, moment
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
@@ -206,10 +206,11 @@ class KeepingFlow(Flow):
         if self._duplicates is not None:
             self._duplicates.target.connect()
         ours = {each.target.name for each in self._dispatchers}
-        for target, count in self._dispatcher.inbox.elsewhere().items():
+        for target, waiting in self._dispatcher.inbox.elsewhere().items():
             if target not in ours:
+                messages = count(waiting, "message")
                 _LOGGER.warning(
-                    "%d messages wait for %s: run a bridge to it, or move them with receiver inbox move", count, target
+                    "the inbox holds %s for %s: run a bridge to it, or receiver inbox move", messages, target
                 )
         for each in self._dispatchers:
             each.begin()
