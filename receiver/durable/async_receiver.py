@@ -25,7 +25,7 @@ from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
-from receiver.store.connections import refuse_waiting_for_itself, under_way_error
+from receiver.store.connections import held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.store.databases import database_of
 
 if TYPE_CHECKING:
@@ -153,14 +153,15 @@ class SerialTasks(_Tasks):
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Acquire the receiver for a batch. Other callers' transactions with batches are awaited: they lock the domain."""
+        """Acquire the receiver for a batch. Other callers' transactions that have the domain's lock are awaited."""
+        task, lock = asyncio.current_task(), self.session.lock
 
         def is_free() -> bool:
-            own = None if joined is None else joined.get_transaction()
-            return not self.session.callers_go_on(but_for=own)
+            return all(held.owner is task or held.holder() is joined for held in held_by_callers(lock))
 
         try:
-            refuse_waiting_for_itself(asyncio.current_task(), self.session.lock, joined)
+            if self._held_by is not task:
+                refuse_waiting_for_itself(task, lock, joined)
             await self._acquire(is_free)
         except BaseException:
             self.session.counters.fail()

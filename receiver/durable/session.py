@@ -211,13 +211,13 @@ class DomainSession(Guarded):
         self.unreported += tally.events
 
     def acquire_for(self, held: Hold) -> None:
-        """Acquire it for a batch, after callers' transactions that had a batch and may have another.
+        """Acquire it for a batch, after callers' transactions that have the lock and may have another batch.
 
         If we waited for such a transaction in the database, its next batch would wait for us, and we for it.
         """
         try:
             self.acquire(held.owner)
-            must_wait = held.earlier is None and (self._turn.locked() or is_held_by_callers(held.lock))
+            must_wait = not held.has_lock and (self._turn.locked() or is_held_by_callers(held.lock))
             if must_wait and isinstance(held.owner, threading.Thread):  # a task has waited already, without its thread
                 self.release(held.owner)
                 self._acquire_after_callers(held)
@@ -252,10 +252,10 @@ class DomainSession(Guarded):
         with self._between_batches() as log:
             return log.begin_if_free() is not None
 
-    def callers_go_on(self, *, but_for: Any = None) -> bool:
-        """Whether a caller's transaction other than this one is still under way."""
+    def callers_go_on(self) -> bool:
+        """Whether a caller's transaction with a recorded batch is still under way."""
         unsettled = self.unsettled.copy()  # another thread may change it
-        return any(batch.transaction is not but_for and not is_over(batch.transaction) for batch in unsettled)
+        return any(not is_over(batch.transaction) for batch in unsettled)
 
     def look_up(self) -> None:
         """Settle earlier batches if no batch is under way; a batch does this when it begins."""
@@ -360,7 +360,9 @@ class Transaction:
             raise
         try:
             with translated(given or session.address):
-                self.state = session.check_own(log.begin(), given)
+                state = log.begin()
+                held.has_lock = joined is not None
+                self.state = session.check_own(state, given)
                 if joined is not None:
                     joined.check_same()
                 session.settle(log)

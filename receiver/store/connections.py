@@ -121,8 +121,10 @@ class Hold:
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
     """Whether that transaction has ended, and the lock with it."""
+    has_lock: bool = False
+    """Whether it is a caller's transaction that has the lock. It may have another batch, of any receiver."""
     earlier: Hold | None = None
-    """The hold of an earlier batch in the same caller's transaction, which has the lock already."""
+    """The hold of an earlier batch in the same caller's transaction."""
 
 
 def hold(wanted: Hold) -> None:
@@ -138,6 +140,7 @@ def hold(wanted: Hold) -> None:
             raise under_way_error(wanted.owner)
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is wanted.holder():
+            wanted.has_lock |= other.has_lock
             if other.domain is None and (is_own or wanted.earlier is None):
                 wanted.earlier = other
         elif is_own:
@@ -154,8 +157,8 @@ def keep(held: Hold, is_over: Callable[[], bool]) -> None:
 
 
 def held_by_callers(lock: Hashable) -> list[Hold]:
-    """The holds of callers' transactions that had a batch and go on. They may have another batch."""
-    return [held for held in _HOLDS.copy() if held.domain is None and held.lock == lock and not held.is_over()]
+    """The holds of callers' transactions that have the lock. They may have another batch."""
+    return [held for held in _HOLDS.copy() if held.has_lock and held.lock == lock and not held.is_over()]
 
 
 def is_held_by_callers(lock: Hashable) -> bool:

@@ -118,6 +118,27 @@ def test_of_two_tasks_the_second_waits(url, driver, joins):
     run(main())
 
 
+@pytest.mark.parametrize("first", ["undone", "another receiver's"])
+def test_a_transaction_goes_on_while_another_task_waits_for_it(url, driver, first):
+    async def main():
+        async with orders_and_engine(url, driver, patience_secs=5) as (orders, engine), await opened(url) as another:
+            async with engine.connect() as connection:
+                with suppress(ZeroDivisionError):
+                    async with (orders if first == "undone" else another).batch(connection) as batch:
+                        await batch.receive("a")
+                        if first == "undone":
+                            raise ZeroDivisionError
+                waiting = asyncio.create_task(send(orders, "b"))
+                await asyncio.sleep(0.2)
+                began = time.monotonic()
+                assert await send(orders, "b", connection=connection) == [NEW]
+                assert time.monotonic() - began < 2
+                await connection.commit()
+            assert await waiting == [DUPLICATE]
+
+    run(main())
+
+
 def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
     async def main():
         async with orders_and_engine(url, driver, patience_secs=LONG_SECS) as (orders, engine):

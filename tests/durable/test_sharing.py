@@ -314,6 +314,21 @@ def test_a_transaction_goes_on_while_another_thread_waits_for_it(store_url, engi
         assert waiting.result() == [DUPLICATE, NEW]
 
 
+def test_a_transaction_goes_on_with_a_receiver_that_has_waited_for_its_batch_of_another(store_url, engine, pool):
+    """On SQLite, a receiver of another domain in the file waits too."""
+    other = {"destination": "queue://other"} if store_url.startswith("sqlite") else {}
+    with opened(store_url) as orders, opened(store_url, patience_secs=5, **other) as another:
+        with engine.begin() as connection:
+            with orders.batch(connection) as batch:
+                batch.receive("a", received_at_us=0)
+                waiting = pool.submit(send, another, "b")
+                time.sleep(SHORT_SECS)
+            began = time.monotonic()
+            assert send(another, "b", connection=connection) == [NEW]
+            assert time.monotonic() - began < 2
+        assert waiting.result() == [DUPLICATE]
+
+
 def test_a_transaction_may_move_between_threads(store_url, engine, pool):
     with opened(store_url, patience_secs=SHORT_SECS) as orders, engine.begin() as connection:
         send(orders, "a", connection=connection)
