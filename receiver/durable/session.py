@@ -33,7 +33,7 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded, Hold, hold, is_held_by_callers, keep, release
+from receiver.store.connections import Guarded, Hold, held_by_callers, hold, is_held_by_callers, keep, release
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
@@ -312,6 +312,10 @@ class DomainSession(Guarded):
             )
             return
         if not self.cache.has_deletable and not self.numbered:
+            return
+        if held_by_callers(self.lock):  # perhaps by this thread or task, which would wait for itself
+            self.check_own(self.log.begin_reading())
+            self.settle(self.log, has_domain=False)
             return
         state = self.check_own(self.log.begin())
         self.settle(self.log)

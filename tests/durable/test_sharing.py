@@ -329,6 +329,22 @@ def test_a_transaction_goes_on_with_a_receiver_that_has_waited_for_its_batch_of_
         assert waiting.result() == [DUPLICATE]
 
 
+@pytest.mark.parametrize("first", ["undone", "another receiver's"])
+def test_closing_inside_a_transaction_that_has_the_lock_waits_for_nothing(store_url, engine, caplog, first):
+    """It still reports what was committed before."""
+    reported = []
+    with opened(store_url) as another, engine.connect() as connection:
+        orders = opened(store_url, patience_secs=LONG_SECS, on_duplicate=reported.append)
+        send(orders, "a", "a", connection=connection)
+        connection.commit()
+        begin = undone if first == "undone" else send
+        begin(orders if first == "undone" else another, "b", connection=connection)
+        orders.close()
+        connection.commit()
+        assert [each.unique_message_id for each in reported] == ["a"]
+        assert caplog.text == ""
+
+
 def test_a_transaction_may_move_between_threads(store_url, engine, pool):
     with opened(store_url, patience_secs=SHORT_SECS) as orders, engine.begin() as connection:
         send(orders, "a", connection=connection)
