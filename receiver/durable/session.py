@@ -33,7 +33,7 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded, Hold, held_by_callers, hold, is_held_by_callers, keep, release
+from receiver.store.connections import Guarded, Hold, held_by_callers, hold, is_held_by_callers, keep, release, turn_of
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
@@ -94,8 +94,7 @@ class DomainSession(Guarded):
         self.cache = DomainCache(settings)
         self.counters = Counters()
         self.recorder: Recorder | None = None
-        self._turn = threading.Lock()
-        """Held by the thread that is next to acquire this session, once callers' transactions have ended."""
+        self._turn = threading.Lock() if self.url is None else turn_of(self.lock)
         self.is_concurrent: bool | None = None
         """The kind of domain that it was opened as; None for either kind."""
         self.writer = new_number()
@@ -213,39 +212,47 @@ class DomainSession(Guarded):
     def acquire_for(self, held: Hold) -> None:
         """Acquire it for a batch, after callers' transactions that have the lock and may have another batch.
 
-        If we waited for such a transaction in the database, its next batch would wait for us, and we for it.
+        If we waited for such a transaction in the database, its next batch would wait for us, and we for it. So that none gets
+        the lock before us, we keep the turn until `release_turn`.
         """
         try:
             self.acquire(held.owner)
-            must_wait = not held.has_lock and (self._turn.locked() or is_held_by_callers(held.lock))
-            if must_wait and isinstance(held.owner, threading.Thread):  # a task has waited already, without its thread
+            if held.has_lock or not isinstance(held.owner, threading.Thread):
+                return  # a task has waited already, without its thread
+            has_turn: list[bool] = []
+            held.turns = has_turn
+            has_turn += map(self._turn.acquire, [False])  # as in `acquire`
+            if not has_turn[0] or is_held_by_callers(held.lock):
                 self.release(held.owner)
-                self._acquire_after_callers(held)
+                self._acquire_after_callers(held, has_turn)
         except BaseException:  # an interrupt may come between any two steps
+            self.release_turn(held)
             self.release(held.owner)
             raise
 
-    def _acquire_after_callers(self, held: Hold) -> None:
+    def release_turn(self, held: Hold) -> None:
+        """Let another thread wait for the lock, because we have it, or no longer want it."""
+        turns, held.turns = held.turns, ()
+        if True in turns:
+            self._turn.release()
+
+    def _acquire_after_callers(self, held: Hold, has_turn: list[bool]) -> None:
         """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
         give_up_at = monotonic() + self.patience_secs
-        has_turn: list[bool] = []
-        try:
+        if not has_turn[0]:
             has_turn += map(self._turn.acquire, [True], [self.patience_secs])  # as in `acquire`
-            for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
-                self.acquire(held.owner)
-                is_late = monotonic() >= give_up_at
-                if not is_held_by_callers(held.lock) or (is_late and self._is_free()):
-                    return
-                self.release(held.owner)
-                if is_late:
-                    raise StoreBusyError(
-                        f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
-                        hint="keep batches and transactions short, or raise lock_timeout_secs",
-                    )
-                sleep(pause_secs)
-        finally:
-            if True in has_turn:
-                self._turn.release()
+        for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
+            self.acquire(held.owner)
+            is_late = monotonic() >= give_up_at
+            if (True in has_turn and not is_held_by_callers(held.lock)) or (is_late and self._is_free()):
+                return
+            self.release(held.owner)
+            if is_late:
+                raise StoreBusyError(
+                    f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
+                    hint="keep batches and transactions short, or raise lock_timeout_secs",
+                )
+            sleep(pause_secs)
 
     def _is_free(self) -> bool:
         """Whether the database has the domain to give. A server may have ended a transaction whose thread hangs."""
@@ -339,7 +346,8 @@ class Transaction:
         self._joined = None if connection is None else session.log.join(connection, session.patience_secs)
         self.log: DomainLog = self._joined or session.log
         log = self.log
-        self._held = Hold(session.lock, lambda: log.holder, task or threading.current_thread(), domain=session.store_id)
+        owner = task or threading.current_thread()
+        self._held = Hold(session.lock, lambda: log.holder, owner, session.store_id, is_callers=connection is not None)
         self.state: DomainState
         """The domain's state as the transaction found it."""
         self._has_read_on = False
@@ -365,13 +373,15 @@ class Transaction:
         try:
             with translated(given or session.address):
                 state = log.begin()
-                held.has_lock = joined is not None
+                held.has_lock = True
+                session.release_turn(held)
                 self.state = session.check_own(state, given)
                 if joined is not None:
                     joined.check_same()
                 session.settle(log)
                 self._has_read_on = self.cache.follow(log, self.state)
         except BaseException as error:
+            session.release_turn(held)
             _give_up(log, error)
             session.release(held.owner)
             release(held)

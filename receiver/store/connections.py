@@ -107,6 +107,10 @@ _HOLDS: list[Hold] = []
 """No lock guards the list, because an interrupt might leave it locked. Each hold is added or removed in one step."""
 
 
+_TURNS: dict[Hashable, threading.Lock] = {}
+"""By lock, for `turn_of`."""
+
+
 @dataclass(slots=True, eq=False)  # not frozen: making a frozen one takes three times as long, and each batch makes one
 class Hold:
     """A lock that a thread or task of this process holds, or is about to take. It shows who would wait for itself."""
@@ -121,8 +125,12 @@ class Hold:
     """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
     is_over: Callable[[], bool] = lambda: False
     """Whether that transaction has ended, and the lock with it."""
+    is_callers: bool = False
+    """Whether it is a caller's transaction. It may have another batch, of any receiver."""
     has_lock: bool = False
-    """Whether it is a caller's transaction that has the lock. It may have another batch, of any receiver."""
+    """Whether the transaction has the lock already."""
+    turns: Sequence[bool] = ()
+    """Has True while the owner is next to take the lock: see `turn_of`."""
     earlier: Hold | None = None
     """The hold of an earlier batch in the same caller's transaction."""
 
@@ -140,7 +148,7 @@ def hold(wanted: Hold) -> None:
             raise under_way_error(wanted.owner)
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is wanted.holder():
-            wanted.has_lock |= other.has_lock
+            wanted.has_lock |= other.has_lock and wanted.is_callers  # our own next batch is another transaction
             if other.domain is None and (is_own or wanted.earlier is None):
                 wanted.earlier = other
         elif is_own:
@@ -158,7 +166,9 @@ def keep(held: Hold, is_over: Callable[[], bool]) -> None:
 
 def held_by_callers(lock: Hashable) -> list[Hold]:
     """The holds of callers' transactions that have the lock. They may have another batch."""
-    return [held for held in _HOLDS.copy() if held.has_lock and held.lock == lock and not held.is_over()]
+    return [
+        held for held in _HOLDS.copy() if held.is_callers and held.has_lock and held.lock == lock and not held.is_over()
+    ]
 
 
 def is_held_by_callers(lock: Hashable) -> bool:
@@ -195,8 +205,14 @@ def release(held: Hold) -> None:
         _HOLDS.remove(held)
 
 
+def turn_of(lock: Hashable) -> threading.Lock:
+    """Held by the thread that is next to take a lock, until it has it: one thread of the process at a time."""
+    return _TURNS.setdefault(lock, threading.Lock())
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_HOLDS.clear)
+    os.register_at_fork(after_in_child=_TURNS.clear)
 
 
 class KeptConnection(Guarded):

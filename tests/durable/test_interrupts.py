@@ -90,6 +90,7 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
             ids += [f"{point}-a", f"{point}-b"]
             with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
                 book(receiver, *ids[-2:])
+            assert not receiver.session._turn.locked()
             book(receiver, *ids[-2:])
             if not interrupt.has_come:
                 break

@@ -329,6 +329,22 @@ def test_a_transaction_goes_on_with_a_receiver_that_has_waited_for_its_batch_of_
         assert waiting.result() == [DUPLICATE]
 
 
+def test_transactions_of_many_threads_with_two_receivers_each_wait_for_no_thread_in_vain(store_url, engine):
+    """On SQLite the receivers are of two domains, which one file locks. Whoever waits for the lock has a receiver."""
+    other = {"destination": "queue://other"} if store_url.startswith("sqlite") else {}
+
+    def work(thread):
+        for turn in range(10):
+            with engine.begin() as connection:
+                for part, receiver in enumerate((orders, another, orders)):
+                    assert send(receiver, f"{thread}-{turn}-{part}", connection=connection) == [NEW]
+            assert send(another, f"{thread}-{turn}") == [NEW]
+        return True
+
+    with opened(store_url) as orders, opened(store_url, **other) as another, ThreadPoolExecutor(6) as threads:
+        assert all(threads.map(work, range(6)))
+
+
 @pytest.mark.parametrize("first", ["undone", "another receiver's"])
 def test_closing_inside_a_transaction_that_has_the_lock_waits_for_nothing(store_url, engine, caplog, first):
     """It still reports what was committed before."""
