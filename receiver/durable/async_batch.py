@@ -140,7 +140,10 @@ class SerialBatch(AsyncBatch):
         await tasks.acquire_for_batch(joined)
         self._begun = Batch(tasks.session, joined, asyncio.current_task())
         if self._joined is None:
-            await tasks.begin_own(self._batch)
+            try:
+                await tasks.begin_own(self._batch)
+            finally:
+                tasks.release_turn()
             return self
         try:
             await tasks.in_thread(self._read_ahead)
@@ -148,6 +151,7 @@ class SerialBatch(AsyncBatch):
         except BaseException:
             tasks.release()
             raise
+        tasks.release_turn()
         return self
 
     def _read_ahead(self) -> None:

@@ -148,16 +148,26 @@ class SerialTasks(_Tasks):
         self._lock = asyncio.Lock()
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
+        self._turn = self.session.turn
+        self._has_turn = False
+        """Whether a batch of ours has the turn, and begins."""
 
     def batch(self, given: AsyncConnection | AsyncSession | None) -> AsyncBatch:
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Acquire the receiver for a batch. Other callers' transactions that have the domain's lock are awaited."""
+        """Acquire the receiver for a batch. Other callers' transactions that have the domain's lock are awaited.
+
+        The turn is then held too, as by `DomainSession.acquire_for`. Call `release_turn` once the batch has begun.
+        """
         task, lock = asyncio.current_task(), self.session.lock
 
         def is_free() -> bool:
-            return all(held.owner is task or held.holder() is joined for held in held_by_callers(lock))
+            holds = held_by_callers(lock)
+            if any(held.owner is task or held.holder() is joined for held in holds):
+                return True
+            self._has_turn = not holds and self._turn.acquire(blocking=False)
+            return self._has_turn
 
         try:
             if self._held_by is not task:
@@ -198,7 +208,13 @@ class SerialTasks(_Tasks):
             self._lock.release()
             await asyncio.sleep(pause_secs)
 
+    def release_turn(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.release()
+
     def release(self) -> None:
+        self.release_turn()
         self._held_by = None
         with suppress(RuntimeError):  # the loop is closed, so nobody waits
             self._lock.release()

@@ -94,7 +94,7 @@ class DomainSession(Guarded):
         self.cache = DomainCache(settings)
         self.counters = Counters()
         self.recorder: Recorder | None = None
-        self._turn = threading.Lock() if self.url is None else turn_of(self.lock)
+        self.turn = threading.Lock() if self.url is None else turn_of(self.lock)
         self.is_concurrent: bool | None = None
         """The kind of domain that it was opened as; None for either kind."""
         self.writer = new_number()
@@ -221,7 +221,7 @@ class DomainSession(Guarded):
                 return  # a task has waited already, without its thread
             has_turn: list[bool] = []
             held.turns = has_turn
-            has_turn += map(self._turn.acquire, [False])  # as in `acquire`
+            has_turn += map(self.turn.acquire, [False])  # as in `acquire`
             if not has_turn[0] or is_held_by_callers(held.lock):
                 self.release(held.owner)
                 self._acquire_after_callers(held, has_turn)
@@ -234,13 +234,13 @@ class DomainSession(Guarded):
         """Let another thread wait for the lock, because we have it, or no longer want it."""
         turns, held.turns = held.turns, ()
         if True in turns:
-            self._turn.release()
+            self.turn.release()
 
     def _acquire_after_callers(self, held: Hold, has_turn: list[bool]) -> None:
         """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
         give_up_at = monotonic() + self.patience_secs
         if not has_turn[0]:
-            has_turn += map(self._turn.acquire, [True], [self.patience_secs])  # as in `acquire`
+            has_turn += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
         for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
             self.acquire(held.owner)
             is_late = monotonic() >= give_up_at

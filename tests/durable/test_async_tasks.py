@@ -139,6 +139,25 @@ def test_a_transaction_goes_on_while_another_task_waits_for_it(url, driver, firs
     run(main())
 
 
+def test_transactions_of_many_tasks_with_two_receivers_each_wait_for_no_task_in_vain(url, driver):
+    """On SQLite the receivers are of two domains, which one file locks. Whoever waits for the lock has a receiver."""
+    other = {"destination": "queue://other"} if driver == "aiosqlite" else {}
+
+    async def main():
+        async def work(task):
+            for turn in range(10):
+                async with engine.begin() as connection:
+                    for part, receiver in enumerate((orders, another, orders)):
+                        assert await send(receiver, f"{task}-{turn}-{part}", connection=connection) == [NEW]
+                assert await send(another, f"{task}-{turn}") == [NEW]
+
+        async with orders_and_engine(url, driver) as (orders, engine), await opened(url, **other) as another:
+            await asyncio.gather(*map(work, range(5)))
+            assert not orders._tasks.session.turn.locked()
+
+    run(main())
+
+
 def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
     async def main():
         async with orders_and_engine(url, driver, patience_secs=LONG_SECS) as (orders, engine):

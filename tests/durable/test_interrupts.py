@@ -90,7 +90,7 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
             ids += [f"{point}-a", f"{point}-b"]
             with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
                 book(receiver, *ids[-2:])
-            assert not receiver.session._turn.locked()
+            assert not receiver.session.turn.locked()
             book(receiver, *ids[-2:])
             if not interrupt.has_come:
                 break
@@ -132,7 +132,7 @@ def test_an_interrupt_anywhere_while_a_transaction_has_the_domain_leaves_nothing
                 point += 1
                 with Interrupt(point) as interrupt, suppress(KeyboardInterrupt, StoreBusyError):
                     domain.acquire_for(held)
-                assert not domain._turn.locked()
+                assert not domain.turn.locked()
                 assert not domain._thread_lock.locked()
                 if not interrupt.has_come:
                     break
