@@ -90,7 +90,7 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
             ids += [f"{point}-a", f"{point}-b"]
             with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
                 book(receiver, *ids[-2:])
-            assert not receiver.session.turn.locked()
+            assert is_concurrent or not receiver.session.turn.locked()  # else the folding thread may have it
             book(receiver, *ids[-2:])
             if not interrupt.has_come:
                 break
