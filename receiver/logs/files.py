@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.compacted import MANIFEST, Folder, Manifest, is_part_path, manifest_of
 from receiver.logs.journal import finished_from, journals_in, journals_of
-from receiver.logs.remote import UrlPath, is_hidden, is_url, local_path, urls_at
+from receiver.logs.remote import UrlPath, is_hidden, is_url, local_path, masked, urls_at
 from receiver.logs.rotating import segment_names
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def _at_url(url: str) -> list[LogFile]:
     folder = UrlPath(url)
     if folder.is_dir() and (manifest := _manifest_at(folder)) is not None:
         return _compacted(folder, manifest)
-    return [LogFile(None, file, size_bytes, url=file) for file, size_bytes in urls_at(url)]
+    return [LogFile(None, masked(file), size_bytes, url=file) for file, size_bytes in urls_at(url)]
 
 
 def _manifest_at(folder: UrlPath) -> Manifest | None:
@@ -233,7 +233,7 @@ def _final_path(file: LogFile) -> Path:
 
 def _log_file(path: Folder, *, follows: bool = False) -> LogFile:
     if isinstance(path, UrlPath):
-        return LogFile(None, str(path), path.size_bytes(), follows, url=str(path))
+        return LogFile(None, str(path), path.size_bytes(), follows, url=path.url)
     try:
         status = path.stat()
     except OSError as error:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import IO, Any
 from urllib.parse import urlsplit
@@ -15,6 +16,9 @@ from receiver.errors import LogFormatError, MissingExtraError, OutputError, Rece
 
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
+_URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
+_CREDENTIALS = re.compile(r"(?<=://)[^:/?]*(:.*)?@", re.DOTALL)
+"""The user and the password of a URL. A password may have any letters."""
 
 
 def local_path(log: str) -> str:
@@ -25,6 +29,12 @@ def local_path(log: str) -> str:
 def is_url(log: str) -> bool:
     """Whether a log's name is a URL, other than that of a file on this machine."""
     return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
+
+
+def masked(url: str) -> str:
+    """A log's URL for people: without user and password, nor what follows the `?` of HTTP, which may be a signature."""
+    shown = _CREDENTIALS.sub("***@", url)
+    return re.sub(r"\?.*", "?***", shown, flags=re.DOTALL) if shown.startswith("http") else shown
 
 
 def urls_at(url: str) -> list[tuple[str, int | None]]:
@@ -46,8 +56,17 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
             entries = {path: files.info(path)}
         files_there = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
     if not files_there:
-        raise LogFormatError(url, "no file matches", hint="name a log of receipts")
-    return [(files.unstrip_protocol(name), size_bytes) for name, size_bytes in files_there]
+        raise LogFormatError(masked(url), "no file matches", hint="name a log of receipts")
+    return [(_url_of(name, url, files), size_bytes) for name, size_bytes in files_there]
+
+
+def _url_of(name: str, url: str, files: Any) -> str:
+    """The URL of a file that was listed at `url`. A filesystem's own names may lack the host and the user."""
+    path_of = files._strip_protocol  # noqa: SLF001 - as `url_to_fs` uses it
+    url, path = url.rstrip("/"), path_of(url).rstrip("/")
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(url), reversed(path), strict=False)))
+    whole = url[: len(url) - same] + name.removeprefix(path[: len(path) - same])
+    return whole if path_of(whole) == name else str(files.unstrip_protocol(name))
 
 
 def is_hidden(path: str) -> bool:
@@ -79,33 +98,33 @@ class UrlPath:
     """
 
     def __init__(self, url: str) -> None:
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
         with _translated(url):
-            self._files, self._path = _filesystem(self._url)
+            self._files, self._path = _filesystem(self.url)
 
     def __str__(self) -> str:
-        return self._url
+        return masked(self.url)
 
     def __truediv__(self, name: str | PurePosixPath) -> UrlPath:
-        return UrlPath(f"{self._url}/{name}")
+        return UrlPath(f"{self.url}/{name}")
 
     def is_dir(self) -> bool:
-        with _translated(self._url):
+        with _translated(self.url):
             self._files.invalidate_cache()
             return bool(self._files.isdir(self._path))
 
     def is_file(self) -> bool:
-        with _translated(self._url):
+        with _translated(self.url):
             return bool(self._files.isfile(self._path))
 
     def size_bytes(self) -> int | None:
-        with _translated(self._url):
+        with _translated(self.url):
             size_bytes: int | None = self._files.size(self._path)
         return size_bytes
 
     def rglob(self, pattern: str) -> Iterator[UrlPath]:
         """The files in the folder, and in folders inside it."""
-        with _translated(self._url):
+        with _translated(self.url):
             self._files.invalidate_cache()
             names = self._files.find(self._path)
         for name in names:
@@ -113,7 +132,7 @@ class UrlPath:
                 yield self / name.removeprefix(self._path).lstrip("/")
 
     def read_bytes(self) -> bytes:
-        with _translated(self._url):
+        with _translated(self.url):
             try:
                 return bytes(self._files.cat_file(self._path))
             except FileNotFoundError as error:
@@ -121,16 +140,16 @@ class UrlPath:
         raise missing
 
     def write_bytes(self, content: bytes) -> None:
-        with _translated(self._url, writing=True):
+        with _translated(self.url, writing=True):
             self._files.pipe_file(self._path, content)
 
     @contextmanager
     def open(self, mode: str) -> Iterator[IO[bytes]]:
-        with _translated(self._url, writing=mode != "rb"), self._files.open(self._path, mode) as opened:
+        with _translated(self.url, writing=mode != "rb"), self._files.open(self._path, mode) as opened:
             yield opened
 
     def mkdir(self) -> None:
-        with _translated(self._url, writing=True):
+        with _translated(self.url, writing=True):
             self._files.makedirs(self._path, exist_ok=True)
 
     def rmtree(self) -> None:
@@ -148,10 +167,13 @@ def _filesystem(url: str) -> tuple[Any, str]:
     try:
         files, path = url_to_fs(url)
     except ImportError as error:
-        raise SettingsError(f"{url} can't be read: {error}", hint="install that package beside this one") from error
-    except ValueError as error:
         raise SettingsError(
-            f"{url} can't be read: {error}", hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL"
+            f"{masked(url)} can't be read: {error}", hint="install that package beside this one"
+        ) from error
+    except ValueError as error:
+        reason = "its port is no number" if str(error).startswith("Port") else error  # it may be half a password
+        raise SettingsError(
+            f"{masked(url)} can't be read: {reason}", hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL"
         ) from error
     return files, path
 
@@ -164,11 +186,11 @@ def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
     except ReceiverError:
         raise
     except Exception as error:
-        reason = str(error) or type(error).__name__
+        reason = _URL.sub(lambda each: masked(each[0]), str(error)) or type(error).__name__
         if writing:
             raise OutputError(
-                f"can't write {url}: {reason}", hint="is it spelled right, and may this user write it?"
+                f"can't write {masked(url)}: {reason}", hint="is it spelled right, and may this user write it?"
             ) from error
         raise LogFormatError(
-            url, f"can't be read: {reason}", hint="is it spelled right, and may this user read it?"
+            masked(url), f"can't be read: {reason}", hint="is it spelled right, and may this user read it?"
         ) from error

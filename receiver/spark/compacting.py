@@ -236,7 +236,7 @@ def _write(rows: DataFrame, folder: Folder, rows_per_file: int) -> None:
     # Spark's default, 96 bits, has no statistics. The session may be the caller's, so its own setting is restored.
     settings.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
-        writer.parquet(spark_url(folder) if isinstance(folder, Path) else str(folder))
+        writer.parquet(spark_url(folder) if isinstance(folder, Path) else folder.url)
     finally:
         settings.set(_TIMESTAMPS, before or "")
 

@@ -1,14 +1,19 @@
 """Logs at URLs, on an S3 server on loopback, give the same receipts as files."""
 
 import json
+from typing import ClassVar
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
+from fsspec import register_implementation
+from fsspec.implementations.memory import MemoryFileSystem
+from fsspec.utils import infer_storage_options
 from typer.testing import CliRunner
 
 from receiver.cli import app
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.remote import is_url
+from receiver.logs.remote import is_url, masked
 from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
 
 ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number in range(20)]
@@ -103,3 +108,63 @@ def test_the_command_reads_it_as_a_file(s3, tmp_path):
 def test_what_is_a_url():
     assert is_url("s3a://b/k")
     assert not any(map(is_url, ["file:///a", "table:x", "a.csv", "C:\\a.csv", "-", "a b://c"]))
+
+
+class Served(MemoryFileSystem):
+    """A filesystem whose own names of files lack the host and the user, as FTP's and HDFS's."""
+
+    protocol = "served"
+    store: ClassVar = {}
+    pseudo_dirs: ClassVar = [""]
+
+    def __init__(self, host, username, password, **options):
+        assert (host, username, password) == ("h:21", "user", "secret")
+        super().__init__(**options)
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return "/" + infer_storage_options(path)["path"].strip("/")
+
+    @staticmethod
+    def _get_kwargs_from_urls(url):
+        parts = urlsplit(url)
+        return {"host": f"{parts.hostname}:{parts.port}", "username": parts.username, "password": parts.password}
+
+
+@pytest.fixture
+def served():
+    register_implementation("served", Served, clobber=True)
+    files = Served("h:21", "user", "secret")
+    for day in (1, 2):
+        files.pipe_file(f"/logs/{day}.csv", csv_bytes(ROWS[10 * day - 10 : 10 * day]))
+    files.pipe_file("/bad/1.csv", b"received_at,unique_message_id\nnever,b\n")
+    return "served://user:secret@h:21"
+
+
+@pytest.mark.parametrize("log", ["logs", "logs/", "logs/*.csv"])
+def test_files_keep_the_host_and_the_user(served, log):
+    assert read(f"{served}/{log}") == ROWS
+
+
+def test_credentials_are_not_shown(served):
+    for log in ("bad", "bad/1.csv", "none.csv", "none*"):
+        with pytest.raises(LogFormatError, match=r"^served://\*\*\*@h:21/") as error:
+            read(f"{served}/{log}")
+        assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ftp://user:a/b?c#d@e@host:21/x.csv", "ftp://***@host:21/x.csv"),
+        ("https://token@host/x.csv?X-Amz-Signature=4711", "https://***@host/x.csv?***"),
+        ("s3://bucket/a@b/part-?.csv", "s3://bucket/a@b/part-?.csv"),
+    ],
+)
+def test_masked(url, shown):
+    assert masked(url) == shown
+
+
+def test_half_a_password_is_not_shown_as_a_port():
+    with pytest.raises(SettingsError, match=r"ftp://\*\*\*@host/x\.csv can't be read: its port is no number"):
+        opened("ftp://user:half/rest@host/x.csv")
