@@ -77,7 +77,11 @@ def _array(values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(plain)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):  # values of several types, as SQLite may give
-        return pa.array([None if value is None else str(value) for value in plain], pa.string())
+        return pa.array([_as_bytes(value) for value in plain], pa.binary())
+
+
+def _as_bytes(value: Any) -> bytes | None:
+    return value if value is None or isinstance(value, bytes) else str(value).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -177,3 +177,17 @@ def test_the_command_answers_as_for_a_file(filled, tmp_path):
         assert (from_query.exit_code, from_file.exit_code) == (0, 0)
     refused = run.invoke(app, ["simulate", filled, "--query", ALL, "--engine", "spark"])
     assert refused.exit_code != 0
+
+
+def test_ids_of_several_types_are_their_exact_text(tmp_path):
+    (tmp_path / "some.db").touch()
+    ids = "1", "x'6162'", "'ab'", "NULL", "x'c3a9'", "'é'"
+    sql = " UNION ALL ".join(f"SELECT {at} AS received_at, {id_} AS unique_message_id" for at, id_ in enumerate(ids))
+    assert [row.unique_message_id for row in asked(f"sqlite:///{tmp_path}/some.db", sql)] == [
+        "1",
+        "ab",
+        "ab",
+        "",
+        "é",
+        "é",
+    ]
