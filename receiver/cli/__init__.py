@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import traceback
@@ -30,6 +31,8 @@ from receiver.report.words import sanitised
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
+_PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
+"""A user and a password in a URL. Errors that refuse an argument repeat it, whatever it is."""
 _PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -121,7 +124,8 @@ def _refusal(error: OSError) -> OutputError:
 
 
 def _complain(error: ReceiverError) -> int:
-    print(f"error: {sanitised(error.message, _LONGEST_ERROR)}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {sanitised(error.hint, _LONGEST_ERROR)}", file=sys.stderr)
+    for what, text in (("error", error.message), ("hint", error.hint)):
+        if text:
+            shown = _PASSWORD.sub(r"\1:***@", text)
+            print(f"{what}: {sanitised(shown, _LONGEST_ERROR)}", file=sys.stderr)
     return _BAD_USAGE

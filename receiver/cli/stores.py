@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from receiver.durable.audit import StoreFigures
+    from receiver.durable.forgetting import RetiredSources
 
 T = TypeVar("T")
 _LONGEST_ADDRESS = _LONGEST_NAME = 2000
@@ -234,13 +235,15 @@ def retire(
         raise SettingsError("say which sources: --source NAME or --idle DAYS", hint="receiver status counts them")
     if idle_days is not None and not 0 <= idle_days < float("inf"):
         raise SettingsError(f"--idle must be a number of days of at least 0, not {idle_days}")
-    done = retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days)
-    for name, retired, forgotten_ids, left in done:
+
+    def print_retired(done: RetiredSources) -> None:
+        name, retired, forgotten_ids, left = done
         print(
             f"{named_domain(name, _LONGEST_NAME)}: {count(retired, 'source')} retired,"
             f" {count(forgotten_ids, 'id')} forgotten, {count(left, 'source')} left"
         )
-    if not done:
+
+    if not retire_sources(url, domain=domain, sources=sources or (), idle_days=idle_days, on_retired=print_retired):
         print(f"{sanitised_address(url)}: no domain keeps ids by source")
 
 

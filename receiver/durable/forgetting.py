@@ -53,13 +53,19 @@ class KnownId(NamedTuple):
 
 
 def retire_sources(
-    address: str, *, domain: str | None = None, sources: Collection[str] = (), idle_days: float | None = None
+    address: str,
+    *,
+    domain: str | None = None,
+    sources: Collection[str] = (),
+    idle_days: float | None = None,
+    on_retired: Callable[[RetiredSources], object] = lambda _: None,
 ) -> list[RetiredSources]:
     """Retire sources in the domains of a store that follow Apama's rule, or in those named `domain`.
 
     `sources` are names; the empty text is the anonymous source. `idle_days` adds the sources that haven't sent for longer, by
-    the domain's own time. Each domain has a transaction of its own, and its receivers wait for that. `SettingsError` if
-    there is no such domain; `StoreError` as with `receiver.durable.audit.look`.
+    the domain's own time. Each domain has a transaction of its own, and its receivers wait for that. `on_retired` is called
+    after each: the next domain may fail. `SettingsError` if there is no such domain; `StoreError` as with
+    `receiver.durable.audit.look`.
     """
 
     def retire(log: DomainLog, cache: DomainCache, state: DomainState) -> RetiredSources | None:
@@ -80,7 +86,13 @@ def retire_sources(
             log.record(after, cache.changes(retired=due, deletes_all=True), before=state)
         return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
-    return _in_each_domain(store_url(address), domain, lambda log: _changed(log, retire), writes=True)
+    def retire_in(log: KeptLog) -> RetiredSources | None:
+        done = _changed(log, retire)
+        if done is not None:
+            on_retired(done)
+        return done
+
+    return _in_each_domain(store_url(address), domain, retire_in, writes=True)
 
 
 def look_up(address: str, unique_message_id: str, *, domain: str | None = None) -> list[KnownId]:

@@ -87,6 +87,8 @@ REFUSALS = {
     "a password that could be a port": ((NOWHERE, "amqp://u:12345/s3cret@host/queue/x", *STORE), "an @ behind the host"),
     "a password without slashes": ((NOWHERE, "amqp:u:s3cret@h/queue/x", *STORE), "an @ behind the host"),
     "a password in a function": ((NOWHERE, "python:u:s3cret@h", *STORE), "names no function"),
+    "a password too many": ((NOWHERE, "file:x", "amqp://u:s3cret@h/queue/x", *STORE), "extra argument(s) (amqp://u:***@h"),
+    "a password for a mode": ((NOWHERE, "file:x", *STORE, "--mode", "amqp://u:s3cret@h/queue/x"), "'amqp://u:***@h"),
     "a key without its certificate": (("amqps://h/q", "file:x", *STORE, "--tls-key", "text"), "without its certificate"),
 }  # fmt: skip
 

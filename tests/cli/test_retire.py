@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 from running import complaint
+from sqlalchemy import create_engine
 
 from receiver import Receiver
 from receiver.settings import ReceiverSettings
@@ -59,6 +60,16 @@ def test_by_name_in_one_domain_or_all(retire, store_url):
         "prices: 0 sources retired, 0 ids forgotten, 1 source left",
         "\\x1b[31mevil: 1 source retired, 0 ids forgotten, 2 sources left",
     ]
+
+
+def test_what_was_done_is_said_before_a_domain_fails(retire, sqlite_url):
+    make(sqlite_url, "orders", "prices")
+    with create_engine(sqlite_url).begin() as connection:
+        connection.exec_driver_sql(
+            "UPDATE receiver_domain SET policy = 'nonsense' WHERE domain_name = CAST('prices' AS BLOB)"
+        )
+    ran = retire(sqlite_url, "--source", "old")
+    assert (ran.status, ran.out) == (2, "orders: 1 source retired, 0 ids forgotten, 2 sources left\n")
 
 
 def test_a_policy_without_sources(retire, sqlite_url):
