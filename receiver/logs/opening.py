@@ -218,6 +218,7 @@ _COMPRESSIONS = {
         "zstd", lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(), padding=b""
     ),
 }
+_COMPRESSIONS[b"\x50\x2a\x4d\x18"] = _COMPRESSIONS[b"\x28\xb5\x2f\xfd"]  # a frame to skip, with which pzstd begins
 
 
 def _decompressed(pieces: Iterator[bytes], compression: _Compression, name: str) -> Iterator[bytes]:

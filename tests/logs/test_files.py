@@ -93,6 +93,15 @@ def test_gzip_of_many_members_and_zstd_of_many_frames(tmp_path):
 
 
 @pytest.mark.costly
+def test_zstd_as_pzstd_writes_it(tmp_path):
+    """With a frame before each frame that says how long that is, for readers in threads."""
+    data = csv_bytes(WRITTEN)
+    frames = map(zstandard.compress, (data[:20], data[20:]))
+    said = (b"\x50\x2a\x4d\x18\x04\0\0\0" + len(frame).to_bytes(4, "little") + frame for frame in frames)
+    (tmp_path / "log.csv.zst").write_bytes(b"".join(said))
+    assert read(tmp_path / "log.csv.zst") == ROWS
+
+
 @pytest.mark.parametrize("ending", ["gz", "zst"])
 def test_broken_compression_is_refused(tmp_path, ending):
     path = tmp_path / f"log.csv.{ending}"
