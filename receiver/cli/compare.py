@@ -11,6 +11,7 @@ from receiver.cli import options
 from receiver.cli.output import (
     check_extras,
     note_folders_left_out,
+    note_other_key,
     print_json,
     print_report,
     progress,
@@ -129,6 +130,7 @@ def _compare(
     with nullcontext() if verdicts is None else table_to_begin(verdicts) as begin_table:
         batches = read_logs(logs, how, query)
         spare_logs(batches.paths, report=report, verdicts=verdicts)
+        note_other_key(batches.manifests, key)
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(key))
         with progress("Comparing policies", len(receipts.domains)) as advance:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
     from rich.console import Console
 
+    from receiver.logs.compacted import Manifest
     from receiver.report.document import Document
 
 _PATIENCE_SECS = 2.0
@@ -169,6 +170,17 @@ def note_folders_left_out(logs: Sequence[str]) -> None:
         shown = sanitised(first_few(left_out, _FOLDERS_SHOWN), _LONGEST_NAMES)
         how = "only a folder that is named itself is searched, and those in it named KEY=VALUE"
         print(f"note: {what} left out ({how}): {shown}", file=sys.stderr)
+
+
+def note_other_key(manifests: Iterable[Manifest], key: str) -> None:
+    """Print a note if a compacted log has several domains of another KEY: its order over all domains isn't kept."""
+    if others := sorted({each.domain_key for each in manifests if len(each.domains) > 1} - {key}):
+        print(
+            f"note: a log was compacted by --domain {sanitised(', '.join(others), _LONGEST_NAMES)}: receipts of its several domains"
+            " are merged by time here, so those of equal times, or from clocks that stepped back, may be in another order"
+            " than in the original log",
+            file=sys.stderr,
+        )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import (
     check_extras,
     note_folders_left_out,
+    note_other_key,
     print_json,
     print_report,
     progress,
@@ -235,6 +236,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
     with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
         batches = read_logs(request.logs, request.options, request.query)
         spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
+        note_other_key(batches.manifests, question.key)
         with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
         with progress("Replaying domains", len(receipts.domains)) as advance:
@@ -308,7 +310,7 @@ def _read_on_spark(
     files: list[LogFile] | None,
     on_progress: OnProgress,
 ) -> Read:
-    from receiver.logs.files import find_files, is_compacted
+    from receiver.logs.files import find_files, is_compacted, manifests_of
     from receiver.logs.remote import local_path
     from receiver.spark.sources import read_files, read_table_or_urls, spark_url
 
@@ -316,6 +318,7 @@ def _read_on_spark(
     if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
+        note_other_key(manifests_of(files), request.question.key)
         return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
     return read_table_or_urls(
         spark,

@@ -50,7 +50,9 @@ class LogBatches(Iterator[LogBatch]):
         """The optional columns that at least one file had."""
         self.receipts = 0
         self._skipped = 0
-        self.left_out = sum(manifest.skipped for manifest in manifests_of(files))
+        self.manifests = manifests_of(files)
+        """Those of the compacted logs among the files."""
+        self.left_out = sum(manifest.skipped for manifest in self.manifests)
         """Rows that couldn't be read when logs were compacted."""
         self.paths = [str(file.path) for file in files if file.path is not None]
         """The files to read, without standard input and URLs."""
@@ -83,7 +85,7 @@ class LogBatches(Iterator[LogBatch]):
         """The least number of receipts, by the footers of Parquet files and the manifests of compacted logs."""
         if self._options.on_error != "stop":  # rows that are skipped aren't receipts
             return 0
-        compacted = sum(manifest.receipts for manifest in manifests_of(self._files))
+        compacted = sum(manifest.receipts for manifest in self.manifests)
         plain = [file.path for file in self._files if file.manifest is None and file.path and file.can_reopen]
         return compacted + sum(sum(group_sizes(path)) for path in plain)
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from receiver.cli import app
 from receiver.errors import LogFormatError, OutputError
 from receiver.logs import StatusLine
 from receiver.logs.compacted import (
@@ -113,6 +115,18 @@ def test_a_manifest_of_an_earlier_version_may_say_more(tmp_path):
     index = folder / MANIFEST
     index.write_text(json.dumps(json.loads(index.read_text()) | {"splits_a_queue": False}))
     assert ids(read(folder, time_unit="us")) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("command", ["simulate", "compare"])
+@pytest.mark.parametrize(
+    ("key", "domains", "noted"), [("name:x", 2, True), ("name:x", 1, False), ("default", 2, False)]
+)
+def test_another_key_is_noted(tmp_path, command, key, domains, noted):
+    log = str(made(tmp_path / "log", *[STEPPED_BACK] * domains))
+    (tmp_path / "other.csv").write_text("received_at,unique_message_id,connection_id,destination\n1,a,c,d\n")
+    ran = CliRunner().invoke(app, [command, log, str(tmp_path / "other.csv"), "--domain", key])
+    assert ran.exit_code == 0
+    assert ("note: a log was compacted by --domain default: " in ran.stderr) is noted
 
 
 def test_one_domain_alone(tmp_path):
