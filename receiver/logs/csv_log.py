@@ -21,7 +21,7 @@ from receiver.errors import LogFormatError
 from receiver.logs.columns import COLUMNS, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.rows import BARE_RETURN, BatchMaker, RawRows, Unreadable, not_utf8, unreadable_row
-from receiver.logs.source import Block, LogSource, blocks_of
+from receiver.logs.source import BOM, Block, LogSource, blocks_of
 
 _MAX_ROW_BYTES = 64 << 20
 """A longer row counts as a quote that was never closed: the row would swallow the rest of the log."""
@@ -197,6 +197,8 @@ def _is_plain(data: bytes) -> bool:
     all is the field's text, and that quote, before a comma or the line's end, closes it. A `""` inside a field, a quote in an
     unquoted field and a line break in quotes each violate one of the conditions.
     """
+    if data.startswith(BOM):
+        return False  # Arrow's reader would drop it as the mark of a file; here it is the beginning of a field
     if b"\r" in data and data.count(b"\r") != data.count(b"\r\n"):
         return False
     if b'"' not in data:

@@ -165,6 +165,13 @@ def test_a_bom_blank_lines_and_a_last_line_without_break(tmp_path):
     assert [row.unique_message_id for row in read(path)] == ["a", "b"]
 
 
+def test_a_field_may_begin_with_a_bom(tmp_path):
+    """Also the first of a block, which Arrow's reader takes for a whole file."""
+    path = tmp_path / "log.csv"
+    path.write_text("uniqueMessageId,received_at\n\ufeffa,1\na,2\n")
+    assert [row.unique_message_id for row in read(path)] == ["\ufeffa", "a"]
+
+
 def test_plain_blocks_are_told_from_others():
     for plain in (b"a,b\n", b'"a","b"\r\n', b'"",""\n', b'"a,b",c', b'a,"b"'):
         assert csv_log._is_plain(plain)
