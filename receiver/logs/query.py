@@ -48,7 +48,7 @@ def read_query(query: Query, options: ReadOptions) -> Iterator[LogBatch]:
             try:
                 with streaming.exec_driver_sql(query.sql) as result:
                     yield from _batches(query.name, result, options)
-            except SQLAlchemyError as error:
+            except (SQLAlchemyError, UnicodeEncodeError) as error:  # the latter for bytes that aren't UTF-8
                 reason = getattr(error, "orig", None) or error
                 raise LogFormatError(
                     query.name, f"the query fails: {' '.join(str(reason).split())}", hint=_QUERY_HINT

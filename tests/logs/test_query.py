@@ -88,6 +88,7 @@ def test_a_percent_sign_and_a_colon_stand_for_themselves(filled):
     ("sql", "said"),
     [
         ("SELECT nothing FROM receipts", "the query fails: "),
+        ("SELECT '\udcff' FROM receipts", "the query fails: 'utf-8' codec can't encode"),
         ("SELECT received_at, unique_message_id FROM receipts WHERE 1 = 0", "no receipt in the log"),
         ("nonsense", "SELECT at AS received_at, id AS unique_message_id"),
         ("SELECT 'x' AS received_at, 'a' AS unique_message_id", ":1: received_at"),
