@@ -49,7 +49,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
         files.invalidate_cache()
         if "*" in path or "?" in path or "[" in path:
             entries = files.glob(path, detail=True)
-        elif files.isdir(path):
+        elif _is_folder(files, path):
             entries = files.find(path, detail=True)
             entries = {name: entry for name, entry in entries.items() if not is_hidden(name.removeprefix(path))}
         else:
@@ -111,7 +111,7 @@ class UrlPath:
     def is_dir(self) -> bool:
         with _translated(self.url):
             self._files.invalidate_cache()
-            return bool(self._files.isdir(self._path))
+            return _is_folder(self._files, self._path)
 
     def is_file(self) -> bool:
         with _translated(self.url):
@@ -157,6 +157,20 @@ class UrlPath:
         with suppress(Exception):
             self._files.invalidate_cache()
             self._files.rm(self._path, recursive=True)
+
+
+def _is_folder(files: Any, path: str) -> bool:
+    """Whether there is a folder at a path.
+
+    By HTTP that is a page with links. fsspec would look for links in any file, and so load a whole log into memory.
+    """
+    if path.startswith(("http://", "https://")):
+        try:
+            if files.info(path).get("mimetype") != "text/html":
+                return False
+        except FileNotFoundError:
+            return False
+    return bool(files.isdir(path))
 
 
 def _filesystem(url: str) -> tuple[Any, str]:

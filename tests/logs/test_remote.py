@@ -1,6 +1,9 @@
 """Logs at URLs, on an S3 server on loopback, give the same receipts as files."""
 
 import json
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import ClassVar
 from urllib.parse import urlsplit
 
@@ -70,6 +73,32 @@ def test_a_folder_above_a_compacted_log_is_refused(s3):
         LogFormatError, match=r"holds a compacted log: s3://receipts/above/compacted/_receiver_log\.json"
     ):
         read("s3://receipts/above")
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A server of the files in `tmp_path`. Yields its address and a list of what was asked for."""
+    asked = []
+
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, _form, *arguments):
+            asked.append(str(arguments[0]))
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
+    address, asked = web
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "1.csv").write_bytes(csv_bytes([*ROWS[:9], Row(ROWS[9].received_at, '<a href="/else.csv">')]))
+    (tmp_path / "logs" / "2.csv").write_bytes(csv_bytes(ROWS[10:]))
+    assert [row.unique_message_id for row in read(f"{address}/logs/1.csv")][-1] == '<a href="/else.csv">'
+    assert [line for line in asked if line.startswith("GET")] == ["GET /logs/1.csv HTTP/1.1"]
+    for log in ("logs/", "logs", "logs/*.csv"):
+        assert read(f"{address}/{log}")[10:] == ROWS[10:]
 
 
 def test_a_bad_row_is_named(s3):
