@@ -165,11 +165,9 @@ def _is_folder(files: Any, path: str) -> bool:
     By HTTP that is a page with links. fsspec would look for links in any file, and so load a whole log into memory.
     """
     if path.startswith(("http://", "https://")):
-        try:
+        with suppress(FileNotFoundError):  # also if there is no server: `isdir` says so
             if files.info(path).get("mimetype") != "text/html":
                 return False
-        except FileNotFoundError:
-            return False
     return bool(files.isdir(path))
 
 

@@ -99,6 +99,8 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
     assert [line for line in asked if line.startswith("GET")] == ["GET /logs/1.csv HTTP/1.1"]
     for log in ("logs/", "logs", "logs/*.csv"):
         assert read(f"{address}/{log}")[10:] == ROWS[10:]
+    with pytest.raises(LogFormatError, match="Cannot connect"):
+        opened("http://127.0.0.1:1/logs/1.csv?x=1")
 
 
 def test_a_bad_row_is_named(s3):
