@@ -269,7 +269,7 @@ def _run_in_own_process(program: Program, world: World, story: str) -> End:
         raise refused
     if end is not None and goes_on:
         return End(f"its process still ran {IDLE_SECS} s after consume had returned: does it leave a thread?")
-    if end is None and not isinstance(world.journal[-1], Struck):
+    if end is None and not isinstance(next(reversed(world.journal), None), Struck):
         return End(f"its process ended with exit code {process.exitcode}")
     return end or End()
 

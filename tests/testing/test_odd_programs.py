@@ -38,6 +38,13 @@ def test_a_program_that_ends_its_process_does_not_end_the_tests(checked_on_sqlit
         checked_on_sqlite(consume, kill=True)
 
 
+def test_a_process_that_ends_before_its_first_call():
+    """The story has no event yet then."""
+    said = "^the program failed without a fault from outside: its process ended with exit code 3\n"
+    with pytest.raises(AssertionError, match=said):
+        check_exactly_once(lambda _: os._exit(3), list, kill=True)
+
+
 async def blocks_its_loop(broker, _shop):
     await broker.receive(5)
     threading.Event().wait()
