@@ -261,6 +261,27 @@ class TestHeartbeats:
             sink._session.check()
             assert b"\nheart-beat:%d,%d\n" % (BEAT_MS, BEAT_MS) in heard
 
+    def test_ours_are_never_late(self):
+        """A broker may end a connection after an interval without one."""
+        with (
+            slow_talker(CONNECTED_BEATING, b"\n", every_secs=0.05) as (port, heard),
+            stomp.StompSink(address("stomp", port)),
+        ):
+            time.sleep(4.5 * BEAT_MS / 1_000)
+            assert re.search(rb"\0\n{5,}\Z", heard)
+
+    @pytest.mark.parametrize("interval_ms", [2**31 - 1, 10**18])
+    def test_an_interval_that_no_timer_takes(self, interval_ms, monkeypatch):
+        broken = []
+        monkeypatch.setattr(threading, "excepthook", broken.append)
+        connected = b"CONNECTED\nversion:1.2\nheart-beat:%d,%d\n\n\0" % (interval_ms, interval_ms)
+        with (
+            slow_talker(connected + SUBSCRIBED) as (port, _),
+            stomp.StompSource(address("stomp", port), max_body_bytes=1_000) as source,
+        ):
+            assert source.take(1, wait_secs=0.1) == []
+        assert not broken
+
     def test_a_broker_that_falls_silent_is_lost(self):
         with (
             slow_talker(CONNECTED_BEATING + SUBSCRIBED) as (port, _),

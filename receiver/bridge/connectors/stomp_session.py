@@ -28,6 +28,9 @@ _HEARTBEAT_MS = 10_000
 """The interval of heartbeats on each side, unless the broker wants a longer one."""
 _GRACE = 1.5
 """After so many intervals without a byte the broker counts as lost."""
+_LONGEST_BEAT_MS = 86_400_000
+"""A broker that wants a longer interval gets heartbeats more often; one that promises a longer interval promises nothing. The
+system's timers take no number of any size."""
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into an error."""
 
@@ -155,11 +158,11 @@ class StompSession:
         if beats is None:
             raise BrokerError(f"its heart-beat is {headers['heart-beat']!r:.80}", hint="reach it by AMQP")
         sends_ms, wants_ms = map(int, beats.groups())
-        if sends_ms:
+        if 0 < sends_ms <= _LONGEST_BEAT_MS:
             self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
         self.product = product_by_stomp(headers.get("server", ""))
-        if wants_ms:
-            self._start(self._beat, max(wants_ms, _HEARTBEAT_MS) / 1_000)
+        if wants_ms:  # earlier than promised, because a broker may end the connection after an interval without one
+            self._start(self._beat, min(max(wants_ms, _HEARTBEAT_MS), _LONGEST_BEAT_MS) / 1_000 / _GRACE)
         self._answers.put("CONNECTED")
 
     def _error_of(self, frame: Frame) -> BrokerError:
