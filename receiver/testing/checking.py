@@ -34,6 +34,7 @@ from receiver.testing.words import steps_of
 
 _MOST_IN_SETUP = 12
 """How many crash points are tried in turn before the program asks for messages: it may make a hundred tables there."""
+_MOST_MESSAGES = 100_000
 _FIRST_STEPS, _LAST_STEPS = 12, 8
 """How many steps are shown of a longer story."""
 _under_way = threading.Lock()
@@ -69,7 +70,7 @@ def check_exactly_once(
             `story` is a fresh name for each story: keep the effects of each in a place of that name.
         effects: `effects()` or `effects(story)`: a list with the `unique_message_id` of each effect that stands, twice if the
             effect stands twice. May be `async def`.
-        messages: How many messages a story may have.
+        messages: How many messages a story may have, up to 100,000.
         at_least_once: An effect may stand twice. None may be missing.
         kill: Run the program in a process of its own, and crash it by SIGKILL. This is slower, but nothing of the program
             outlives its crash.
@@ -98,13 +99,12 @@ def check_exactly_once(
 
 def _check(program: Program, max_examples: int, seed: int) -> None:
     for name, value in (("consume", program.consume), ("effects", program.effects), ("body", program.body)):
-        if not callable(value):
-            raise SettingsError(f"{name} must be a function, not {value!r:.80}")
-        if isinstance(value, type) and "__call__" in dir(value):  # of its objects, not of `type`
-            raise SettingsError(f"{name} is the class {value.__name__}, not an object", hint=f"give {value.__name__}()")
+        _check_function(name, value)
     for name, number in (("messages", program.messages), ("max_examples", max_examples)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 1:
             raise SettingsError(f"{name} must be a whole number, 1 or more, not {number!r:.80}")
+    if program.messages > _MOST_MESSAGES:
+        raise SettingsError(f"messages must be {_MOST_MESSAGES:,} or fewer: a story holds all of them in memory")
     if isinstance(seed, bool) or not isinstance(seed, int):
         raise SettingsError(f"seed must be a whole number, not {seed!r:.80}")
     if not isinstance(body := program.body("1:A"), bytes):
@@ -116,6 +116,13 @@ def _check(program: Program, max_examples: int, seed: int) -> None:
             raise SettingsError(
                 "check_exactly_once was called in an event loop", hint="call it in a test without async"
             )
+
+
+def _check_function(name: str, value: object) -> None:
+    if not callable(value):
+        raise SettingsError(f"{name} must be a function, not {value!r:.80}")
+    if isinstance(value, type) and "__call__" in dir(value):  # of its objects, not of `type`
+        raise SettingsError(f"{name} is the class {value.__name__}, not an object", hint=f"give {value.__name__}()")
 
 
 class _Search:
@@ -144,9 +151,22 @@ class _Search:
             )
         self._setup_points = plain.setup_points
         self._message_points = len(plain.points) - plain.setup_points
-        return next(
-            filter(self._goes_wrong, [*SHORT_STORIES, *of_many(self._program.messages), *_with_each_fault(plain)]), None
-        )
+        short = next(filter(self._goes_wrong, SHORT_STORIES), None)
+        return short or self._of_many() or next(filter(self._goes_wrong, _with_each_fault(plain)), None)
+
+    def _of_many(self) -> Story | None:
+        """A story of many messages that fails, with the fewest messages that a search by halves finds."""
+        fewest, most = 1, self._program.messages  # of one message it is a short story
+        for kind, story in enumerate(of_many(most)):
+            if self._goes_wrong(story):
+                while most - fewest > 1:
+                    middle = (fewest + most) // 2
+                    if self._goes_wrong(of_many(middle)[kind]):
+                        most = middle
+                    else:
+                        fewest = middle
+                return of_many(most)[kind]
+        return None
 
     def drawn(self, max_examples: int) -> Story | None:
         """The smallest longer story that fails. Hypothesis draws the stories and shrinks them."""

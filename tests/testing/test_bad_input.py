@@ -232,6 +232,7 @@ def test_a_consumer_whose_call_does_nothing(consume, error, kill):
         ((print, []), {}, "effects must be a function"),
         ((print, list), {"body": b""}, "body must be a function"),
         ((print, list), {"messages": 0}, "messages must be a whole number, 1 or more, not 0"),
+        ((print, list), {"messages": 10**9}, "messages must be 100,000 or fewer"),
         ((print, list), {"seed": "monday"}, "seed must be a whole number, not 'monday'"),
         ((print, list), {"seed": True}, "seed must be a whole number, not True"),
         ((print, list), {"max_examples": 1.5}, "max_examples must be a whole number"),

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import os
+import re
 import sqlite3
 import threading
 from collections import defaultdict
@@ -189,7 +190,27 @@ def test_a_memory_that_is_too_short_fails_whatever_the_seed(most, secs, seed):
     with pytest.warns(NoDatabaseWarning):
         said = report_of(check_exactly_once, consume, lambda story: done[story], seed=seed)
     assert said.startswith("the effect of message 1 of sender A stands twice\n")
-    assert "made smaller" not in said  # it isn't left to chance
+    assert re.search("^Found as story [1-9] of ", said, re.MULTILINE)  # it isn't left to chance
+
+
+@pytest.mark.parametrize(("messages", "most"), [(30, 9), (2_000, 20), (30, 29)])
+def test_a_story_of_many_messages_is_made_smaller(messages, most):
+    """So the report shows how many ids the program remembers."""
+    known, done = defaultdict(list), defaultdict(list)
+
+    def consume(broker, story):
+        while batch := broker.receive(5):
+            for message in batch:
+                if message.unique_message_id not in known[story]:
+                    done[story].append(message.unique_message_id)
+                known[story].append(message.unique_message_id)
+                del known[story][:-most]
+            broker.acknowledge(batch)
+
+    with pytest.warns(NoDatabaseWarning):
+        said = report_of(check_exactly_once, consume, lambda story: done[story], messages=messages)
+    first = f"1. Messages 1 to {most + 1} of sender A came, one after another, and each was acknowledged."
+    assert first in said
 
 
 @pytest.mark.parametrize("body", [lambda id_: id_, lambda _: None])
