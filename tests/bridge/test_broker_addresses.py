@@ -98,6 +98,7 @@ def test_a_password_of_its_own_comes_first():
         "amqp://h/stream/", "amqp://h/stream/a?selector=x", "amqp://h/stream/a?subscription=x", "amqp://h/a?start=latest", "stomp://h/stream/a",
         "amqp://u:secret/x@h/queue/x", "amqp://u:12345/secret@host/queue/x", "amqp:u:secret@h/queue/x", "ampq://u:secret@h/x",
         "amqp://h/\udcff", "amqp://h/a\nb", "\tamqp://h/a", "amqp://h/%ff", "amqp://u%ff:secret@h/a", "amqp://h/a?vhost=%ff",
+        "amqp://u@h/a?password=secret", "amqp://h/a?vhost=x&SSL.Passphrase=secret", "kafka://h/t?sasl.password=secret&group=g",
         "stomp://u:secret@h", "ftp://u:secret@h/a", "stomp://u:secret@h:x/a", "stomp://u:secret@[h/a",
     ],
 )  # fmt: skip

@@ -40,6 +40,8 @@ STREAM_POSITION = "next"
 """The name of a stream's position. Its value is the offset behind the last message taken, a space, and that message's digest."""
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 """The part before the hosts, the hosts, and the rest."""
+_PASSWORD = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
+"""An option with a password, which no address may have: some people write it so."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 
@@ -343,7 +345,9 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
 
 
 def masked(text: object) -> str:
-    """An address that may hold a password, without the text before its last @, except for a protocol."""
+    """An address that may hold a password, without the text before its last @, except for a protocol, and without options that
+    seem to be passwords."""
     before, at, after = str(text).rpartition("@")
+    after = _PASSWORD.sub(r"\1***", after)
     protocol, slashes, _ = before.partition("://")
     return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after
