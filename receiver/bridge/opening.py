@@ -88,6 +88,10 @@ def open_bridge(
         raise SettingsError(
             f"a bridge takes from an address or an Origin, not {from_!r:.80}", hint="write amqp://HOST/queue/NAME"
         )
+    if isinstance(from_, Origin) and not callable(from_.connect):
+        raise SettingsError(
+            f"an Origin's connect must be a function, not {from_.connect!r:.80}", hint="give one that makes a source"
+        )
     options = options or BridgeOptions()
     origin = _origin(from_, options) if isinstance(from_, str) else from_
     _check(from_, to, store, options)
@@ -179,7 +183,8 @@ def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
 
 def _target(to: str | Target | Callable[..., object], options: BridgeOptions, password: str | None = None) -> Target:
     if not isinstance(to, str):
-        return to if isinstance(to, Target) else PythonTarget(_name_of(to), to)
+        is_target = isinstance(to, Target) and not isinstance(to, type)  # a class may have all that its objects have
+        return to if is_target else PythonTarget(_name_of(to), to)
     kind, _, rest = to.partition(":")
     if to == "-":
         return StandardOutput(sys.stdout.buffer)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from asyncio import CancelledError
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -225,6 +226,8 @@ def not_done(result: object) -> str | None:
         result.close()  # otherwise the interpreter would warn, too
     if inspect.isawaitable(result) or inspect.isasyncgen(result) or inspect.isgenerator(result):
         return f"it returned a {type(result).__name__}, which nobody runs"
+    if isinstance(result, Future):
+        return f"it returned a {type(result).__name__}, for whose end nobody waits"
     return None
 
 

@@ -5,15 +5,16 @@ import os
 import sys
 import time
 import uuid
+from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from receiver.bridge.opening import BridgeOptions, open_bridge
+from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
-from receiver.bridge.targets import python_target
+from receiver.bridge.targets import Target, python_target
 from receiver.bridge.targets.file_target import FileTarget
 from receiver.bridge.targets.python_target import PythonTarget, imported
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
@@ -209,12 +210,39 @@ def test_what_cannot_be_called_with_a_message_is_refused(route, function):
     assert function.__qualname__ in str(caught.value)
 
 
+class OfOwn:
+    """A target, of which the class is given instead of an object."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def deliver(self, _messages, _lease): ...
+
+
+@pytest.mark.parametrize("function", [OfOwn, Target, "python:tests.bridge.test_python_target:OfOwn"])
+def test_a_class_is_refused_because_calling_it_does_nothing(route, function):
+    with pytest.raises(SettingsError, match="is a class, so calling it only makes an object"):
+        bridge_to(route, function)
+
+
+def test_a_source_where_a_function_should_make_it_is_refused(route):
+    with (
+        route.broker.source("orders") as source,
+        pytest.raises(SettingsError, match="connect must be a function, not <"),
+    ):
+        open_bridge(Origin(source, "broker", "queue://orders"), print, route.store)
+
+
 def hands_back_a_coroutine(received):
     return asynchronous(received)
 
 
 class Asynchronous:
     async def __call__(self, received): ...
+
+
+def leaves_it_to_others(_received):
+    return Future()
 
 
 async def generates_asynchronously(_received):
@@ -242,6 +270,7 @@ def raises_what_cannot_be_told(_received):
         (hands_back_a_coroutine, "coroutine"),
         (Asynchronous(), "coroutine"),
         (generates_asynchronously, "async_generator"),
+        (leaves_it_to_others, "it returned a Future, for whose end nobody waits"),
         (is_cancelled, "CancelledError"),
         (raises_what_cannot_be_told, "UntellableError"),
     ],

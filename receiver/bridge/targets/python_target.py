@@ -217,6 +217,10 @@ def _signature(name: str, function: Callable[..., object]) -> inspect.Signature 
             f"{name} is async or a generator, so calling it does nothing",
             hint="name a function without async and yield",
         )
+    if isinstance(function, type):
+        raise SettingsError(
+            f"{name} is a class, so calling it only makes an object", hint="give a function, or an object of the class"
+        )
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
