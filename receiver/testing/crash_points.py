@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from sqlalchemy import Connection, Dialect, Engine, Pool, PoolProxiedConnection, event
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DisconnectionError, OperationalError
 
 from receiver.testing.world import CONNECT, Committed, Strike, Struck
 
@@ -75,6 +75,8 @@ class Run:
         """The errors that the program was given for lost connections."""
         self.on_crash: Callable[[], None] = self.cut_connections
         self.process = os.getpid()
+        self.is_forked = False
+        """Whether this process was forked for the run: then connections in its pools may be another process's."""
         self.calls = 0
         self.asking: threading.Thread | None = None
         """The thread that is asking the world, which must not be disturbed meanwhile."""
@@ -86,6 +88,10 @@ class Run:
         self._proxies: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         self._records: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         """Connections that pools hold; `_proxies` has those in use."""
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that were made in this run."""
+        self._inherited: list[Any] = []
+        """Connections of the process that forked this one. They are kept, because closing them might end them there, too."""
         self._threads_before = set(threading.enumerate())
 
     def ask(self, what: str, *arguments: Any) -> Any:
@@ -158,11 +164,16 @@ class Run:
         self._set_due(record, strike)
 
     def connect(self, _: Any, record: Any) -> None:
+        self._made.add(record)
         # If this raises, SQLAlchemy itself closes the connection. Its record can't do so yet.
         if strike := self._due.pop(id(record), None):
             self.meet(strike)
 
     def checkout(self, _: Any, record: Any, proxy: Any) -> None:
+        if self.is_forked and record not in self._made:
+            self._inherited.append(record.dbapi_connection)
+            record.dbapi_connection = proxy.dbapi_connection = None
+            raise DisconnectionError("the connection is another process's")  # SQLAlchemy then makes one
         self._records[record] = self._proxies[proxy] = None
         _use(proxy).thread = threading.current_thread()
 

@@ -295,6 +295,7 @@ def _run_and_tell(program: Program, pipe: Connection, story: str) -> None:
         return pipe.recv()
 
     current = Run.current = Run(ask)
+    current.is_forked = True
     current.on_crash = lambda: os.kill(os.getpid(), signal.SIGKILL)
     try:
         _consume(program, current, story)

@@ -120,6 +120,39 @@ def test_a_pool_that_outlives_a_run(checked_on_sqlite):
     )
 
 
+@pytest.mark.parametrize("is_faulty", [False, True])
+def test_an_engine_that_a_killed_process_has_of_its_parent(fresh_postgres_url, is_faulty):
+    """Both would use one connection, with the transaction that the killed process has begun."""
+    engine = create_engine(fresh_postgres_url)
+    of_story = text("SELECT id FROM orders WHERE story = :story")
+    order = text("INSERT INTO orders (story, id) VALUES (:story, :id)")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (story TEXT, id TEXT)"))
+
+    def consume(broker, story):
+        while messages := broker.receive(10):
+            with engine.begin() as connection:
+                for message in messages:
+                    if message.unique_message_id not in connection.scalars(of_story, {"story": story}).all():
+                        connection.execute(order, {"story": story, "id": message.unique_message_id})
+                if is_faulty:
+                    broker.acknowledge(messages)
+            broker.acknowledge(messages)
+
+    def effects(story):
+        with engine.connect() as connection:
+            return list(connection.scalars(of_story, {"story": story}))
+
+    try:
+        if is_faulty:
+            said = report_of(check_exactly_once, consume, effects, kill=True)
+            assert said.startswith("the effect of message 1 of sender A is missing\n")
+        else:
+            check_exactly_once(consume, effects, kill=True, max_examples=5)
+    finally:
+        engine.dispose()
+
+
 def test_an_interrupt_while_a_crashed_program_cleans_up(checked_on_sqlite):
     def consume(broker, shop):
         try:
