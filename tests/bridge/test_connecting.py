@@ -42,6 +42,12 @@ def test_how_far_ahead_is_no_question_of_a_log(address):
         source_of(address, most_ahead=5)
 
 
+@pytest.mark.parametrize("protocol", ["stomp", "amqp"])
+def test_no_message_ahead_is_no_limit_by_mistake(protocol):
+    with pytest.raises(SettingsError, match="most_ahead must be 1 or more, not 0"):
+        source_of(f"{protocol}://{NOWHERE}/queue/orders", most_ahead=0)
+
+
 def test_certificates_are_for_tls(tmp_path):
     files = Tls(ca_file=tmp_path / "ca.pem")
     with pytest.raises(SettingsError, match="uses no TLS") as caught:

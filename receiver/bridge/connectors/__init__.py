@@ -279,6 +279,10 @@ def source_of(
         raise SettingsError(
             f"{address}: most_ahead is for a queue, whose messages go to one consumer", hint="leave it out"
         )
+    if most_ahead is not None and most_ahead < 1:  # brokers take 0 or less for no limit
+        raise SettingsError(
+            f"most_ahead must be 1 or more, not {most_ahead!r:.80}", hint="leave it out for as many as is fast"
+        )
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
     return source_factory(address, max_body_bytes)(**more)
 
