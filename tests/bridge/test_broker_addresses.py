@@ -90,6 +90,13 @@ def test_a_password_of_its_own_comes_first():
     assert address.with_password(None) is address
 
 
+def test_a_password_of_bytes_that_are_no_text_is_refused_without_showing_it():
+    with pytest.raises(SettingsError, match=r"^amqp://u@h:5672/queue/a: its password isn't UTF-8") as caught:
+        BrokerAddress.parse("amqp://u@h/a").with_password("secret\udce9")
+    assert "secret" not in str(caught.value)
+    assert caught.value.__suppress_context__  # that shows it
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -204,8 +204,15 @@ class BrokerAddress:
         return self.protocol == _KAFKA and wanted == "yes"
 
     def with_password(self, password: str | None) -> Self:
-        """The address with this password. Unchanged if that is None, or if the address has a password."""
-        return self if password is None or self.password is not None else replace(self, password=password)
+        """The address with this password. Unchanged if that is None, or if the address has a password. `SettingsError` for one that
+        no protocol can express: a variable of the environment may hold any bytes."""
+        if password is None or self.password is not None:
+            return self
+        try:
+            password.encode()
+        except UnicodeEncodeError:
+            raise SettingsError(f"{self}: its password isn't UTF-8", hint="write it in UTF-8") from None
+        return replace(self, password=password)
 
     def with_tls(self, files: Tls) -> Self:
         """The address with these certificates; `SettingsError` if it uses no TLS."""
