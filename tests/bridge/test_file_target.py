@@ -222,7 +222,7 @@ def test_a_file_through_a_linked_folder_is_the_same_target(route, caplog):
     send(route, "5")
     route.run()
     assert route.effects() == ["1", "2", "3", "4", "5"]
-    assert "wait for" not in caplog.text
+    assert "the inbox holds" not in caplog.text
 
 
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])
