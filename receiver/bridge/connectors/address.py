@@ -41,7 +41,7 @@ STREAM_POSITION = "next"
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 """The part before the hosts, the hosts, and the rest."""
 _PASSWORD = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
-"""An option with a password, which no address may have: some people write it so."""
+"""An option with a password, which no address may have, but people write."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 
