@@ -183,8 +183,8 @@ def _address(text: str, password: str | None, tls: Tls) -> BrokerAddress:
 
 def _target(to: str | Target | Callable[..., object], options: BridgeOptions, password: str | None = None) -> Target:
     if not isinstance(to, str):
-        is_target = isinstance(to, Target) and not isinstance(to, type)  # a class may have all that its objects have
-        return to if is_target else PythonTarget(_name_of(to), to)
+        # A class may have all that its objects have.
+        return PythonTarget(_name_of(to), to) if isinstance(to, type) or not isinstance(to, Target) else to
     kind, _, rest = to.partition(":")
     if to == "-":
         return StandardOutput(sys.stdout.buffer)
