@@ -206,9 +206,9 @@ def _run_here(program: Program, world: World, story: str) -> End:
         if not current.crash:
             raise
     finally:
+        current.end()  # first: a thread that goes on would commit what it does after its transaction was undone
         Run.current = None
         current.cut_connections()
-        current.end()
         if current.crash and current.goes_on:
             (frame, line), *_ = traceback.walk_tb(current.crash.__traceback__)
             end = End(outlived=f"{Path(frame.f_code.co_filename).name}:{line}")
@@ -375,11 +375,11 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
     if threading.current_thread() is not main or not is_free:
         yield
         return
-    calls, on_crash = -1, current.on_crash
+    calls, on_crash, is_set, changing = -1, current.on_crash, True, threading.Lock()
 
     def ring(*_: object) -> None:
         nonlocal calls
-        if current.asking is main:
+        if current.asking is main or not is_set:
             return
         if current.crash:
             raise current.crash
@@ -389,8 +389,9 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
 
     def crash_in_main_too() -> None:
         on_crash()
-        if threading.current_thread() is not main:
-            signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
+        with changing:  # if the handler were gone meanwhile, the signal would end this process
+            if is_set and threading.current_thread() is not main:
+                signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
 
     current.on_crash = crash_in_main_too
     signal.signal(signal.SIGALRM, ring)
@@ -398,8 +399,10 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        with changing:
+            is_set = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
 def _idle() -> Strike:

@@ -478,8 +478,14 @@ def broker_by_proton(
 
 
 def test_a_broker_that_wants_heartbeats_several_times_a_second_gets_them():
-    with broker_by_proton(lambda *_: None, silence_secs=0.6) as address, source_of(address) as source:
-        assert source.take(1, wait_secs=2) == []
+    def is_kept() -> bool:
+        with broker_by_proton(lambda *_: None, silence_secs=0.6) as address, source_of(address) as source:
+            try:
+                return source.take(1, wait_secs=1.5) == []
+            except BrokerError:
+                return False
+
+    assert any(is_kept() for _ in range(10)), "a busy machine may be late once, but not each time"
 
 
 def test_a_delivery_that_its_sender_takes_back_takes_no_other_with_it():

@@ -1,7 +1,10 @@
 """What a program's crash leaves behind: nothing uncommitted, and no lock, whoever still holds its connections."""
 
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event, Thread, current_thread, main_thread
 
 import pytest
 from sqlalchemy import NullPool, create_engine, text
@@ -9,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from receiver import Receiver
 from receiver.testing import check_exactly_once
+from receiver.testing.crash_points import Run
 from tests.stores import execute
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import KNOWN
@@ -188,6 +192,73 @@ def test_a_crash_lets_other_threads_end_their_calls(checked_on_sqlite):
                     each.result()
 
     checked_on_sqlite(consume, max_examples=3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # so its thread ends
+def test_no_thread_commits_half_of_a_transaction_that_the_end_of_its_run_undoes(checked_on_sqlite, monkeypatch):
+    undone, gone_on, cut = Event(), Event(), Run.cut_connections
+
+    def cut_as_a_thread_goes_on(run):
+        cut(run)
+        undone.set()
+        if current_thread() is main_thread():
+            gone_on.wait(10)
+
+    def consume(broker, shop):
+        undone.clear()
+        engine, begun = shop.opened(), Event()
+
+        def pay_again():
+            try:
+                with engine.connect() as connection:
+                    connection.execute(text("INSERT INTO inbox (id) VALUES ('half')"))
+                    begun.set()
+                    undone.wait(10)
+                    connection.execute(text("INSERT INTO orders SELECT * FROM orders LIMIT 1"))
+                    connection.commit()
+            finally:
+                begun.set()
+                gone_on.set()
+
+        with_an_inbox(broker, shop)
+        gone_on.clear()
+        Thread(target=pay_again).start()
+        begun.wait(10)
+
+    gone_on.set()
+    monkeypatch.setattr(Run, "cut_connections", cut_as_a_thread_goes_on)
+    checked_on_sqlite(consume, max_examples=1)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # so its thread ends
+def test_a_thread_may_crash_while_consume_returns(checked_on_sqlite, monkeypatch):
+    """The signal by which it ends the main thread would end the tests, once the main thread doesn't expect it any more."""
+    cut, has_begun = Run.cut_connections, Event()
+
+    def cut_once_consume_has_returned(run):
+        if current_thread() is not main_thread():
+            has_begun.set()
+            while signal.getsignal(signal.SIGALRM) is not signal.SIG_DFL:
+                time.sleep(0.01)
+        cut(run)
+
+    def consume(broker, shop):
+        has_begun.clear()
+        engine = shop.opened()
+        with_an_inbox(broker, shop)
+
+        def look():
+            try:
+                with engine.connect() as connection:
+                    connection.execute(KNOWN, {"id": "1:A"})
+            finally:
+                has_begun.set()
+
+        Thread(target=look).start()
+        has_begun.wait(10)
+
+    monkeypatch.setattr(Run, "cut_connections", cut_once_consume_has_returned)
+    checked_on_sqlite(consume, max_examples=1)
 
 
 @pytest.mark.slow
