@@ -35,8 +35,7 @@ AHEAD_BYTES = 4 << 20
 _HEADERS = (b"AMQP\3\1\0\0", b"AMQP\0\1\0\0")
 """The first bytes of AMQP 1.0, with a login and without."""
 _CLOCK_SECS = 1.0
-"""How often to check for missing answers when no bytes come. Due heartbeats are sent in time."""
-_LEAST_WAIT_SECS = 0.01
+"""How often to check for due heartbeats and missing answers when no bytes come."""
 _OPENED = 1
 """The number of requests done once the link is open: opening is the first."""
 _NOT_FOUND = "amqp:not-found"
@@ -86,8 +85,6 @@ class AmqpLink(Closing):
         self._closes_at: float | None = None
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
-        self._tick_at = 0.0
-        """When the next heartbeat is due, ours or the broker's; 0 if none is."""
         self._socket = sockets.connected(address)
         try:
             self._wakened, self._waker = socket.socketpair()
@@ -214,8 +211,7 @@ class AmqpLink(Closing):
             while self._work():
                 writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
                 selector.modify(self._socket, selectors.EVENT_READ | writes)
-                left_secs = self._tick_at - time.monotonic() if self._tick_at else _CLOCK_SECS
-                selector.select(min(max(left_secs, _LEAST_WAIT_SECS), _CLOCK_SECS))
+                selector.select(_CLOCK_SECS)
 
     def _work(self) -> bool:
         """Read, work and write as far as possible without waiting. False when the connection is over."""
@@ -231,7 +227,7 @@ class AmqpLink(Closing):
             if self._closes_at is not None and self._connection.state & Endpoint.LOCAL_ACTIVE:
                 self._give_back()
                 self._connection.close()
-            self._tick_at = self._transport.tick(time.monotonic())
+            self._transport.tick(time.monotonic())
             self._write()
             self._look_for_progress()
             self._changed.notify_all()
