@@ -148,7 +148,6 @@ class SerialTasks(_Tasks):
         self._lock = asyncio.Lock()
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
-        self._turn = self.session.turn
         self._has_turn = False
         """Whether a batch of ours has the turn, and begins."""
 
@@ -166,7 +165,7 @@ class SerialTasks(_Tasks):
             holds = held_by_callers(lock)
             if any(held.owner is task or held.holder() is joined for held in holds):
                 return True
-            self._has_turn = not holds and self._turn.acquire(blocking=False)
+            self._has_turn = not holds and self.session.turn.acquire(blocking=False)
             return self._has_turn
 
         try:
@@ -211,7 +210,7 @@ class SerialTasks(_Tasks):
     def release_turn(self) -> None:
         if self._has_turn:
             self._has_turn = False
-            self._turn.release()
+            self.session.turn.release()
 
     def release(self) -> None:
         self.release_turn()

@@ -51,7 +51,7 @@ class LogBatches(Iterator[LogBatch]):
         self.receipts = 0
         self._skipped = 0
         self.manifests = manifests_of(files)
-        """Those of the compacted logs among the files."""
+        """The manifests of the compacted logs among the files."""
         self.left_out = sum(manifest.skipped for manifest in self.manifests)
         """Rows that couldn't be read when logs were compacted."""
         self.paths = [str(file.path) for file in files if file.path is not None]

@@ -105,8 +105,6 @@ class Guarded:
 
 _HOLDS: list[Hold] = []
 """No lock guards the list, because an interrupt might leave it locked. Each hold is added or removed in one step."""
-
-
 _TURNS: dict[Hashable, threading.Lock] = {}
 """By lock, for `turn_of`."""
 

@@ -89,7 +89,7 @@ class Run:
         self._records: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
         """Connections that pools hold; `_proxies` has those in use."""
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Those that were made in this run."""
+        """The records of connections that were made in this run."""
         self._inherited: list[Any] = []
         """Connections of the process that forked this one. They are kept, because closing them might end them there, too."""
         self._threads_before = set(threading.enumerate())

@@ -33,7 +33,7 @@ class ControlledFlow(KeepingFlow):
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         super().__init__(receiver, dispatcher, duplicates)
         self._attempts = _Attempts()
-        """At the current batch, as far as they have failed."""
+        """The failed attempts at the current batch."""
 
     def attach(self, source: Source) -> None:
         super().attach(source)
@@ -120,7 +120,7 @@ class _Attempts:
     """A broker or a function has taken these messages, and doesn't get them again."""
 
     def of_message(self, index: int) -> _Attempts:
-        """Those at one message, which becomes a batch of its own."""
+        """The attempts at one message, which becomes a batch of its own."""
         given_up = {0: self.given_up[index]} if index in self.given_up else {}
         return _Attempts(Counter({0: self.failures[index]}), given_up, {0} if index in self.arrived else set())
 
