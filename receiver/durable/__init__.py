@@ -7,6 +7,7 @@
 | `opening.py` | how a domain is opened, made or resized when a receiver opens |
 | `batch.py` | `Batch`: decides receipt by receipt, in memory alone |
 | `session.py` | what the batches of one receiver share; each batch's transaction: lock, catch up, record, commit; looking up unknown outcomes |
+| `holds.py` | which thread or task has which lock, and waiting for callers' transactions |
 | `concurrent.py` | many transactions at once: ids are claimed, receipts are folded in by one process |
 | `cache.py` | the detector in step with the log |
 | `retirement.py` | when sources are retired |

@@ -21,11 +21,11 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, SerialBatch, to_the_end
 from receiver.durable.batch import Batch
+from receiver.durable.holds import held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
-from receiver.store.connections import held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.store.databases import database_of
 
 if TYPE_CHECKING:

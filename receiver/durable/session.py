@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic, perf_counter_ns, sleep
+from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import URL, Connection
@@ -26,6 +26,7 @@ from sqlalchemy import URL, Connection
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, corrupt_if_nonsense
 from receiver.durable.duplicates import Duplicate, OnDuplicate, report
+from receiver.durable.holds import GuardedDomain, Hold, held_by_callers, hold, keep, release
 from receiver.durable.opening import MEMORY, Opened
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
@@ -33,7 +34,6 @@ from receiver.message import ReceiptValues
 from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
-from receiver.store.connections import Guarded, Hold, held_by_callers, hold, is_held_by_callers, keep, release, turn_of
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
-_UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
-"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One thread at a time waits so."""
 
 
 class BatchOptions(NamedTuple):
@@ -71,7 +69,7 @@ class Unsettled(NamedTuple):
     transaction: Any
 
 
-class DomainSession(Guarded):
+class DomainSession(GuardedDomain):
     """A receiver's domain: its log, its cache, and the batches whose outcome isn't known yet."""
 
     def __init__(
@@ -83,10 +81,9 @@ class DomainSession(Guarded):
         on_duplicate: OnDuplicate | None,
     ) -> None:
         self.log, state, self.url = opened
-        super().__init__("receiver", "batches", store_settings.lock_timeout_secs, self.log.in_use)
+        lock = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
+        super().__init__(lock, store_settings.lock_timeout_secs, self.log.in_use, is_shared=self.url is not None)
         self.address = MEMORY if self.url is None else shown(self.url)
-        self.lock: Hashable = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
-        """Identifies what a transaction locks: a file, or one domain of a server."""
         self.store_id = state.store_id
         self.domain_id = state.domain_id
         self.options = options
@@ -94,7 +91,6 @@ class DomainSession(Guarded):
         self.cache = DomainCache(settings)
         self.counters = Counters()
         self.recorder: Recorder | None = None
-        self.turn = threading.Lock() if self.url is None else turn_of(self.lock)
         self.is_concurrent: bool | None = None
         """The kind of domain that it was opened as; None for either kind."""
         self.writer = new_number()
@@ -209,52 +205,7 @@ class DomainSession(Guarded):
         self.counters.commit(tally, is_batch=self.is_concurrent is False)  # None: it converts the domain
         self.unreported += tally.events
 
-    def acquire_for(self, held: Hold) -> None:
-        """Acquire it for a batch, after callers' transactions that have the lock and may have another batch.
-
-        If we waited for such a transaction in the database, its next batch would wait for us, and we for it. So that none gets
-        the lock before us, we keep the turn until `release_turn`.
-        """
-        try:
-            self.acquire(held.owner)
-            if held.has_lock or not isinstance(held.owner, threading.Thread):
-                return  # a task has waited already, without its thread
-            has_turn: list[bool] = []
-            held.turns = has_turn
-            has_turn += map(self.turn.acquire, [False])  # as in `acquire`
-            if not has_turn[0] or is_held_by_callers(held.lock):
-                self.release(held.owner)
-                self._acquire_after_callers(held, has_turn)
-        except BaseException:  # an interrupt may come between any two steps
-            self.release_turn(held)
-            self.release(held.owner)
-            raise
-
-    def release_turn(self, held: Hold) -> None:
-        """Let another thread wait for the lock, because we have it, or no longer want it."""
-        turns, held.turns = held.turns, ()
-        if True in turns:
-            self.turn.release()
-
-    def _acquire_after_callers(self, held: Hold, has_turn: list[bool]) -> None:
-        """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
-        give_up_at = monotonic() + self.patience_secs
-        if not has_turn[0]:
-            has_turn += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
-        for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
-            self.acquire(held.owner)
-            is_late = monotonic() >= give_up_at
-            if (True in has_turn and not is_held_by_callers(held.lock)) or (is_late and self._is_free()):
-                return
-            self.release(held.owner)
-            if is_late:
-                raise StoreBusyError(
-                    f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
-                    hint="keep batches and transactions short, or raise lock_timeout_secs",
-                )
-            sleep(pause_secs)
-
-    def _is_free(self) -> bool:
+    def is_free(self) -> bool:
         """Whether the database has the domain to give. A server may have ended a transaction whose thread hangs."""
         with self._between_batches() as log:
             return log.begin_if_free() is not None

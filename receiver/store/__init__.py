@@ -9,7 +9,7 @@ Nothing here knows what counts as a duplicate.
 | `log.py` | `DomainLog`: one domain's log, in memory or in a database; in a database by transactions of our own or in a caller's |
 | `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases share; an adapter for asynchronous drivers |
 | `databases/` | from an address to its kind and an engine; drivers' errors become ours; an object each for SQLite and PostgreSQL, with their own ways |
-| `connections.py` | a connection kept open for many short transactions; which thread or task has which lock |
+| `connections.py` | a connection kept open for many short transactions |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
 | `messages.py` | a message, and the fields of it that are kept: each declared once |
 | `inbox.py`, `packed.py` | messages that wait for their target; how they are packed into rows |

@@ -1,4 +1,4 @@
-"""A store's connection that is kept open; which thread or task uses it, or holds a lock; a row that is made if it is new."""
+"""A store's connection that is kept open, and used by one thread at a time; a row that is made if it is new."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Executable, Select, Table
@@ -101,116 +100,6 @@ class Guarded:
             return False
         self.is_closed = True
         return True
-
-
-_HOLDS: list[Hold] = []
-"""No lock guards the list, because an interrupt might leave it locked. Each hold is added or removed in one step."""
-_TURNS: dict[Hashable, threading.Lock] = {}
-"""By lock, for `turn_of`."""
-
-
-@dataclass(slots=True, eq=False)  # not frozen: making a frozen one takes three times as long, and each batch makes one
-class Hold:
-    """A lock that a thread or task of this process holds, or is about to take. It shows who would wait for itself."""
-
-    lock: Hashable
-    """Identifies what is locked: a file, or a domain of a server."""
-    holder: Callable[[], object]
-    """Gives the connection that holds the lock, and may take it again."""
-    owner: Hashable
-    """The thread, or the event loop's task, that holds or wants the lock."""
-    domain: Hashable = None
-    """The domain of the batch under way; None once the batch is over and only its caller's transaction goes on."""
-    is_over: Callable[[], bool] = lambda: False
-    """Whether that transaction has ended, and the lock with it."""
-    is_callers: bool = False
-    """Whether it is a caller's transaction. It may have another batch, of any receiver."""
-    has_lock: bool = False
-    """Whether the transaction has the lock already."""
-    turns: Sequence[bool] = ()
-    """Has True while the owner is next to take the lock: see `turn_of`."""
-    earlier: Hold | None = None
-    """The hold of an earlier batch in the same caller's transaction."""
-
-
-def hold(wanted: Hold) -> None:
-    """Note that a thread or task is about to take a lock; `StoreBusyError` if it would wait for itself."""
-    for other in _HOLDS.copy():
-        if other.is_over():
-            release(other)
-            continue
-        if other.lock != wanted.lock:
-            continue
-        is_own = other.owner == wanted.owner
-        if is_own and other.domain == wanted.domain:
-            raise under_way_error(wanted.owner)
-        # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
-        if other.holder() is wanted.holder():
-            wanted.has_lock |= other.has_lock and wanted.is_callers  # our own next batch is another transaction
-            if other.domain is None and (is_own or wanted.earlier is None):
-                wanted.earlier = other
-        elif is_own:
-            raise in_another_transaction_error(wanted.owner)
-    _HOLDS.append(wanted)
-
-
-def keep(held: Hold, is_over: Callable[[], bool]) -> None:
-    """Note that the batch is over, but its caller's transaction has the lock until that is over too."""
-    held.domain, held.is_over = None, is_over
-    earlier, held.earlier = held.earlier, None
-    if earlier is not None and earlier.owner == held.owner:
-        release(earlier)  # one for each transaction is enough: all are looked through for each batch
-
-
-def held_by_callers(lock: Hashable) -> list[Hold]:
-    """The holds of callers' transactions that have the lock. They may have another batch."""
-    return [
-        held for held in _HOLDS.copy() if held.is_callers and held.has_lock and held.lock == lock and not held.is_over()
-    ]
-
-
-def is_held_by_callers(lock: Hashable) -> bool:
-    """Whether there is such a hold. Costs next to nothing if this process has no other batch or transaction."""
-    return len(_HOLDS) > 1 and bool(held_by_callers(lock))
-
-
-def refuse_waiting_for_itself(owner: Hashable, lock: Hashable, connection: Connection | None) -> None:
-    """`StoreBusyError` if a transaction of this thread or task has the lock, unless it is the connection's."""
-    for held in held_by_callers(lock):
-        if held.owner == owner and held.holder() is not connection:
-            raise in_another_transaction_error(owner)
-
-
-def under_way_error(owner: Hashable) -> StoreBusyError:
-    """The error for a thread or task that would wait for its own batch."""
-    return StoreBusyError(f"this {_kind(owner)} has a batch of the domain under way", hint="end that one first")
-
-
-def in_another_transaction_error(owner: Hashable) -> StoreBusyError:
-    """The error for a thread or task that would wait for its own transaction."""
-    return StoreBusyError(
-        f"this {_kind(owner)} holds the lock in another transaction, which is still open",
-        hint="end that one first, or join it: batch(connection=...)",
-    )
-
-
-def _kind(owner: Hashable) -> str:
-    return "thread" if isinstance(owner, threading.Thread) else "task"
-
-
-def release(held: Hold) -> None:
-    with suppress(ValueError):  # it is gone: removed before an interrupt, or because it was over
-        _HOLDS.remove(held)
-
-
-def turn_of(lock: Hashable) -> threading.Lock:
-    """Held by the thread that is next to take a lock, until it has it: one thread of the process at a time."""
-    return _TURNS.setdefault(lock, threading.Lock())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_HOLDS.clear)
-    os.register_at_fork(after_in_child=_TURNS.clear)
 
 
 class KeptConnection(Guarded):

@@ -13,8 +13,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
 from receiver import AsyncReceiver
+from receiver.durable.holds import _HOLDS
 from receiver.settings import StoreSettings
-from receiver.store.connections import _HOLDS
 from tests.durable.opened import LONG_SECS
 
 DRIVERS = {"aiosqlite": "sqlite", "psycopg": "postgresql", "asyncpg": "postgresql"}

@@ -17,11 +17,11 @@ from receiver import closing, recording
 from receiver.closing import Mutex
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
+from receiver.durable.holds import Hold, hold, release
 from receiver.errors import StoreBusyError
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections, log, sql_rows
-from receiver.store.connections import Hold, hold, release
 from receiver.store.databases import sqlite, sqlite_file
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send

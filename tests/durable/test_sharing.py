@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import NullPool, create_engine, text
 
+from receiver.durable.holds import _HOLDS, Hold, hold, release
 from receiver.errors import ClosedError, StoreBusyError
-from receiver.store.connections import _HOLDS, Hold, hold, release
 from receiver.store.sql_rows import ROWS_AT_ONCE
 from tests.durable.opened import (
     DUPLICATE,
