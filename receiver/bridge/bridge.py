@@ -12,6 +12,7 @@ from queue import Empty, SimpleQueue
 
 from receiver.bridge.connectors import Delivery, Source
 from receiver.bridge.modes import Flow
+from receiver.bridge.options import LONGEST_ERROR
 from receiver.bridge.received import Intake
 from receiver.errors import BrokerError, OutputError, PositionMovedError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Retries, may_pass
@@ -53,7 +54,7 @@ class Health:
         self._troubles.pop(what, None)
 
     def fails(self, what: str, error: ReceiverError) -> None:
-        self._troubles[what] = error.message
+        self._troubles[what] = error.message[:LONGEST_ERROR]
 
     def why_unready(self) -> str | None:
         """Why the bridge isn't ready; None if it is."""
@@ -394,7 +395,7 @@ class Bridge:
             self.figures.output_errors += 1
         else:
             self.figures.connection_errors += 1
-        _LOGGER.warning("%s", error)
+        _LOGGER.warning("%s", str(error)[:LONGEST_ERROR])
 
 
 def _body_bytes(taken: list[Delivery]) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # no command but the bridge needs its connectors
     from receiver.store.messages import Message
 
 _OF_JMS = "ID:"
+LONGEST_ERROR = 10_000
+"""How many characters of an error are logged and kept: that of a user's function may have a whole message in it."""
 
 
 class Mode(StrEnum):
@@ -235,6 +237,6 @@ def described(error: BaseException) -> str:
     """An exception of a user's function, in words."""
     kind = type(error).__name__
     try:
-        return f"{kind}: {error}"
+        return f"{kind}: {error}"[:LONGEST_ERROR]
     except Exception:  # noqa: BLE001 - the exception can't even be shown
         return kind

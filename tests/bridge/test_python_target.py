@@ -285,6 +285,21 @@ def test_what_does_nothing_or_fails_oddly_has_failed(route, mode, function, why,
     assert "Traceback" not in caplog.text
 
 
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
+def test_what_it_raises_is_shortened_for_the_log(route, mode, caplog):
+    """It may have a whole message in its text, and is logged at each try."""
+    errors = [StoreError("down" * 1_000_000), *[ValueError("what a message" * 1_000_000)] * 2]
+
+    def book(_received):
+        raise errors.pop(0)
+
+    send(route, "1")
+    bridge_to(route, book, mode, max_tries=2).run(stop_when_idle_secs=0)
+    assert not errors
+    assert "what a message" in caplog.text
+    assert len(caplog.text) < 100_000
+
+
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
 @pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down"), OutputError("down")], ids=repr)
