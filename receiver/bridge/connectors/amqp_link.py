@@ -35,7 +35,8 @@ AHEAD_BYTES = 4 << 20
 _HEADERS = (b"AMQP\3\1\0\0", b"AMQP\0\1\0\0")
 """The first bytes of AMQP 1.0, with a login and without."""
 _CLOCK_SECS = 1.0
-"""How often to check for due heartbeats and missing answers when no bytes come."""
+"""How often to check for missing answers when no bytes come."""
+_LEAST_WAIT_SECS = 0.01
 _OPENED = 1
 """The number of requests done once the link is open: opening is the first."""
 _NOT_FOUND = "amqp:not-found"
@@ -85,6 +86,8 @@ class AmqpLink(Closing):
         self._closes_at: float | None = None
         self._asked, self._done = _OPENED, 0
         self._moved_at, self._waiting_bytes = time.monotonic(), 0
+        self._tick_at = 0.0
+        """When the next heartbeat is due, ours or the broker's; 0 if none is."""
         self._socket = sockets.connected(address)
         try:
             self._wakened, self._waker = socket.socketpair()
@@ -204,14 +207,15 @@ class AmqpLink(Closing):
                     self._fail_lost(sockets.failure(self._address, error, "is lost"))
 
     def _work_until_over(self) -> None:
-        """Work whenever the socket or a request needs it, and once a second, until the connection is over."""
+        """Work whenever the socket, a request or a heartbeat needs it, and once a second, until the connection is over."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakened, selectors.EVENT_READ)
             selector.register(self._socket, selectors.EVENT_READ)
             while self._work():
                 writes = selectors.EVENT_WRITE if self._transport.pending() > 0 else 0
                 selector.modify(self._socket, selectors.EVENT_READ | writes)
-                selector.select(_CLOCK_SECS)
+                left_secs = self._tick_at - time.monotonic() if self._tick_at else _CLOCK_SECS
+                selector.select(min(max(left_secs, _LEAST_WAIT_SECS), _CLOCK_SECS))
 
     def _work(self) -> bool:
         """Read, work and write as far as possible without waiting. False when the connection is over."""
@@ -227,7 +231,9 @@ class AmqpLink(Closing):
             if self._closes_at is not None and self._connection.state & Endpoint.LOCAL_ACTIVE:
                 self._give_back()
                 self._connection.close()
-            self._transport.tick(time.monotonic())
+            self._write()
+            # After the write: Proton counts the time to the next heartbeat from the first tick that sees the bytes written.
+            self._tick_at = self._transport.tick(time.monotonic())
             self._write()
             self._look_for_progress()
             self._changed.notify_all()
