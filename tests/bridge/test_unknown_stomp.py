@@ -1,4 +1,4 @@
-"""An unknown product that refuses by STOMP: a bridge ends with the product's words, and never idles."""
+"""An unknown product by STOMP: if it refuses, a bridge ends with the product's words, and never idles."""
 
 import socket
 import threading
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from receiver import retrying
-from receiver.bridge.connectors import Message
+from receiver.bridge.connectors import Message, source_of
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
 from receiver.errors import BrokerRefusedError
@@ -19,12 +19,13 @@ pytestmark = pytest.mark.usefixtures("hasty")
 ERROR = b"ERROR\nmessage:nothing here is for you\n\n\0"
 CONNECTED = b"CONNECTED\nversion:1.2\nserver:Mule/1\n\n\0"
 GIVES_UP_SECS = 60
+MIB = 1 << 20
 
 
 @contextmanager
-def refusing(at, then_secs=None):
+def refusing(at, then_secs=None, *, ahead=b""):
     """The port of a broker that answers frames of the command `at` with ERROR. With `then_secs` it confirms them,
-    and sends the ERROR later."""
+    and sends the ERROR later. It sends `ahead` before it confirms a subscription."""
 
     def serve():
         while True:
@@ -46,6 +47,8 @@ def refusing(at, then_secs=None):
                 if command == at and then_secs is None:
                     link.sendall(ERROR)
                     return
+                if command == "SUBSCRIBE":
+                    link.sendall(ahead)
                 link.sendall(CONNECTED if command == "STOMP" else f"RECEIPT\nreceipt-id:{receipt}\n\n\0".encode())
                 if command == at:
                     time.sleep(then_secs)
@@ -85,6 +88,13 @@ def test_a_subscription_that_is_refused_once_it_was_confirmed_ends_the_bridge(mo
         bridge = open_bridge(f"stomp://127.0.0.1:{port}/queue/orders", f"file:{tmp_path / 'out'}", sqlite_url)
         ends_refused(bridge)
     assert bridge.figures.connection_errors > 1
+
+
+def test_many_large_messages_that_came_ahead_are_not_taken_at_once():
+    """Otherwise they would be one batch, however large."""
+    frame = b"MESSAGE\nmessage-id:1\nack:1\ncontent-length:%d\n\n%b\0" % (MIB, bytes(MIB))
+    with refusing("none", ahead=frame * 10) as port, source_of(f"stomp://127.0.0.1:{port}/queue/orders") as source:
+        assert [len(source.take(1_000, wait_secs=1)) for _ in range(4)] == [4, 4, 2, 0]
 
 
 @pytest.mark.parametrize("mode", [Mode.BEST_EFFORT, Mode.EXACTLY_ONCE])

@@ -21,6 +21,8 @@ from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from receiver.store.messages import Message
 
 _SUBSCRIPTION = "receiver"
+_AT_ONCE_BYTES = 4 << 20
+"""`take` gives no more messages once their bodies have so many bytes: a thousand that came ahead may be too large for one batch."""
 _WILDCARDS = set("*#>")
 """Characters in a name that may stand for many topics."""
 
@@ -50,8 +52,8 @@ class StompSource(Closing):
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         taken: list[Delivery] = []
-        until = time.monotonic() + wait_secs
-        while len(taken) < at_most and self._refused is None:
+        taken_bytes, until = 0, time.monotonic() + wait_secs
+        while len(taken) < at_most and taken_bytes < _AT_ONCE_BYTES and self._refused is None:
             self._session.check()
             try:
                 came = self._session.messages.get(timeout=0 if taken else max(0.0, until - time.monotonic()))
@@ -60,6 +62,7 @@ class StompSource(Closing):
             if isinstance(came, MessageRefusedError):
                 self._refused = came
             elif came is not None:
+                taken_bytes += len(came.body)
                 try:
                     self._check_topic(came)
                     taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
