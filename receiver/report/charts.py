@@ -198,9 +198,10 @@ def marks_of(need: tuple[int, str], settings: Mapping[str, int], word: Callable[
 def curve_chart(curve: Curve, marks: Sequence[Mark], word: Callable[[int], str], title: str) -> Spec:
     """How many duplicates one tier alone misses, by its size, with the labels of marks in rows above the curve."""
     need, (_, last_missed) = curve[-1][0], curve[-2]
-    most = max(need, *(mark.value for mark in marks)) * 3 // 2 + 1
+    marked = [mark.value for mark in marks]
+    most = max([need, *marked]) * 3 // 2 + 1
     # A mark left of the axis would be drawn across the page.
-    least = min(max(most // _CURVE_SPAN, curve[0][0], 1), *(mark.value for mark in marks))
+    least = min([max(most // _CURVE_SPAN, curve[0][0], 1), *marked])
     begin = max((point for point in curve if point[0] <= least), default=curve[0])
     points = [(least, begin[1]), *(point for point in curve if point[0] > least), (most, 0)]
     x = _log_axis("size", title, least, most, word, grid=False, domain=[least, most])

@@ -190,6 +190,12 @@ def test_a_curve_holds_the_marks_far_below_its_end(need, present):
     assert points_of(spec, 0)[0][0] == min(need, present)
 
 
+def test_a_curve_without_marks():
+    """By `--max-missed` a log may ask for nothing. If W isn't set either, it isn't marked."""
+    marks = marks_of((0, "0"), {"recommended": 0, "yours": 0}, count)
+    assert points_of(curve_chart(((0, 5), (45, 0)), marks, count, "window W"), 0) == [(1, 5), (45, 0), (68, 0)]
+
+
 @pytest.mark.parametrize(
     ("days", "format_"), [(2, "%m-%d %H:%M"), (179, "%m-%d %H:%M"), (181, "%Y-%m-%d"), (9_999, "%Y-%m-%d")]
 )
