@@ -54,13 +54,15 @@ _BEGINNINGS: dict[bytes, LogReader] = {
     STATUS_LINES_BEGIN: read_status_lines,
     JOURNAL_BEGINS: read_journal,
 }
+_UTF_16 = ("in UTF-16, not UTF-8", "write it as UTF-8: iconv -f UTF-16 -t UTF-8")
 _FOREIGN = {
     b"PK\x03\x04": ("a zip archive, or a workbook of Excel", "unpack it, or save the sheet as CSV"),
     b"SQLite format 3\0": ("a database", 'query it: sqlite:///FILE --query "SELECT ..."'),
     b"BZh91AY&SY": ("packed by bzip2", "unpack it first, or pack it by gzip or zstd"),
     b"\xfd7zXZ\0": ("packed by xz", "unpack it first, or pack it by gzip or zstd"),
     b"Obj\x01": ("in Avro", "write it as Parquet"),
-    b"\xff\xfe": ("in UTF-16, not UTF-8", "write it as UTF-8: iconv -f UTF-16 -t UTF-8"),
+    b"\xff\xfe": _UTF_16,
+    b"\xfe\xff": _UTF_16,
 }
 """Formats that aren't read, by their first bytes: what they are, and what to do."""
 

@@ -177,6 +177,7 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
         (lzma.compress(b"1,a"), "log.csv.xz", "unpack it first"),
         (b"Obj\x01", "log.avro", "write it as Parquet"),
         ("received_at,unique_message_id\n1,a\n".encode("utf-16"), "log.csv", "iconv -f UTF-16"),
+        ("\ufeffreceived_at,unique_message_id\n1,a\n".encode("utf-16-be"), "log.csv", "iconv -f UTF-16"),
     ],
 )
 def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy):
