@@ -14,6 +14,8 @@ from urllib.request import url2pathname
 
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
 
+_PATIENCE_SECS = 300
+_SKIPPED_BYTES = 1 << 20
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
@@ -80,12 +82,36 @@ class UrlStream:
     def __init__(self, url: str) -> None:
         self._url = url
         with _translated(url):
-            files, path = _filesystem(url)
-            self._stream = files.open(path, "rb")
+            self._files, self._path = _filesystem(url)
+            self._stream = self._files.open(self._path, "rb")
+        self._read_bytes = 0
+        self._in_ranges = url.startswith(("http://", "https://"))
 
     def read(self, size: int = -1) -> bytes:
         with _translated(self._url):
-            return bytes(self._stream.read(size))
+            try:
+                piece = bytes(self._stream.read(size))
+            except ValueError:
+                if not self._in_ranges:
+                    raise
+                self._read_whole()
+                piece = bytes(self._stream.read(size))
+        self._read_bytes += len(piece)
+        return piece
+
+    def _read_whole(self) -> None:
+        """Go on in one answer with the whole file: by HTTP, not every server sends the ranges that fsspec asks for."""
+        from aiohttp import ClientTimeout
+
+        self._in_ranges = False
+        self._stream.close()
+        # The whole file may take longer than the five minutes of a usual answer.
+        patience = {"timeout": ClientTimeout(sock_read=_PATIENCE_SECS)}
+        files = type(self._files)(client_kwargs=self._files.client_kwargs | patience)
+        self._stream = files.open(self._path, "rb", block_size=0)
+        left = self._read_bytes
+        while left and (piece := self._stream.read(min(left, _SKIPPED_BYTES))):
+            left -= len(piece)
 
     def close(self) -> None:
         self._stream.close()

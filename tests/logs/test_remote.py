@@ -103,6 +103,13 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
         opened("http://127.0.0.1:1/logs/1.csv?x=1")
 
 
+def test_a_long_file_from_a_server_without_ranges(web, tmp_path):
+    """fsspec asks for 5 MB at a time."""
+    rows = [Row(second, f"{second}" * 10_000) for second in range(1_000, 1_200)]
+    (tmp_path / "long.csv").write_bytes(csv_bytes(rows))
+    assert read(f"{web[0]}/long.csv") == read(tmp_path / "long.csv")
+
+
 def test_a_bad_row_is_named(s3):
     url = put(s3, "bad.csv", b"received_at,unique_message_id\n1,a\nnever,b\n")
     with pytest.raises(LogFormatError, match=f"^{url}:3: "):
