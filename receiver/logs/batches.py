@@ -26,6 +26,10 @@ from receiver.logs.options import ReadOptions
 from receiver.logs.parquet import group_sizes
 
 _NAMES_SHOWN = 3
+_FEW_ROWS = 1 << 12
+"""After a smaller batch, a file is read on at once, because it probably ends there."""
+_MOST_ROWS = 1 << 18
+"""About the most rows of a merged batch, except with more rows of one time."""
 _TEXT_LOG = re.compile(r"-|.*\.(log|txt)(\.\w+)*", re.DOTALL)
 """Probable names of a correlator's log."""
 _ATTRIBUTES = tuple(column.attribute for column in COLUMNS.values())
@@ -144,28 +148,44 @@ class Waiting:
 class _Cursor:
     """An open log: the rest of its current batch, with the keys of the rows."""
 
-    def __init__(self, index: int, batches: Iterator[LogBatch]) -> None:
-        self.index = index
-        self._batches = batches
+    def __init__(self, file: Waiting) -> None:
+        self.index = file.index
+        self._batches = file.open()
         self._latest_us = 0
+        self._ahead: LogBatch | None = None
         self.keys: npt.NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.batch: LogBatch | None = None
+        self.is_last = False
+        """Whether no rows are known to follow these."""
         self.beside: list[LogBatch] = []
         """Batches without rows, which still carry counts and status lines."""
 
+    @property
+    def end(self) -> tuple[int, int]:
+        """The last key in hand, and the index of the file."""
+        return int(self.keys[-1]), self.index
+
     def fill(self) -> bool:
         """Read until there are rows in hand; False at the end of the file."""
-        while not len(self.keys):
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            if not len(batch):
-                self.beside.append(batch)
-                continue
-            self.keys = np.maximum.accumulate(np.maximum(batch.received_at_us, self._latest_us))
-            self._latest_us = int(self.keys[-1])
-            self.batch = batch
+        if len(self.keys):
+            return True
+        batch, self._ahead = self._ahead or self._next(), None
+        if batch is None:
+            return False
+        self.keys = np.maximum.accumulate(np.maximum(batch.received_at_us, self._latest_us))
+        self._latest_us = int(self.keys[-1])
+        self.batch = batch
+        if len(batch) < _FEW_ROWS:
+            self._ahead = self._next()
+            self.is_last = self._ahead is None
         return True
+
+    def _next(self) -> LogBatch | None:
+        for batch in self._batches:
+            if len(batch):
+                return batch
+            self.beside.append(batch)
+        return None
 
     def take(self, rows: int) -> LogBatch:
         """The next rows, as a batch of their own."""
@@ -181,25 +201,39 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
     to_open = sorted(waiting, reverse=True)
     cursors: list[_Cursor] = []
     while cursors or to_open:
-        filled = [cursor for cursor in cursors if cursor.fill()]
-        for cursor in cursors:
+        left, cursors = cursors, []
+        due: tuple[int, int] | None = None
+        while left or (to_open and (due is None or (to_open[-1].first_us, to_open[-1].index) <= due)):
+            cursor = left.pop() if left else _Cursor(to_open.pop())
+            if cursor.fill():
+                cursors.append(cursor)
+                due = min(due or cursor.end, cursor.end)
             yield from cursor.beside
             cursor.beside.clear()
-        cursors = filled
-        horizon = min(((int(cursor.keys[-1]), cursor.index) for cursor in cursors), default=None)
-        if to_open and (horizon is None or (to_open[-1].first_us, to_open[-1].index) <= horizon):
-            file = to_open.pop()
-            cursors = sorted([*cursors, _Cursor(file.index, file.open())], key=attrgetter("index"))
-        elif horizon is not None:
-            yield _up_to(horizon, cursors)
+        if cursors:
+            cursors.sort(key=attrgetter("index"))
+            yield _up_to(_horizon(cursors, to_open), cursors)
+
+
+def _horizon(cursors: Sequence[_Cursor], to_open: Sequence[Waiting]) -> tuple[int, int]:
+    """The last (key, index of the file) that comes before every row that isn't read yet, or an earlier one if there are many rows
+    up to it.
+
+    The keys within a file only grow. So rows that aren't read yet come after the last key read of their file, or with the first
+    of a file that isn't open. Files that are read to their end set no bound: otherwise each of thousands of small files would
+    make a batch.
+    """
+    bounds = [cursor.end for cursor in cursors if not cursor.is_last]
+    bounds += [(file.first_us, file.index) for file in to_open[-1:]]
+    horizon = min(bounds, default=max(cursor.end for cursor in cursors))
+    keys = np.concatenate([cursor.keys[: cursor.keys.searchsorted(horizon[0], side="right")] for cursor in cursors])
+    if len(keys) <= _MOST_ROWS:
+        return horizon
+    return min(horizon, (int(np.partition(keys, _MOST_ROWS)[_MOST_ROWS]), cursors[-1].index))
 
 
 def _up_to(horizon: tuple[int, int], cursors: Sequence[_Cursor]) -> LogBatch:
-    """All rows that come before every row that isn't read yet.
-
-    The horizon is the smallest (last key read, index of the file). The keys within a file only grow, so all rows that aren't
-    read yet come after the horizon. At the horizon's own key, only files of a smaller or the same index go first.
-    """
+    """The rows up to the horizon. At its own key, only files of a smaller or the same index go first."""
     last_us, last_index = horizon
     parts, keys = [], []
     for cursor in cursors:

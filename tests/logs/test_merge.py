@@ -46,8 +46,8 @@ files_of_batches = st.lists(
 )
 
 
-@given(files_of_batches)
-def test_against_a_naive_merge(drawn):
+@given(files_of_batches, st.sampled_from([0, 3, 9]), st.sampled_from([1, 4, 99]))
+def test_against_a_naive_merge(drawn, few_rows, most_rows):
     files, waiting, skipped, opened_places = [], [], 0, []
     for index, (shape, drawn_batches) in enumerate(drawn):
         batches = [
@@ -66,7 +66,10 @@ def test_against_a_naive_merge(drawn):
             return iter([batch_of(rows, shape) for rows in batches])
 
         waiting.append(Waiting(first, index, read_batches))
-    merged = list(merge(waiting))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("receiver.logs.batches._FEW_ROWS", few_rows)
+        patch.setattr("receiver.logs.batches._MOST_ROWS", most_rows)
+        merged = list(merge(waiting))
     assert list(rows_of(merged)) == naive_merge(files)
     assert sum(batch.skipped for batch in merged) == skipped
     assert sorted(opened_places) == list(range(len(files)))
@@ -88,6 +91,25 @@ def test_a_file_is_opened_only_when_its_turn_comes():
     assert opened_places == [1]
     assert len([row for batch in merged for row in rows_of([batch])]) == 15
     assert opened_places == [1, 0, 2]
+
+
+def test_many_small_files_make_few_batches_and_are_closed_at_once():
+    """A compacted log has a file for each domain, all of the same time. A batch for each file would take quadratic time."""
+    are_open, most_open = set(), 0
+
+    def waiting(index):
+        def read_batches():
+            nonlocal most_open
+            are_open.add(index)
+            most_open = max(most_open, len(are_open))
+            yield batch_of([Row(us, f"{index}") for us in range(index, 1_000, 100)], "text")
+            are_open.remove(index)
+
+        return Waiting(index, index, read_batches)
+
+    merged = list(merge([waiting(index) for index in range(100)]))
+    assert [batch.received_at_us.tolist() for batch in merged] == [list(range(1_000))]
+    assert most_open == 1
 
 
 @pytest.mark.usefixtures("tiny_blocks")
