@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sqlalchemy as sa
 from alembic import context, op
 
@@ -30,27 +32,20 @@ def upgrade() -> None:
         else:
             waiting = op.get_bind().execute(sa.text("SELECT * FROM receiver_arrival ORDER BY arrival"))
             packed = [_packed(row) for row in waiting]
-    op.drop_table("receiver_arrival")
-    table = op.create_table(
-        "receiver_arrival",
-        sa.Column("arrival", sa.BigInteger, nullable=False),
-        sa.Column("receipts", sa.Integer, nullable=False),
-        sa.Column("received_at_us", sa.BigInteger, nullable=False),
-        sa.Column("packed", sa.LargeBinary, nullable=False),
-        sa.Column("domain_id", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
-    )
-    _store_as_before()
+    columns = _of_statements()
+    _replace(_of_receipts(), columns)
     if op.get_context().dialect.name == "postgresql":
         op.execute("ALTER TABLE receiver_arrival ALTER COLUMN packed SET STORAGE EXTERNAL")
-    op.bulk_insert(table, packed)
+    op.bulk_insert(sa.table("receiver_arrival", *(sa.column(each.name, each.type) for each in columns)), packed)
 
 
 def downgrade() -> None:
     keep_all(KEPT_BY_NEWER_ONLY, revision, down_revision)
-    op.drop_table("receiver_arrival")
-    op.create_table(
-        "receiver_arrival",
+    _replace(_of_statements(), _of_receipts())
+
+
+def _of_receipts() -> list[sa.Column[Any]]:
+    return [
         sa.Column("arrival", sa.BigInteger, nullable=False),
         sa.Column("received_at_us", sa.BigInteger, nullable=False),
         sa.Column("jms_timestamp_ms", sa.BigInteger),
@@ -60,15 +55,32 @@ def downgrade() -> None:
         sa.Column("redelivered", sa.Boolean, nullable=False),
         sa.Column("is_repeated", sa.Boolean, nullable=False),
         sa.Column("domain_id", sa.Integer, nullable=False),
-        sa.PrimaryKeyConstraint("domain_id", "arrival", name="receiver_arrival_pkey"),
-    )
-    _store_as_before()
+    ]
 
 
-def _store_as_before() -> None:
-    if op.get_context().dialect.name == "postgresql":
-        storage = "autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0"
-        op.execute(f"ALTER TABLE receiver_arrival SET ({storage})")
+def _of_statements() -> list[sa.Column[Any]]:
+    return [
+        sa.Column("arrival", sa.BigInteger, nullable=False),
+        sa.Column("receipts", sa.Integer, nullable=False),
+        sa.Column("received_at_us", sa.BigInteger, nullable=False),
+        sa.Column("packed", sa.LargeBinary, nullable=False),
+        sa.Column("domain_id", sa.Integer, nullable=False),
+    ]
+
+
+def _replace(before: list[sa.Column[Any]], after: list[sa.Column[Any]]) -> None:
+    """Replace the columns, and delete all rows. On PostgreSQL it stays the same table, so users keep their rights to it."""
+    key = ["domain_id", "arrival"]
+    if op.get_context().dialect.name != "postgresql":
+        op.drop_table("receiver_arrival")
+        op.create_table("receiver_arrival", *after, sa.PrimaryKeyConstraint(*key, name="receiver_arrival_pkey"))
+        return
+    for column in before[1:]:
+        op.drop_column("receiver_arrival", column.name)  # with domain_id goes the key
+    op.execute("TRUNCATE receiver_arrival")
+    for column in after[1:]:
+        op.add_column("receiver_arrival", column)
+    op.create_primary_key("receiver_arrival_pkey", "receiver_arrival", key)
 
 
 def _packed(row: sa.Row) -> dict[str, object]:

@@ -121,3 +121,12 @@ def test_what_it_can_not_do(fresh_postgres_url):
             with pytest.raises(ProgrammingError, match="must be owner"):
                 execute(url, f"DROP TABLE {table.name}")
         assert rows_of(fresh_postgres_url, "receiver_receipt") == 1
+
+
+def test_an_upgrade_leaves_it_its_rights(fresh_postgres_url):
+    with role(fresh_postgres_url) as (url, grant):
+        migrate(store_url(fresh_postgres_url), "0013")
+        for line in GRANTS:
+            grant(line)
+        migrate(store_url(fresh_postgres_url))
+        claim(url, None)
