@@ -22,6 +22,7 @@ SQLITE = [
     (sqlite3.SQLITE_CORRUPT_INDEX, StoreCorruptError, "damaged", "restore"),
     (sqlite3.SQLITE_NOTADB, StoreCorruptError, "isn't a database", "another file"),
     (sqlite3.SQLITE_FULL, StoreError, "full", "make room"),
+    (sqlite3.SQLITE_IOERR_SHMSIZE, StoreError, "full", "make room"),
     (sqlite3.SQLITE_READONLY, StoreError, "read-only", "writable"),
     (sqlite3.SQLITE_READONLY_DBMOVED, StoreError, "read-only", "writable"),
     (sqlite3.SQLITE_CANTOPEN, StoreError, "can't be opened", "folder"),

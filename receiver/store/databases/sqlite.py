@@ -205,6 +205,7 @@ _FAULTS = {
     sqlite3.SQLITE_IOERR: database.INPUT_OUTPUT,
     sqlite3.SQLITE_CORRUPT: database.CORRUPT,
     sqlite3.SQLITE_FULL: database.FULL,
+    sqlite3.SQLITE_IOERR_SHMSIZE: database.FULL,  # no room for the index of the write-ahead log
     sqlite3.SQLITE_CANTOPEN: _CANNOT_OPEN,
     sqlite3.SQLITE_PROTOCOL: database.BUSY,  # others kept opening the write-ahead log at the same time
     sqlite3.SQLITE_NOTADB: _NO_DATABASE,
