@@ -4,20 +4,23 @@ import errno
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
+from io import FileIO
 
 import pytest
 
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
 from receiver.bridge.received import Received, new_received
+from receiver.bridge.targets import file_target
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
 from receiver.store.messages import FIELDS, Message, flat
-from tests.bridge.bridged import Route, open_from, send
+from tests.bridge.bridged import TEN, Route, open_from, send
 from tests.bridge.test_connectors import SOON_SECS
 from tests.store.waiting import add, opened_inbox
 
@@ -206,6 +209,30 @@ def test_what_a_full_disk_has_cut_short_is_taken_back(route):
     assert len(seen[0]) == len(whole) + 10
     assert route.effects() == ["1", "2"]
     assert [file.name for file in route.file.parent.glob("orders.jsonl*")] == ["orders.jsonl"]
+
+
+def test_what_a_full_disk_has_taken_is_not_written_again_in_best_effort(route, monkeypatch):
+    room = [0, 0, 1_000, 0, 0, 10_000]
+    """Bytes that are free, from each opening of the file on: the first is at the start."""
+
+    class Filling(FileIO):
+        def write(self, data):
+            if not room[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written = super().write(data[: room[0]])
+            room[0] -= written
+            return written
+
+    def opened(*arguments):
+        file = Filling(*arguments)
+        del room[0]
+        return file
+
+    send(route, *TEN)
+    monkeypatch.setattr(file_target, "FileIO", opened)
+    route.run(mode=Mode.BEST_EFFORT)
+    bodies = re.findall(r'"body":"(.)"}\n', route.file.read_text())
+    assert bodies == TEN
 
 
 def test_a_file_through_a_linked_folder_is_the_same_target(route, caplog):

@@ -89,17 +89,22 @@ class FileTarget:
             _flock(self._file, "LOCK_UN")
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        lines = b"".join(message.json_line() for message in messages)
+        before = None
         try:
-            lines = b"".join(message.json_line() for message in messages)
             if lease is None and not self._is_as_left():
                 self._open()
                 if self._ends_in_mid_line():  # a bridge died there, or the disk was full
-                    lines = b"\n" + lines
+                    self._append(b"\n", sync=False)
+            before = self._length
             self._append(lines, sync=lease is not None)
         except OSError as error:
-            if lease is not None and self._file is not None:
+            written = 0 if before is None else self._length - before
+            if lease is None:  # what a full disk has taken isn't written again
+                return Outcome(list(range(lines[:written].count(b"\n"))), error=self._error(error))
+            if self._file is not None:
                 with suppress(OSError):  # on a full disk, cut off the part that was written
-                    self._file.truncate(self._length)
+                    self._file.truncate(self._length - written)
             raise self._error(error) from error
         if lease is not None:
             self._save(lease)
@@ -113,11 +118,16 @@ class FileTarget:
     def _append(self, lines: bytes, *, sync: bool) -> None:
         file = self._file
         assert file is not None  # noqa: S101 - it was made ready
-        write_all(file.write, lines)
+        write_all(self._write, lines)
         if sync:
             os.fsync(file.fileno())
-        self._length += len(lines)
         self._tail = (self._tail + lines[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _write(self, piece: memoryview) -> int:
+        assert self._file is not None  # noqa: S101 - it was made ready
+        written = self._file.write(piece)
+        self._length += written
+        return written
 
     def _is_as_left(self) -> bool:
         """Whether the path still leads to the open file, and nobody else has written to the file."""
