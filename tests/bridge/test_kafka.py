@@ -231,6 +231,18 @@ def test_a_slow_way_is_waited_for_as_long_as_answers_come(kafka, topic, monkeypa
         assert time.monotonic() - began > 0.5
 
 
+def test_many_large_messages_are_not_taken_at_once(kafka):
+    """Otherwise they would be one batch, however large."""
+    topic = kafka.new_topic(1)
+    for _ in range(3):
+        send(kafka, topic, [Message(body=bytes(900_000)) for _ in range(20)])
+    with source_of(kafka.address(topic, "g")) as source:
+        while not source.take(1, wait_secs=1):
+            pass
+        time.sleep(2)  # until all that is fetched ahead is there
+        assert 5 < len(source.take(1_000, wait_secs=1)) < 30
+
+
 def test_a_body_that_is_too_large_stays_and_says_which(kafka):
     topic = kafka.new_topic(1)
     send(kafka, topic, [Message(body=body) for body in (b"a", b"b" * 1_000, b"c")])
