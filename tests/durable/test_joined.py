@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from receiver.durable.cache import DomainCache
 from receiver.store import log
+from receiver.store.sql_rows import ROWS_AT_ONCE
 from receiver.store.tables import batch_numbers
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, UndoError, opened, send, sizes, undone
 
@@ -415,3 +416,19 @@ def test_a_password_among_the_parameters_of_an_address_is_not_logged(fresh_postg
         receiver.close()
     assert "closed before" in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_a_connection_that_binds_parameters_itself(fresh_postgres_url):
+    """As SQLAlchemy's documentation shows. Such cursors can't read binary rows, and the second batch reads many."""
+    import psycopg
+
+    ids = [f"id {number}" for number in range(ROWS_AT_ONCE + 1)]
+    engine = create_engine(
+        fresh_postgres_url, poolclass=NullPool, connect_args={"cursor_factory": psycopg.ClientCursor}
+    )
+    with opened(fresh_postgres_url) as orders, engine.connect() as connection:
+        assert {*send(orders, *ids, connection=connection)} == {NEW}
+        connection.commit()
+        send(orders, "lost", connection=connection)
+        connection.rollback()
+        assert {*send(orders, *ids, connection=connection)} == {DUPLICATE}

@@ -201,9 +201,12 @@ class PostgresRows(sql_rows.SqlRows):
         if self.is_awaited or last_seq - seq <= sql_rows.ROWS_AT_ONCE:
             yield from super().rows_after(seq, last_seq)
             return
+        from psycopg import Cursor
+
+        cursor_of: Any = Cursor  # a caller's connection may make others by default, which can't stream binary rows
         # By one statement: the server has no good plan for pages of a log that was just written.
         with (
-            self.driver.cursor(binary=True) as cursor,
+            cursor_of(self.driver) as cursor,
             closing(
                 cursor.stream(self.sql.rows_after, (self.domain_id, seq), binary=True, size=_streamed_at_once())
             ) as streamed,
