@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -17,8 +18,10 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
+from receiver.durable.session import UNTIL_FREE
 from receiver.errors import ClosedError, SettingsError
 from receiver.message import Decision, Receipt, receipts_in
+from receiver.store.databases.database import FileBusyError
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -134,8 +137,23 @@ class SerialBatch(AsyncBatch):
         self._joined: AsyncConnection | None = None
 
     async def __aenter__(self) -> Self:
-        tasks = self._tasks
+        session = self._tasks.session
         self._joined = await _connection_of(self._given)
+        give_up_at = monotonic() + session.patience_secs
+        for pause_secs in UNTIL_FREE.pauses_secs():
+            try:
+                await self._begin()
+            except FileBusyError:
+                if monotonic() >= give_up_at:
+                    session.counters.fail()
+                    raise
+            else:
+                break
+            await asyncio.sleep(pause_secs)
+        return self
+
+    async def _begin(self) -> None:
+        tasks = self._tasks
         joined = None if self._joined is None else self._joined.sync_connection
         await tasks.acquire_for_batch(joined)
         self._begun = Batch(tasks.session, joined, asyncio.current_task())
@@ -144,7 +162,7 @@ class SerialBatch(AsyncBatch):
                 await tasks.begin_own(self._batch)
             finally:
                 tasks.release_turn()
-            return self
+            return
         try:
             await tasks.in_thread(self._read_ahead)
             await self._joined.run_sync(lambda _: self._batch.__enter__())
@@ -152,7 +170,6 @@ class SerialBatch(AsyncBatch):
             tasks.release()
             raise
         tasks.release_turn()
-        return self
 
     def _read_ahead(self) -> None:
         """Read ahead what the batch will need, on a connection of our own, so that nobody waits meanwhile."""

@@ -26,6 +26,7 @@ from receiver.message import (
 )
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
+from receiver.store.databases.database import FileBusyError
 
 _LATEST_MS = LATEST_US // 1_000
 
@@ -56,8 +57,9 @@ class Batch:
         try:
             transaction = Transaction(self._session, self._joined, self._task)
             transaction.begin()
-        except BaseException:
-            self._counters.fail()
+        except BaseException as error:
+            if self._task is None or not isinstance(error, FileBusyError):  # a task tries again
+                self._counters.fail()
             raise
         self.transaction = transaction
         try:

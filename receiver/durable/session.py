@@ -35,7 +35,7 @@ from receiver.recording import Recorder
 from receiver.retrying import Backoff, until_done
 from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.databases import database_of, store_error, translated
-from receiver.store.databases.database import shown
+from receiver.store.databases.database import FileBusyError, shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
 from receiver.store.sql_rows import BatchNumber, Changes
 from receiver.store.tables import DomainState, new_number
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
+UNTIL_FREE = Backoff(0.001, 0.01)
+"""A file is waited for without the domain: a caller's transaction that has written there may be about to ask for that."""
 
 
 class BatchOptions(NamedTuple):
@@ -312,7 +314,15 @@ class Transaction:
         return self.state.receipts
 
     def begin(self) -> None:
-        """Lock the domain, and catch up with it."""
+        """Lock the domain, and catch up with it. A thread waits for a file here; for a task, `SerialBatch` does."""
+        until_done(
+            self._begin,
+            is_passing=lambda error: isinstance(error, FileBusyError),
+            backoff=UNTIL_FREE,
+            patience_secs=self._session.patience_secs if isinstance(self._held.owner, threading.Thread) else 0,
+        )
+
+    def _begin(self) -> None:
         session, log, held, joined = self._session, self.log, self._held, self._joined
         given = None if joined is None else joined.connection.engine.url
         try:
@@ -323,7 +333,7 @@ class Transaction:
             raise
         try:
             with translated(given or session.address):
-                state = log.begin()
+                state = log.begin_at_once()
                 held.has_lock = True
                 session.release_turn(held)
                 self.state = session.check_own(state, given)
@@ -448,7 +458,7 @@ class Transaction:
 
     def _state_now(self) -> DomainState:
         try:
-            return self.log.begin()
+            return self.log.begin_at_once()
         except Exception:
             self.log.discard()
             raise

@@ -50,7 +50,7 @@ class MemoryLog:
     def begin(self) -> DomainState:
         return self._state
 
-    begin_if_free = begin_reading = begin
+    begin_at_once = begin_if_free = begin_reading = begin
 
     @property
     def rows(self) -> MemoryLog:
@@ -121,6 +121,10 @@ class OwnLog:
     def begin(self) -> DomainState:
         """Start a transaction that locks the domain, waiting for the lock."""
         return self._begun(lambda rows: rows.begin())
+
+    def begin_at_once(self) -> DomainState:
+        """Start a transaction that locks the domain. It waits for a domain, but not for a whole file: `FileBusyError`."""
+        return self._begun(lambda rows: rows.begin_at_once())
 
     def begin_if_free(self) -> DomainState | None:
         """Start a transaction that locks the domain, without waiting. None, and no transaction, if others have locked it."""
@@ -257,8 +261,8 @@ class JoinedLog:
         """Whether the caller's transaction is over."""
         return is_over(self.transaction)
 
-    def begin(self) -> DomainState:
-        """Lock the domain until the caller's transaction ends, waiting for the lock."""
+    def begin_at_once(self) -> DomainState:
+        """Lock the domain until the caller's transaction ends, as `OwnLog.begin_at_once` does."""
         self._own.connected()  # notices, for the caller's connection too, that a file's log was removed
         return self.rows.join(self._patience_secs)
 

@@ -226,10 +226,13 @@ class SqlRows(ABC):
     def in_transaction(self) -> bool:
         """Whether a transaction is under way; True if the driver can't say."""
 
-    # These three, and `record`, do what `OwnLog`'s do.
+    # These four, and `record`, do what `OwnLog`'s do.
 
     @abstractmethod
     def begin(self) -> DomainState: ...
+
+    def begin_at_once(self) -> DomainState:
+        return self.begin()
 
     @abstractmethod
     def begin_if_free(self) -> DomainState | None: ...

@@ -435,3 +435,26 @@ def test_a_pool_does_not_give_out_a_lost_connection_again(fresh_postgres_url, dr
         await engine.dispose()
 
     run(main())
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_task_that_waits_for_a_file_keeps_no_domain_from_who_has_written_there(sqlite_url, joins):
+    """The transaction has the file's lock before its batch asks for the domain."""
+
+    async def from_the_other_task(orders, engine):
+        async with engine.begin() as connection:
+            return await send(orders, "a", connection=connection if joins else None)
+
+    async def main():
+        async with orders_and_engine(sqlite_url, "aiosqlite") as (orders, engine):
+            async with engine.begin() as connection:
+                await connection.execute(text("CREATE TABLE effects (message TEXT)"))
+                await connection.execute(text("INSERT INTO effects VALUES ('a')"))
+                waiting = asyncio.create_task(from_the_other_task(orders, engine))
+                await asyncio.sleep(LOCKED_SECS / 5)
+                began = time.monotonic()
+                assert await send(orders, "a", connection=connection) == [NEW]
+                assert time.monotonic() - began < 2
+            assert await waiting == [DUPLICATE]
+
+    run(main())

@@ -423,3 +423,24 @@ def test_closing_inside_its_own_batch_is_refused_at_once(any_url):
                 receiver.close()
             batch.receive("a", received_at_us=0)
         assert send(receiver, "a") == [DUPLICATE]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_thread_that_waits_for_a_file_keeps_no_domain_from_who_has_written_there(sqlite_url, pool, joins):
+    """The transaction has the file's lock before its batch asks for the domain."""
+
+    def from_the_other_thread():
+        with create_engine(sqlite_url, poolclass=NullPool).begin() as connection:
+            return send(orders, "a", connection=connection if joins else None)
+
+    execute(sqlite_url, "CREATE TABLE effects (message TEXT)")
+    with opened(sqlite_url) as orders:
+        with create_engine(sqlite_url, poolclass=NullPool).begin() as connection:
+            connection.execute(text("INSERT INTO effects VALUES ('a')"))
+            waiting = pool.submit(from_the_other_thread)
+            time.sleep(SHORT_SECS)
+            began = time.monotonic()
+            assert send(orders, "a", connection=connection) == [NEW]
+            assert time.monotonic() - began < 2
+        assert waiting.result() == [DUPLICATE]
+        assert orders.status().rx == 2

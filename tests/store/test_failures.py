@@ -10,11 +10,12 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from receiver.errors import ClosedError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.databases import store_error, translated
+from receiver.store.databases.database import FileBusyError
 
 SQLITE = [
     # code, error, a word of the problem, a word of the hint
-    (sqlite3.SQLITE_BUSY, StoreBusyError, "others hold it", "try again"),
-    (sqlite3.SQLITE_BUSY_RECOVERY, StoreBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_BUSY, FileBusyError, "others hold it", "try again"),
+    (sqlite3.SQLITE_BUSY_RECOVERY, FileBusyError, "others hold it", "try again"),
     (sqlite3.SQLITE_BUSY_SNAPSHOT, StoreBusyError, "others committed", "roll it back"),
     (sqlite3.SQLITE_LOCKED, StoreBusyError, "others hold it", "try again"),
     (sqlite3.SQLITE_LOCKED_SHAREDCACHE, StoreBusyError, "others hold it", "try again"),

@@ -72,6 +72,10 @@ class Fault(NamedTuple):
     kind: type[StoreError] = StoreError
 
 
+class FileBusyError(StoreBusyError):
+    """Another transaction has the lock of the whole file."""
+
+
 BUSY = Fault("others hold it", "try again, or raise lock_timeout_secs", StoreBusyError)
 OUTRUN = Fault(
     "others committed since this transaction began", "roll it back, then try again in a new one", StoreBusyError

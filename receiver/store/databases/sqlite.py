@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -107,13 +107,30 @@ class SqliteRows(SqlRows):
         self.cursor.execute("BEGIN IMMEDIATE")
         return self.read(self.sql.lock)
 
+    def begin_at_once(self) -> DomainState:
+        execute, waits_again = (
+            self.driver.execute,
+            self._waits_again,
+        )  # each batch of ours begins so: not `_waiting_at_most`
+        execute("PRAGMA busy_timeout = 0")
+        try:
+            execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
+        finally:
+            execute(waits_again)
+        return self.read(self.sql.lock)
+
+    @cached_property
+    def _waits_again(self) -> str:
+        (patience_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
+        return f"PRAGMA busy_timeout = {patience_ms}"
+
     def begin_if_free(self) -> DomainState | None:
         return self.read(self.sql.lock) if self._locks_at_once() else None
 
     def _locks_at_once(self) -> bool:
         try:
             with self._waiting_at_most(0):
-                self.driver.execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
+                self.driver.execute("BEGIN IMMEDIATE")  # as in `begin_at_once`
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
                 raise
@@ -140,8 +157,9 @@ class SqliteRows(SqlRows):
             self.driver.execute(f"PRAGMA busy_timeout = {before_ms}")
 
     def join(self, patience_secs: float) -> DomainState:
+        del patience_secs  # the caller of a batch waits, without the locks of this process
         _refuse_attached(self.driver)
-        with self._waiting_at_most(patience_secs):
+        with self._waiting_at_most(0):
             # A write, because that begins the driver's transaction and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
@@ -197,7 +215,7 @@ _NO_DATABASE = Fault(
 )
 _FAULTS = {
     sqlite3.SQLITE_PERM: _CANNOT_OPEN,
-    sqlite3.SQLITE_BUSY: database.BUSY,
+    sqlite3.SQLITE_BUSY: database.BUSY._replace(kind=database.FileBusyError),
     sqlite3.SQLITE_BUSY_SNAPSHOT: database.OUTRUN,
     sqlite3.SQLITE_LOCKED: database.BUSY,
     sqlite3.SQLITE_NOMEM: database.MEMORY,
