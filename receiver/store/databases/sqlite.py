@@ -108,15 +108,12 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.lock)
 
     def begin_at_once(self) -> DomainState:
-        execute, waits_again = (
-            self.driver.execute,
-            self._waits_again,
-        )  # each batch of ours begins so: not `_waiting_at_most`
-        execute("PRAGMA busy_timeout = 0")
+        waits_again = self._waits_again  # each batch of ours begins so, and `_without_waiting` would take longer
+        self.driver.execute("PRAGMA busy_timeout = 0")
         try:
-            execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
+            self.driver.execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
         finally:
-            execute(waits_again)
+            self.driver.execute(waits_again)
         return self.read(self.sql.lock)
 
     @cached_property
@@ -129,7 +126,7 @@ class SqliteRows(SqlRows):
 
     def _locks_at_once(self) -> bool:
         try:
-            with self._waiting_at_most(0):
+            with self._without_waiting():
                 self.driver.execute("BEGIN IMMEDIATE")  # as in `begin_at_once`
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY != sqlite3.SQLITE_BUSY:
@@ -148,9 +145,9 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.read)
 
     @contextmanager
-    def _waiting_at_most(self, patience_secs: float) -> Iterator[None]:
+    def _without_waiting(self) -> Iterator[None]:
         (before_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
-        self.driver.execute(f"PRAGMA busy_timeout = {patience_secs * 1000:.0f}")
+        self.driver.execute("PRAGMA busy_timeout = 0")
         try:
             yield
         finally:
@@ -159,7 +156,7 @@ class SqliteRows(SqlRows):
     def join(self, patience_secs: float) -> DomainState:
         del patience_secs  # the caller of a batch waits, without the locks of this process
         _refuse_attached(self.driver)
-        with self._waiting_at_most(0):
+        with self._without_waiting():
             # A write, because that begins the driver's transaction and takes the lock.
             self.driver.execute(_TOUCH, (self.domain_id,))
         if not self.driver.in_transaction:
