@@ -108,18 +108,9 @@ class SqliteRows(SqlRows):
         return self.read(self.sql.lock)
 
     def begin_at_once(self) -> DomainState:
-        waits_again = self._waits_again  # each batch of ours begins so, and `_without_waiting` would take longer
-        self.driver.execute("PRAGMA busy_timeout = 0")
-        try:
+        with self._without_waiting():
             self.driver.execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
-        finally:
-            self.driver.execute(waits_again)
         return self.read(self.sql.lock)
-
-    @cached_property
-    def _waits_again(self) -> str:
-        (patience_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
-        return f"PRAGMA busy_timeout = {patience_ms}"
 
     def begin_if_free(self) -> DomainState | None:
         return self.read(self.sql.lock) if self._locks_at_once() else None
@@ -146,12 +137,18 @@ class SqliteRows(SqlRows):
 
     @contextmanager
     def _without_waiting(self) -> Iterator[None]:
-        (before_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
+        waits_again = self._waits_again
         self.driver.execute("PRAGMA busy_timeout = 0")
         try:
             yield
         finally:
-            self.driver.execute(f"PRAGMA busy_timeout = {before_ms}")
+            self.driver.execute(waits_again)
+
+    @cached_property
+    def _waits_again(self) -> str:
+        """The statement for the connection's own patience, which is read once: each batch of ours begins without waiting."""
+        (patience_ms,) = self.driver.execute("PRAGMA busy_timeout").fetchone()
+        return f"PRAGMA busy_timeout = {patience_ms}"
 
     def join(self, patience_secs: float) -> DomainState:
         del patience_secs  # the caller of a batch waits, without the locks of this process
