@@ -61,6 +61,9 @@ __all__ = [
     "unwritable",
 ]
 
+LONGEST_ERROR = 10_000
+"""How many characters of an error are logged and kept: that of a user's function may have a whole message in it."""
+
 _DISTRIBUTION = "reliable-receiver"
 _EXTRA = re.compile(r"extra == ['\"]([\w-]+)")
 _OTHER_EXTRAS = re.compile(rf"{_DISTRIBUTION}\[(.+)\]")

@@ -10,19 +10,16 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from receiver.bridge.connectors import Delivery, Source
+from receiver.bridge.connectors import BATCH_BYTES, Delivery, Source
 from receiver.bridge.modes import Flow
-from receiver.bridge.options import LONGEST_ERROR
 from receiver.bridge.received import Intake
-from receiver.errors import BrokerError, OutputError, PositionMovedError, ReceiverError, StoreError
+from receiver.errors import LONGEST_ERROR, BrokerError, OutputError, PositionMovedError, ReceiverError, StoreError
 from receiver.retrying import Backoff, Retries, may_pass
 from receiver.settings import BridgeSettings
 
 _LOGGER = logging.getLogger("receiver.bridge")
 _WAIT_SECS = 0.25
 """How long it may take to notice a stop, or messages that another bridge left in the inbox."""
-_BATCH_BYTES = 16 << 20
-"""A batch ends once its bodies have so many bytes: this bounds memory."""
 _TEND_SECS = 1.0
 _PROGRESS_SECS = 1.0
 """A pause may be longer than the time after which a bridge counts as stuck, so it shows so often that it goes on."""
@@ -269,7 +266,7 @@ class Bridge:
             self._is_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
         with suppress(BrokerError, StoreError):  # the next call raises it again
-            while taken and len(taken) < most and _body_bytes(taken) < _BATCH_BYTES and time.monotonic() < until:
+            while taken and len(taken) < most and _body_bytes(taken) < BATCH_BYTES and time.monotonic() < until:
                 more = source.take(most - len(taken), wait_secs=0)
                 if not more:
                     break

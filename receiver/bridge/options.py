@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from receiver.errors import MessageRefusedError, SettingsError
+from receiver.errors import LONGEST_ERROR, MessageRefusedError, SettingsError
 from receiver.settings import BridgeSettings, IdReuse, ReceiverSettings, StoreSettings, default
 
 if TYPE_CHECKING:  # no command but the bridge needs its connectors
@@ -23,8 +23,6 @@ if TYPE_CHECKING:  # no command but the bridge needs its connectors
     from receiver.store.messages import Message
 
 _OF_JMS = "ID:"
-LONGEST_ERROR = 10_000
-"""How many characters of an error are logged and kept: that of a user's function may have a whole message in it."""
 
 
 class Mode(StrEnum):

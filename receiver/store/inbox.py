@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Subquery, exists, func, literal, or_, select, union_all
 
 from receiver.closing import Closing
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import LONGEST_ERROR, SettingsError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store import packed
 from receiver.store.codec import printable, to_bytes
@@ -31,7 +31,6 @@ from receiver.store.positions import Positions, lock_undropped
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import domains, message_codec, nodes, parked, targets, unpacked, waiting
 
-_LONGEST_ERROR = 10_000
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
 """For the vacuum, a deleted row counts as 1, and 1 more for each so many bytes: roughly its number of messages."""
@@ -410,4 +409,4 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
 
 def _storable(error: str) -> str:
     """The text, escaped where needed: PostgreSQL's text can't hold U+0000, and neither database's a lone surrogate."""
-    return error[:_LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    return error[:LONGEST_ERROR].encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

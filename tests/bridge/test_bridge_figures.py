@@ -53,7 +53,7 @@ def give_one_by_one(route):
 
 
 def test_a_batch_ends_once_there_is_much_of_it(route, monkeypatch):
-    monkeypatch.setattr(bridge_module, "_BATCH_BYTES", 1_000)
+    monkeypatch.setattr(bridge_module, "BATCH_BYTES", 1_000)
     route.send(*(Message(body=bytes(600)) for _ in range(5)))
     give_one_by_one(route)
     assert batches(route) == [2, 2, 1]

@@ -32,6 +32,8 @@ from receiver.store.messages import Message
 from receiver.store.positions import Advance, Positions
 
 _T = TypeVar("_T")
+BATCH_BYTES = 16 << 20
+"""A batch ends once its bodies have so many bytes: this bounds memory."""
 DUPLICATE_ID = "_AMQ_DUPL_ID"
 """The property with the id by which Artemis detects duplicates."""
 UNREAD = "unread"

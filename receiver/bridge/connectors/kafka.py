@@ -15,7 +15,7 @@ from copy import copy
 from itertools import takewhile
 from typing import Any
 
-from receiver.bridge.connectors import Delivery, check_durable, kafka_client, too_large_error
+from receiver.bridge.connectors import BATCH_BYTES, Delivery, check_durable, kafka_client, too_large_error
 from receiver.bridge.connectors.address import BrokerAddress, offset_of
 from receiver.bridge.connectors.kafka_client import Consumer, KafkaError, KafkaException, TopicPartition
 from receiver.bridge.connectors.kafka_message import decoded
@@ -34,8 +34,6 @@ _PIECE_SECS = 0.1
 _LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
 _FETCHED_BYTES = 60 << 20
 """More bytes than one fetch brings, except for a single larger message."""
-_AHEAD_KB = 16 << 10
-"""How much librdkafka fetches ahead, about: a take may have all of it, and a batch has no more than 16 MB."""
 _MOST_BYTES = (1 << 31) - 1
 _MOST_AT_ONCE = 1_000_000
 """librdkafka gives no more messages in one call."""
@@ -151,7 +149,7 @@ class KafkaSource(Closing):
             "enable.auto.offset.store": False,
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
-            "queued.max.messages.kbytes": _AHEAD_KB,
+            "queued.max.messages.kbytes": BATCH_BYTES >> 10,  # about; a take may have all that was fetched ahead
             "fetch.queue.backoff.ms": 50,  # once so much waits; by default it fetches no more for a second
             "receive.message.max.bytes": min(_MOST_BYTES, self._max_body_bytes + _FETCHED_BYTES),
             "error_cb": self._on_error,
