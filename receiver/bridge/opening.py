@@ -20,7 +20,7 @@ from receiver.bridge.connectors import (
     source_factory,
     turn_sink_factory,
 )
-from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure, masked
+from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure
 from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.bridge.consumers import Consumers
 from receiver.bridge.modes import Figures, Flow
@@ -36,6 +36,7 @@ from receiver.bridge.targets.python_target import PythonTarget, check_takes_mess
 from receiver.durable.opening import MEMORY, check_concurrent
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
+from receiver.masking import masked
 from receiver.policies.interface import Use
 from receiver.policies.names import refuse_unfit, stated_policy
 from receiver.senders import SequenceIdMaker

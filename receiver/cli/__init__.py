@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import traceback
@@ -26,12 +25,12 @@ from receiver.cli import bridge, compare, simulate, stores, waiting
 from receiver.cli.options import CommandWithSettings
 from receiver.cli.output import shielded
 from receiver.errors import MissingExtraError, OutputError, ReceiverError, SettingsError
+from receiver.masking import masked_text
 from receiver.report.words import sanitised
 
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-_PASSWORD = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 """A user and a password in a URL. Errors that refuse an argument repeat it, whatever it is."""
 _PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
@@ -126,6 +125,5 @@ def _refusal(error: OSError) -> OutputError:
 def _complain(error: ReceiverError) -> int:
     for what, text in (("error", error.message), ("hint", error.hint)):
         if text:
-            shown = _PASSWORD.sub(r"\1:***@", text)
-            print(f"{what}: {sanitised(shown, _LONGEST_ERROR)}", file=sys.stderr)
+            print(f"{what}: {sanitised(masked_text(text), _LONGEST_ERROR)}", file=sys.stderr)
     return _BAD_USAGE

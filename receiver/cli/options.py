@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 
 from receiver.bridge.options import Tls
 from receiver.errors import MissingExtraError, SettingsError
+from receiver.masking import masked
 from receiver.settings import default
 
 if TYPE_CHECKING:
@@ -274,7 +275,6 @@ def refuse_tables(logs: Sequence[str], table_remedy: str) -> None:
         if not is_url(log):
             continue
         from receiver.store.databases import store_url  # with SQLAlchemy, which few logs need
-        from receiver.store.databases.database import masked
 
         try:
             store_url(log)

@@ -17,6 +17,7 @@ from threading import Timer
 from typing import IO, TYPE_CHECKING, Any, TextIO
 
 from receiver.errors import MissingExtraError, OutputError, SettingsError, first_few
+from receiver.masking import masked_log
 from receiver.quantities import count
 from receiver.report.words import sanitised
 
@@ -106,7 +107,7 @@ def _provenance() -> str:
     """The command line that is run, with the version and the date, without credentials in URLs."""
     from importlib.metadata import version
 
-    arguments = [_CREDENTIALS.sub("", each) if "://" in each else each for each in sys.argv[1:]]
+    arguments = [masked_log(each) for each in sys.argv[1:]]
     return f"{shlex.join(['receiver', *arguments])} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 

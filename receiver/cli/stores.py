@@ -12,6 +12,7 @@ import typer
 from receiver.cli.options import AsJson, CommandWithSettings, examples
 from receiver.cli.output import console, print_json, progress
 from receiver.errors import SettingsError
+from receiver.masking import masked
 from receiver.quantities import count
 from receiver.report.words import named_domain, sanitised
 
@@ -46,7 +47,6 @@ def sanitised_address(url: str) -> str:
 
 def check_order(url: str, what: str) -> None:
     """`SettingsError` if `what`, the argument behind the store's address, is an address and `url` isn't: they are swapped."""
-    from receiver.store.databases.database import masked
 
     if "://" in what and "://" not in url:
         raise SettingsError(

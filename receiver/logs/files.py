@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from receiver.errors import LogFormatError, MissingExtraError, SettingsError
 from receiver.logs.compacted import MANIFEST, Folder, Manifest, is_part_path, manifest_of
 from receiver.logs.journal import finished_from, journals_in, journals_of
-from receiver.logs.remote import UrlPath, is_hidden, is_url, local_path, masked, urls_at
+from receiver.logs.remote import UrlPath, is_hidden, is_url, local_path, urls_at
 from receiver.logs.rotating import segment_names
+from receiver.masking import masked_log
 
 if TYPE_CHECKING:
     from receiver.logs.query import Query
@@ -169,7 +170,7 @@ def _at_url(url: str) -> list[LogFile]:
     folder = UrlPath(url)
     if folder.is_dir() and (manifest := _manifest_at(folder)) is not None:
         return _compacted(folder, manifest)
-    return [LogFile(None, masked(file), size_bytes, url=file) for file, size_bytes in urls_at(url)]
+    return [LogFile(None, masked_log(file), size_bytes, url=file) for file, size_bytes in urls_at(url)]
 
 
 def _manifest_at(folder: UrlPath) -> Manifest | None:

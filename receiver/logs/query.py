@@ -17,8 +17,8 @@ from receiver.errors import LogFormatError
 from receiver.logs.columns import LogBatch
 from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.rows import BatchMaker, RawRows
+from receiver.masking import masked
 from receiver.store.databases import engine_to_read, store_error
-from receiver.store.databases.database import masked
 
 _ROWS = 10_000
 """Rows that are held at a time."""

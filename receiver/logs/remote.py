@@ -13,14 +13,13 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from receiver.errors import LogFormatError, MissingExtraError, OutputError, ReceiverError, SettingsError
+from receiver.masking import masked_log
 
 _PATIENCE_SECS = 300
 _SKIPPED_BYTES = 1 << 20
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
-_CREDENTIALS = re.compile(r"(?<=://)[^:/?]*(:.*)?@", re.DOTALL)
-"""The user and the password of a URL. A password may have any letters."""
 
 
 def local_path(log: str) -> str:
@@ -31,12 +30,6 @@ def local_path(log: str) -> str:
 def is_url(log: str) -> bool:
     """Whether a log's name is a URL, other than that of a file on this machine."""
     return re.match(r"(?!file:)[A-Za-z][A-Za-z0-9+.-]+://", log) is not None
-
-
-def masked(url: str) -> str:
-    """A log's URL for people: without user and password, nor what follows the `?` of HTTP, which may be a signature."""
-    shown = _CREDENTIALS.sub("***@", url)
-    return re.sub(r"\?.*", "?***", shown, flags=re.DOTALL) if shown.startswith("http") else shown
 
 
 def urls_at(url: str) -> list[tuple[str, int | None]]:
@@ -58,7 +51,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
             entries = {path: files.info(path)}
         files_there = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
     if not files_there:
-        raise LogFormatError(masked(url), "no file matches", hint="name a log of receipts")
+        raise LogFormatError(masked_log(url), "no file matches", hint="name a log of receipts")
     return [(_url_of(name, url, files), size_bytes) for name, size_bytes in files_there]
 
 
@@ -129,7 +122,7 @@ class UrlPath:
             self._files, self._path = _filesystem(self.url)
 
     def __str__(self) -> str:
-        return masked(self.url)
+        return masked_log(self.url)
 
     def __truediv__(self, name: str | PurePosixPath) -> UrlPath:
         return UrlPath(f"{self.url}/{name}")
@@ -206,12 +199,13 @@ def _filesystem(url: str) -> tuple[Any, str]:
         files, path = url_to_fs(url)
     except ImportError as error:
         raise SettingsError(
-            f"{masked(url)} can't be read: {error}", hint="install that package beside this one"
+            f"{masked_log(url)} can't be read: {error}", hint="install that package beside this one"
         ) from error
     except ValueError as error:
         reason = "its port is no number" if str(error).startswith("Port") else error  # it may be half a password
         raise SettingsError(
-            f"{masked(url)} can't be read: {reason}", hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL"
+            f"{masked_log(url)} can't be read: {reason}",
+            hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL",
         ) from error
     return files, path
 
@@ -224,11 +218,11 @@ def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
     except ReceiverError:
         raise
     except Exception as error:
-        reason = _URL.sub(lambda each: masked(each[0]), str(error)) or type(error).__name__
+        reason = _URL.sub(lambda each: masked_log(each[0]), str(error)) or type(error).__name__
         if writing:
             raise OutputError(
-                f"can't write {masked(url)}: {reason}", hint="is it spelled right, and may this user write it?"
+                f"can't write {masked_log(url)}: {reason}", hint="is it spelled right, and may this user write it?"
             ) from error
         raise LogFormatError(
-            masked(url), f"can't be read: {reason}", hint="is it spelled right, and may this user read it?"
+            masked_log(url), f"can't be read: {reason}", hint="is it spelled right, and may this user read it?"
         ) from error

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from receiver.cli import app
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.remote import is_url, masked
+from receiver.logs.remote import is_url
 from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
 
 ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number in range(20)]
@@ -189,18 +189,6 @@ def test_credentials_are_not_shown(served):
         with pytest.raises(LogFormatError, match=r"^served://\*\*\*@h:21/") as error:
             read(f"{served}/{log}")
         assert "secret" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("ftp://user:a/b?c#d@e@host:21/x.csv", "ftp://***@host:21/x.csv"),
-        ("https://token@host/x.csv?X-Amz-Signature=4711", "https://***@host/x.csv?***"),
-        ("s3://bucket/a@b/part-?.csv", "s3://bucket/a@b/part-?.csv"),
-    ],
-)
-def test_masked(url, shown):
-    assert masked(url) == shown
 
 
 def test_half_a_password_is_not_shown_as_a_port():

@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from receiver.bridge.options import Tls
 from receiver.errors import SettingsError, StoreCorruptError
+from receiver.masking import masked
 
 PORTS = {"stomp": 61613, "stomps": 61613, "amqp": 5672, "amqps": 5671, "kafka": 9092, "kafkas": 9092}
 """The default ports by scheme; those ending in s use TLS. Artemis serves STOMP on one port, with TLS or without."""
@@ -40,7 +41,6 @@ STREAM_POSITION = "next"
 """The name of a stream's position. Its value is the offset behind the last message taken, a space, and that message's digest."""
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 """The part before the hosts, the hosts, and the rest."""
-_PASSWORD = re.compile(r"([?&][^=&]*pass[^=&]*=)[^&]*", re.IGNORECASE)
 """An option with a password, which no address may have, but people write."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
@@ -349,12 +349,3 @@ def _options(query: str, text: str, known: Mapping[str, str]) -> dict[str, str]:
             f"{masked(text)!r:.200}: after ? only {', '.join(but_last)} and {last} are known", hint=f"write {_FORMS}"
         )
     return options
-
-
-def masked(text: object) -> str:
-    """An address that may hold a password, without the text before its last @, except for a protocol, and without options that
-    seem to be passwords."""
-    before, at, after = str(text).rpartition("@")
-    after = _PASSWORD.sub(r"\1***", after)
-    protocol, slashes, _ = before.partition("://")
-    return f"{protocol + slashes if slashes and protocol.isalpha() else ''}***@{after}" if at else after

@@ -15,11 +15,11 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from receiver.bridge.connectors.address import masked
 from receiver.bridge.options import described, not_done
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
+from receiver.masking import masked
 from receiver.store.databases import database_of
 from receiver.store.inbox import Lease
 from receiver.store.log import EndedByHandError

@@ -22,8 +22,9 @@ from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from receiver.errors import SettingsError, StoreError
+from receiver.masking import masked
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import UNKNOWN, Database, Fault, address_error, masked, shown
+from receiver.store.databases.database import UNKNOWN, Database, Fault, address_error, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from sqlalchemy import URL, Connection, Engine, Table, make_url
 
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
+from receiver.masking import masked
 from receiver.settings import StoreSettings
 from receiver.store.sql_rows import SqlRows, Vacuum, autocommit_error
 from receiver.store.tables import TABLE_NAMES
@@ -30,7 +31,6 @@ ADDRESSES = (
 """The forms of a store's address, as a hint."""
 OUR_NAMES = ", ".join(f"'{name}'" for name in TABLE_NAMES)
 """The names of a store's tables as a list in SQL."""
-_CREDENTIALS = re.compile(r"\A([\w+]+:/+)?.*@|(password=)[^&]*", re.DOTALL)
 _SECRETS = ("password", "sslpassword")
 _MEANT = (
     (re.compile(r"sqlite(?:\+\w+)?:(?:///?)?(?:file:)?(/?[^?/:][^?]*)(?:\?.*)?"), "sqlite:///{}"),
@@ -43,11 +43,6 @@ _MEANT = (
 def shown(address: str | URL) -> str:
     """An address as it may be shown: without its passwords."""
     return make_url(address).difference_update_query(_SECRETS).render_as_string(hide_password=True)
-
-
-def masked(address: object) -> str:
-    """A text that may hold a password, even if it is no address, with *** in its place."""
-    return _CREDENTIALS.sub(lambda part: f"{part[2]}***" if part[2] else f"{part[1] or ''}***@", str(address))
 
 
 def not_concurrent_error() -> SettingsError:

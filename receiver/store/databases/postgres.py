@@ -16,11 +16,12 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import ArgumentError
 
 from receiver.errors import MissingExtraError, SettingsError, StoreError
+from receiver.masking import masked
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
 from receiver.store.codec import runs_of
-from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, masked, shown
+from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_codec, receipts, recorded_codec
 
