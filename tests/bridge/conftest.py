@@ -1,3 +1,5 @@
+import threading
+import time
 import uuid
 from collections.abc import Callable
 from functools import cache, partial
@@ -167,3 +169,14 @@ def mortal_store(database, request):
     url = request.getfixturevalue("fresh_postgres_url")
     with proxied(url) as proxy:
         yield Store(url, proxy)
+
+
+@pytest.fixture
+def nothing_is_left():
+    """No thread is left. Python warns of a socket that is left, and a warning is an error here."""
+    before = set(threading.enumerate())
+    yield
+    until = time.monotonic() + 20
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not left
