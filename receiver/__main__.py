@@ -3,20 +3,52 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from threading import Timer
+from types import FrameType
+
+_INTERRUPTED = 128 + signal.SIGINT
+_SOON_SECS = 0.05
 
 
 def main() -> None:
-    """Run the command and exit with its status."""
+    """Run the command and exit with its status. SIGTERM ends it as Ctrl-C does, so that nothing is left half done."""
+    ended_by = signal.SIGINT
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal ended_by
+        if _is_importing(frame):
+            Timer(_SOON_SECS, os.kill, (os.getpid(), number)).start()
+            return
+        ended_by = signal.Signals(number)
+        raise KeyboardInterrupt
+
+    ends = [each for each in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(each) is not signal.SIG_IGN]
+    for each in ends:
+        signal.signal(each, end)
     try:
         from receiver.cli import run
 
         status = run()
-    except KeyboardInterrupt:  # during the import
-        status = 130
-    if status == 130 and "numba" in sys.modules:  # noqa: PLR2004
-        os._exit(status)  # threads may still compile, and LLVM crashes if the process ends around them
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
+    for each in ends:
+        signal.signal(each, signal.SIG_DFL)  # nothing is under way any more
+    if status == _INTERRUPTED:
+        status = 128 + ended_by
+        if "numba" in sys.modules:
+            os._exit(status)  # threads may still compile, and LLVM crashes if the process ends around them
     sys.exit(status)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Whether a module is being imported. Libraries such as Numba then catch whatever is raised, and go on."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from receiver.report.words import sanitised
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-"""A user and a password in a URL. Errors that refuse an argument repeat it, whatever it is."""
 _PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -312,7 +312,6 @@ def probe(
     from receiver.report.probing import print_probe, probe_object
 
     address = BrokerAddress.parse(queue).with_password(password_of("FROM", from_password_file)).with_tls(tls)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that no consumer outlives this process
     with stages("Probing") as say:
         figures = probed(address, messages=messages, patience_secs=patience, say=say)
     if as_json:

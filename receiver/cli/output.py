@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shlex
 import sys
 from collections import Counter
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 _PATIENCE_SECS = 2.0
 _FOLDERS_SHOWN = 3
 _LONGEST_NAMES = 500
-_CREDENTIALS = re.compile(r"(?<=://)([^:/?]*(:[^?]*)?@|.*\?.*@.*)|\?.*", re.DOTALL)
-"""The parts of a URL that may be secret: user and password, and the options. A password may have any letters, so nothing is left
-of a URL whose first `@` comes behind a `?`."""
 
 
 def print_json(value: dict[str, Any]) -> None:

@@ -30,9 +30,13 @@ def wait_for(condition, patience_secs=120.0):
         time.sleep(0.02)
 
 
+INTERRUPTS = [pytest.param(signal.SIGINT, 130, id="SIGINT"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["simulate", "compare"])
-def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
+@pytest.mark.parametrize(("how", "ended"), INTERRUPTS)
+def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name, how, ended):
     report = tmp_path / "r.html"
     report.write_text("as it was")
     with subprocess.Popen(
@@ -45,12 +49,12 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name):
         command.stdin.flush()
         wait_for(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and waits for more input
         time.sleep(0.5)
-        command.send_signal(signal.SIGINT)
+        command.send_signal(how)
         try:
             status = command.wait(timeout=60)
         finally:
             command.kill()
-        assert status == 130
+        assert status == ended
         assert command.stdout.read() == b""
         assert b"Traceback" not in command.stderr.read()
     assert report.read_text() == "as it was"
@@ -71,7 +75,8 @@ main()
 """
 
 
-def test_an_interrupt_waits_for_no_replay(tmp_path):
+@pytest.mark.parametrize(("how", "ended"), INTERRUPTS)
+def test_an_interrupt_waits_for_no_replay(tmp_path, how, ended):
     """Of a log of billions of receipts one replay takes minutes, and machine code can't be interrupted."""
     log = tmp_path / "a.csv"
     log.write_text("received_at,unique_message_id\n" + "".join(f"{n},{n // 2}\n" for n in range(20_000)))
@@ -81,12 +86,45 @@ def test_an_interrupt_waits_for_no_replay(tmp_path):
         stderr=subprocess.PIPE,
     ) as command:
         assert command.stdout.readline() == b"it replays\n"
-        command.send_signal(signal.SIGINT)
+        command.send_signal(how)
         try:
-            assert command.wait(timeout=60) == 130
+            assert command.wait(timeout=60) == ended
         finally:
             command.kill()
         assert command.stderr.read() == b""
+
+
+SWALLOWS = """
+import os, signal, time
+try:
+    os.kill(os.getpid(), signal.{name})
+    time.sleep(0.01)
+except BaseException:
+    pass
+"""
+IMPORTS = """
+import time
+import receiver.cli
+
+def run():
+    import swallows
+    time.sleep(600)
+
+receiver.cli.run = run
+from receiver.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("how", "ended"), INTERRUPTS)
+def test_an_interrupt_during_an_import_is_not_lost(tmp_path, how, ended):
+    """As Numba is imported, whatever is raised may be caught."""
+    (tmp_path / "swallows.py").write_text(SWALLOWS.format(name=how.name))
+    python_path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTS], env={**os.environ, "PYTHONPATH": python_path}, timeout=60, check=False
+    )
+    assert ran.returncode == ended
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
