@@ -219,10 +219,11 @@ class DomainCache:
             known = _digests_of(digests) if digests is not None else ()
             if first_us is not None:
                 self.note(seq, id_, History(first_us, known))
-            elif digests is not None:
-                self._note_new(id_, digests)
-            elif id_ in histories:  # it was forgotten, and came again as new
+                continue
+            if id_ in histories:  # it was forgotten, and came again as new
                 self._forget_history(id_)
+            if digests is not None and self.policy.keeps_ids:
+                histories[id_] = digests
 
     @property
     def has_histories(self) -> bool:
@@ -234,14 +235,12 @@ class DomainCache:
 
     def note_new(self, id_: str, body_digest: str | None) -> str | None:
         """Note the first body of a new id. Returns its digest as the row has it; None if later bodies aren't compared."""
-        digests = _stored((body_digest,)) if body_digest and self.policy.keeps_ids else None
-        self._note_new(id_, digests)
+        if id_ in self._histories:
+            self._forget_history(id_)
+        if not body_digest or not self.policy.keeps_ids:
+            return None
+        digests = self._histories[id_] = _stored((body_digest,))
         return digests
-
-    def _note_new(self, id_: str, digests: str | None) -> None:
-        self._forget_history(id_)
-        if digests is not None and self.policy.keeps_ids:
-            self._histories[id_] = digests
 
     def note(self, seq: int, id_: str, history: History) -> None:
         """Note the history of an id. This row has all of it, so no older row of the id is needed."""

@@ -239,7 +239,7 @@ class KeepingFlow(Flow):
         messages, dropped = {}, {}
         for index, (message, receipt) in enumerate(zip(taken.messages, taken.receipts, strict=True)):
             try:
-                decision = decide(None if index in refused else receipt[0], *receipt[1:])
+                decision = decide(None, *receipt[1:]) if index in refused else decide(*receipt)
             except IdFormatError as error:  # it counts as a message without id
                 refused[index] = str(error)
                 decision = decide(None, *receipt[1:])
