@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from running import complaint
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 
 from receiver import Receiver
 from receiver.settings import ReceiverSettings
@@ -64,7 +64,7 @@ def test_by_name_in_one_domain_or_all(retire, store_url):
 
 def test_what_was_done_is_said_before_a_domain_fails(retire, sqlite_url):
     make(sqlite_url, "orders", "prices")
-    with create_engine(sqlite_url).begin() as connection:
+    with create_engine(sqlite_url, poolclass=NullPool).begin() as connection:
         connection.exec_driver_sql(
             "UPDATE receiver_domain SET policy = 'nonsense' WHERE domain_name = CAST('prices' AS BLOB)"
         )

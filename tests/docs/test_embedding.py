@@ -102,11 +102,10 @@ def test_the_loop(store_url, names):
     assert [message.unique_message_id for message in delivered] == ["1", "2", "3"]
 
 
-def test_the_first_consumer(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    run((ROOT / "examples" / "consumers" / "first.py").read_text(encoding="utf-8"), "", {})
-    assert capsys.readouterr().out == "seen before: 18\n"
-    with create_engine("sqlite:///pay.db", poolclass=NullPool).connect() as connection:
+def test_the_first_consumer(tmp_path):
+    program = ROOT / "examples" / "consumers" / "first.py"
+    assert subprocess.check_output([sys.executable, program], cwd=tmp_path, text=True) == "seen before: 18\n"
+    with create_engine(f"sqlite:///{tmp_path}/pay.db", poolclass=NullPool).connect() as connection:
         assert connection.scalars(text("SELECT reference FROM payment ORDER BY 1")).all() == ["17", "18", "19"]
 
 
