@@ -7,6 +7,7 @@ import re
 _BEFORE_LAST_AT = re.compile(r"\A([\w+]+:/+)?.*@", re.DOTALL)
 _PASSWORD_OPTION = re.compile(r"(pass\w*=)[^&]*", re.IGNORECASE)
 _USER_OF_URL = re.compile(r"(?<=://)[^:/?]*(:.*)?@", re.DOTALL)
+_QUERY_OF_HTTP = re.compile(r"\?.*", re.DOTALL)
 _QUERY = re.compile(r"\?(?=[^/]*=).*", re.DOTALL)
 _PASSWORD_IN_TEXT = re.compile(r"(?<=://)([^\s:/@]*):\S*@")
 
@@ -22,7 +23,8 @@ def masked_log(url: str) -> str:
 
     The path may have an @ too, and a `?` that stands for any letter.
     """
-    return _QUERY.sub("?***", _USER_OF_URL.sub("***@", url))
+    query = _QUERY_OF_HTTP if url.startswith("http") else _QUERY
+    return query.sub("?***", _USER_OF_URL.sub("***@", url))
 
 
 def masked_text(text: str) -> str:

@@ -17,6 +17,7 @@ from receiver.masking import masked_log
 
 _PATIENCE_SECS = 300
 _SKIPPED_BYTES = 1 << 20
+_HTTP = ("http://", "https://")
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
@@ -42,7 +43,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
         files, path = _filesystem(url)
         # A bucket's folders are only prefixes of names, so a cached listing may be outdated.
         files.invalidate_cache()
-        if "*" in path or "?" in path or "[" in path:
+        if "*" in path or ("?" in path and not path.startswith(_HTTP)) or "[" in path:  # by HTTP, ? begins a query
             entries = files.glob(path, detail=True)
         elif _is_folder(files, path):
             entries = files.find(path, detail=True)
@@ -78,7 +79,7 @@ class UrlStream:
             self._files, self._path = _filesystem(url)
             self._stream = self._files.open(self._path, "rb")
         self._read_bytes = 0
-        self._in_ranges = url.startswith(("http://", "https://"))
+        self._in_ranges = url.startswith(_HTTP)
 
     def read(self, size: int = -1) -> bytes:
         with _translated(self._url):
@@ -183,7 +184,7 @@ def _is_folder(files: Any, path: str) -> bool:
 
     By HTTP that is a page with links. fsspec would look for links in any file, and so load a whole log into memory.
     """
-    if path.startswith(("http://", "https://")):
+    if path.startswith(_HTTP):
         with suppress(FileNotFoundError):  # also if there is no server: `isdir` says so
             if files.info(path).get("mimetype") != "text/html":
                 return False
@@ -218,7 +219,9 @@ def _translated(url: str, *, writing: bool = False) -> Iterator[None]:
     except ReceiverError:
         raise
     except Exception as error:
-        reason = _URL.sub(lambda each: masked_log(each[0]), str(error)) or type(error).__name__
+        # By HTTP whatever fails is a file that isn't there; only the cause says that a certificate can't be trusted.
+        said = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+        reason = _URL.sub(lambda each: masked_log(each[0]), str(said)) or type(said).__name__
         if writing:
             raise OutputError(
                 f"can't write {masked_log(url)}: {reason}", hint="is it spelled right, and may this user write it?"

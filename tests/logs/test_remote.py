@@ -1,6 +1,7 @@
 """Logs at URLs, on an S3 server on loopback, give the same receipts as files."""
 
 import json
+import ssl
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 import boto3
 import pytest
+import trustme
 from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
@@ -101,6 +103,19 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
         assert read(f"{address}/{log}")[10:] == ROWS[10:]
     with pytest.raises(LogFormatError, match="Cannot connect"):
         opened("http://127.0.0.1:1/logs/1.csv?x=1")
+
+
+@pytest.mark.parametrize("query", ["", "?signature=secret"])
+def test_a_server_that_nobody_vouches_for_is_said_to_be_one(query):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    trustme.CA().issue_cert("localhost").configure_cert(context)
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever).start()
+        with pytest.raises(LogFormatError, match="certificate verify failed") as error:
+            read(f"https://me:secret@localhost:{server.server_port}/1.csv{query}")
+        server.shutdown()
+    assert "secret" not in str(error.value)
 
 
 def test_a_long_file_from_a_server_without_ranges(web, tmp_path):

@@ -31,6 +31,7 @@ def test_an_address(address, shown):
     [
         ("ftp://user:a/b?c#d@e@host:21/x.csv", "ftp://***@host:21/x.csv"),
         ("https://token@host/x.csv?X-Amz-Signature=4711", "https://***@host/x.csv?***"),
+        ("https://host/x.csv?token/4711", "https://host/x.csv?***"),
         ("s3://bucket/a@b/part-?.csv", "s3://bucket/a@b/part-?.csv"),
         ("s3://bucket/day-?/hour=1/a.csv", "s3://bucket/day-?/hour=1/a.csv"),
         ("a log.csv", "a log.csv"),
