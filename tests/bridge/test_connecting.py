@@ -181,6 +181,23 @@ def test_a_broker_that_wants_a_certificate_is_known_by_its_alert(tls_port, tmp_p
     assert "--tls-cert and --tls-key" in caught.value.hint
 
 
+@pytest.mark.parametrize("scheme", ["amqps", "kafkas"])
+def test_a_certificate_of_our_own_that_a_broker_refuses_is_named(tls_port, tmp_path, scheme):
+    port, own = tls_port(wants_client=True), tmp_path / "own.pem"
+    trustme.CA().issue_cert("bridge@example.org").private_key_and_cert_chain_pem.write_to_path(own)
+    files = Tls(ca_file=tmp_path / "ca.pem", cert_file=own)
+    with pytest.raises(BrokerRefusedError, match=r"alert (unknown ca|decrypt error)") as caught:
+        sink_of(BrokerAddress.parse(f"{scheme}://localhost:{port}/orders").with_tls(files))
+    assert f"see that {own} isn't out of date" in caught.value.hint
+
+
+def test_a_broker_that_speaks_only_old_tls_is_to_speak_newer(port_saying):
+    port = port_saying(bytes.fromhex("15030100020246"))  # the alert of a version
+    with pytest.raises(BrokerRefusedError, match="alert protocol version") as caught:
+        sink_of(f"amqps://127.0.0.1:{port}/orders")
+    assert caught.value.hint == "let it speak TLS 1.2 or newer"
+
+
 def test_a_certificate_without_its_key_is_explained(tmp_path):
     trustme.CA().cert_pem.write_to_path(tmp_path / "cert.pem")
     address = BrokerAddress.parse(f"amqps://{NOWHERE}/orders").with_tls(Tls(cert_file=tmp_path / "cert.pem"))

@@ -121,6 +121,10 @@ def failure(address: BrokerAddress, error: Exception, what: str = "can't be reac
 
 def alert_error(address: BrokerAddress, why: str) -> BrokerRefusedError:
     hint = "it may want a client certificate: --tls-cert and --tls-key"
+    if (own := address.files.cert_file) is not None:
+        hint = f"see that {own} isn't out of date, and is of an authority that the broker trusts; its log may say more"
+    if "protocol version" in why:
+        hint = "let it speak TLS 1.2 or newer"
     return BrokerRefusedError(f"{address} refuses the connection: {why}", hint=hint)
 
 
