@@ -6,6 +6,7 @@ import uuid
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import NewPartitions
 
 from examples.demo.processes import HOST
 from receiver.bridge import Message, open_bridge, sink_of, source_of
@@ -19,6 +20,7 @@ from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
 from tests.brokers import kafka as kafka_module
 from tests.brokers.cached import new_broker
+from tests.brokers.cluster import until
 from tests.choosing import quick
 from tests.stores import execute
 
@@ -405,6 +407,19 @@ def test_a_bridge_that_begins_at_the_end_keeps_that_at_once(bridged, kafka, topi
     send(kafka, topic, numbered(10, 10))
     bridged.run(start="latest", mode=mode)
     assert bridged.numbers() == list(range(10, 20))
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, quick(Mode.BEST_EFFORT)])
+def test_a_partition_that_is_added_later_is_read_from_its_beginning(bridged, kafka, topic, mode):
+    send(kafka, topic, numbered(10))
+    bridged.run(start="latest", mode=mode)
+    admin = kafka.admin()
+    for done in admin.create_partitions([NewPartitions(topic, 5)]).values():
+        done.result(SOON_SECS)
+    until(lambda: kafka.leaders(topic) == 5)
+    send(kafka, topic, numbered(20, 10))
+    bridged.run(start="latest", mode=mode)
+    assert bridged.numbers() == list(range(10, 30))
 
 
 def delete_records(kafka, topic, *offsets):

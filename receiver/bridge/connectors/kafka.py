@@ -312,14 +312,17 @@ class KafkaSource(Closing):
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
         """By partition, the position to go on from. A new one is stored at once, so that later losses are noticed."""
         if self._positions is None:
-            wanted = [TopicPartition(self._address.name, number) for number in bounds]
+            numbers = {*bounds, *self._topic.partitions} if bounds and self._begins_late else bounds
+            wanted = [TopicPartition(self._address.name, number) for number in numbers]
             there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
             for each in there:
                 if each.error is not None:  # its offset says nothing
                     raise kafka_client.error_of(self._address, each.error)
             begin = [each for each in there if each.offset < 0]
+            # Partitions that are added later are read from their beginning. So at the first start all others begin, too.
+            late = self._begins_late and len(begin) == len(there)
             for each in begin:
-                each.offset = bounds[each.partition][self._begins_late]
+                each.offset = (bounds.get(each.partition) or self._bounds(each.partition))[late]
             if begin:
                 consumer.commit(offsets=begin, asynchronous=False)
             return {str(each.partition): str(each.offset) for each in there}
