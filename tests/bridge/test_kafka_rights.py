@@ -3,6 +3,7 @@ words."""
 
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,20 @@ def test_which_right_is_missing_for_transactions_is_said_at_the_start(kafka):
 def test_a_broker_of_another_authority_is_not_trusted(kafka):
     with pytest.raises(BrokerRefusedError, match="can't be trusted"):
         source_of(address(kafka, "me:right", group="g", ca="other.pem"))
+
+
+def test_a_node_that_is_trusted_only_by_another_name_is_said_to_be_one(tmp_path):
+    """Python trusts the host of the address. librdkafka then goes to the address that the node advertises."""
+    authority = trustme.CA()
+    write_for_kafka(authority.issue_cert("localhost", key_type=trustme.KeyType.RSA), tmp_path / "broker.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with closing(SecureKafka(fetched(fetch), tmp_path, tmp_path / "broker.pem")) as broker:
+        broker.start()
+        broker.topic, broker.folder = broker.new_topic(), tmp_path
+        with pytest.raises(BrokerRefusedError, match=f"{HOST}.*certificate verify failed") as caught:
+            source_of(address(broker, "me:right", group="g", host="localhost"))
+    assert "--tls-ca" in caught.value.hint
+    assert "advertise" in caught.value.hint
 
 
 def test_certificates_prove_nothing_without_tls(kafka):

@@ -163,6 +163,8 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
             hint = (
                 f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
             )
+        elif error.code() == KafkaError._SSL:  # noqa: SLF001
+            hint = "name its authority's certificate (--tls-ca), and let each node advertise a name that its certificate has"
         elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             hint = "other clients are in this group, and share its partitions in another way: name a group for bridges alone"
         return BrokerRefusedError(f"{why} ({error.name()})", hint=hint)
