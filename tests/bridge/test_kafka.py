@@ -525,6 +525,16 @@ def test_a_partition_that_has_lost_its_end_is_loud(bridged, kafka, topic):
         bridged.run()
 
 
+def test_without_a_store_another_group_goes_on_where_a_partition_has_lost_its_end(bridged, kafka, topic):
+    set_offsets_of_group(kafka, topic, 1_000, 1_000)
+    send(kafka, topic, numbered(10))
+    with pytest.raises(MessagesLostError, match="was taken up to 1,000") as caught:
+        bridged.run(mode=Mode.BEST_EFFORT)
+    assert caught.value.hint == "name another group"
+    bridged.run(mode=Mode.BEST_EFFORT, group="h")
+    assert bridged.numbers() == list(range(10))
+
+
 def test_a_partition_that_has_lost_its_end_and_grown_again_is_loud(sqlite_store, tmp_path):
     """Otherwise new messages at offsets that had been taken would never come."""
     with new_broker(kafka_module) as broker:

@@ -306,7 +306,7 @@ class KafkaSource(Closing):
                 )
         if problems:
             way_on = f"&lost={','.join(ways_on)} behind the group skips them"
-            other = "use a new domain (--connection-id)"
+            other = "name another group" if self._positions is None else "use a new domain (--connection-id)"
             raise MessagesLostError(f"{self._address}: {'; '.join(problems)}", hint=way_on if ways_on else other)
 
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
