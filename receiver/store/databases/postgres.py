@@ -178,9 +178,9 @@ class PostgresRows(sql_rows.SqlRows):
             self.driver.autocommit = True
             self.server_run = server_run_of(self.connection, self.driver)
         try:
-            with self.driver.pipeline():
-                self.driver.execute(f"BEGIN ISOLATION LEVEL {isolation_level}")
-                self.cursor.execute(select, (self.domain_id,))
+            # Not by a pipeline: psycopg ends it with a Flush, which stops the server's idle_in_transaction_session_timeout.
+            self.cursor.execute(f"BEGIN ISOLATION LEVEL {isolation_level}; {select % self.domain_id}", prepare=False)
+            self.cursor.nextset()
         except Exception as error:
             if getattr(error, "sqlstate", None) == READ_ONLY:  # the address may lead to another server by now
                 self.driver.close()
