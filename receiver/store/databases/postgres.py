@@ -413,10 +413,10 @@ def _engine(
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
-        # SQLAlchemy wouldn't recognise quoted names of types.
+        # SQLAlchemy wouldn't recognise quoted names of types, and `committing` needs warnings.
         ask = (
             "SELECT pg_backend_pid(), set_config('lock_timeout', %s, false),"
-            " set_config('quote_all_identifiers', 'off', false)"
+            " set_config('quote_all_identifiers', 'off', false), set_config('client_min_messages', 'warning', false)"
         )
         process, *_ = connection.execute(ask, (lock_timeout_ms(settings.lock_timeout_secs),)).fetchone()
         connection.commit()
