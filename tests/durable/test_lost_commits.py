@@ -88,6 +88,19 @@ def test_batches_of_its_own(pair, url, tail, only_follows):
     assert_sound(url)
 
 
+def test_a_standby_reached_by_mistake_is_left_whatever_the_default_isolation(pair, url):
+    """A connection to it is ended, because its address may lead to the primary the next time."""
+    database = make_url(url).database
+    with opened(url) as orders:
+        send(orders, "kept")
+    pair.primary.ask(f"ALTER DATABASE {database} SET default_transaction_isolation = serializable")
+    pair.catch_up()
+    with opened(shown(make_url(pair.standby.url).set(database=database))) as orders:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="read-only"):
+                send(orders, "lost")
+
+
 @pytest.fixture(scope="module")
 def synchronous_pair():
     with primary_and_standby(is_synchronous=True) as pair:

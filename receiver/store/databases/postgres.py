@@ -174,9 +174,11 @@ class PostgresRows(sql_rows.SqlRows):
     def _begun(self, isolation_level: str, select: str) -> tuple[Any, ...] | None:
         """Begin a transaction and read the domain's row, in one round trip to the server. Returns the row's values."""
         if self.server_run is None:
+            # Before autocommit: by the server's default it may be serializable, and a standby refuses that.
+            self.server_run = server_run_of(self.connection, self.driver)
+            self.driver.rollback()
             # Otherwise the driver would begin a transaction of its own, and wait for that.
             self.driver.autocommit = True
-            self.server_run = server_run_of(self.connection, self.driver)
         try:
             # Not by a pipeline: psycopg ends it with a Flush, which stops the server's idle_in_transaction_session_timeout.
             self.cursor.execute(f"BEGIN ISOLATION LEVEL {isolation_level}; {select % self.domain_id}", prepare=False)
