@@ -27,7 +27,7 @@ from tests.bridge.bridged import Route, message, send
 from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.conftest import PRODUCTS, REAL, address_of
 from tests.durable.proxy import Cut, proxied
-from tests.stores import execute
+from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -185,6 +185,31 @@ def test_messages_of_a_batch_do_not_wait_for_the_next_try_of_one_that_fails(orde
     assert {id_: row.tries for id_, row in parked(orders).items()} == {"9": 3}
     assert (ran.figures.delivered, ran.figures.failed, ran.figures.parked) == (39, 3, 1)
     assert ran.receiver.status().rDupsDet == 0
+    assert audit(orders.store).findings == ()
+
+
+@pytest.mark.usefixtures("quick_at_all")
+def test_messages_of_a_batch_do_not_wait_for_a_lock_that_one_needs(orders):
+    """It is tried for as long as others have the lock, and isn't parked."""
+    execute(orders.store, "CREATE TABLE held (number INTEGER)")
+    others = engine_of(orders.store).connect()
+    others.execute(text("LOCK TABLE held"))
+    waits, at_last = [], []
+
+    def book(received, connection):
+        booking.book(received, connection)
+        if received.unique_message_id == "9":
+            waits.append(1)
+            if len(waits) == 4:
+                at_last[:] = booked(orders)
+                others.close()
+            connection.execute(text("INSERT INTO held VALUES (1)"))
+
+    send(orders, *NUMBERS)
+    ran = run(orders, book, consumers=1, max_tries=2, store_settings=StoreSettings(lock_timeout_secs=0.05))
+    assert at_last == [number for number in NUMBERS[:15] if number != "9"]
+    assert booked(orders) == NUMBERS
+    assert (ran.figures.delivered, ran.figures.failed, ran.figures.parked) == (40, 0, 0)
     assert audit(orders.store).findings == ()
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 import sys
 import time
 import uuid
@@ -9,7 +10,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
@@ -316,6 +317,72 @@ def test_what_it_says_of_others_than_the_message_counts_for_no_try(route, mode, 
     bridge.run(stop_when_idle_secs=0)
     assert calls == ["1"] * 10 + ["2"]
     assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (2, 0, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+@pytest.mark.parametrize("state", ["55P03", "40P01", "40001", "53100"])
+def test_a_lock_of_others_or_a_full_disk_is_no_fault_of_the_message(tmp_path, postgresql_store, mode, state):
+    """By SQLSTATE: a lock that isn't free in time, a deadlock, a commit of others, and a disk without room."""
+    route, calls = Route(postgresql_store, tmp_path, "table", mode), []
+
+    def book(received, connection):
+        route._book(received, connection)
+        calls.append(received.text)
+        if len(calls) < 10:
+            connection.exec_driver_sql(f"DO 'BEGIN RAISE EXCEPTION USING ERRCODE = ''{state}''; END'")
+
+    send(route, "1", "2")
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert (calls, route.effects()) == (["1"] * 10 + ["2"], ["1", "2"])
+    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (2, 0, 0)
+
+
+def test_others_go_on_while_a_message_waits_for_a_lock(tmp_path, postgresql_store):
+    """Later messages of its source don't."""
+    route, tries = Route(postgresql_store, tmp_path, "table"), []
+
+    def book(received, connection):
+        route._book(received, connection)
+        if received.text == "1":
+            tries.append(1)
+            if len(tries) < 10:
+                connection.exec_driver_sql("DO 'BEGIN RAISE lock_not_available; END'")
+
+    route.send(message("1", "a"), message("2", "b"), message("3", "a"))
+    bridge = bridge_to(route, book)
+    bridge.run(stop_when_idle_secs=0)
+    assert route.effects() == ["2", "1", "3"]
+    assert (bridge.figures.delivered, bridge.figures.failed, bridge.figures.parked) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_full_disk_below_a_file_is_no_fault_of_the_message(route, mode):
+    execute(route.store, "CREATE TABLE large (body BLOB)")
+    tries = []
+
+    def book(_received, connection):
+        tries.append(1)
+        pages = 1_000_000 if len(tries) == 10 else connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+        connection.exec_driver_sql("INSERT INTO large VALUES (zeroblob(100000))")
+
+    send(route, "1")
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert (len(tries), bridge.figures.delivered, bridge.figures.failed) == (10, 1, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_file_that_it_keeps_from_itself_is_its_fault(route, mode):
+    def book(_received, _connection):
+        with sqlite3.connect(make_url(route.store).database, timeout=0) as second:
+            second.execute("BEGIN IMMEDIATE")
+
+    send(route, "1")
+    bridge = bridge_to(route, book, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert (bridge.figures.failed, bridge.figures.parked) == (5, 1)
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])

@@ -16,7 +16,7 @@ from receiver.bridge.received import Received, Taken
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
-from receiver.errors import OutputError, SettingsError
+from receiver.errors import OutputError, SettingsError, StoreBusyError
 from receiver.store.databases import translated
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.messages import StoredMessage
@@ -83,6 +83,8 @@ class ControlledFlow(KeepingFlow):
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
                 for at, why in outcome.failed.items()
             ]
+            for error in outcome.held.values():
+                raise error
             if not all(gives_up):
                 raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
             for index in outcome.delivered:
@@ -163,11 +165,14 @@ class ConsumerFlow(ControlledFlow):
         self._alone.clear()
 
     def before_acknowledging(self, taken: Taken) -> None:
-        """As `Flow.before_acknowledging`. If a message fails, each of its batch gets a transaction of its own, so that none waits
-        for another's next try."""
+        """As `Flow.before_acknowledging`. If a message fails, or others hold what one needs, each gets a transaction of its own, so
+        that none waits for another's next try. Raises at the first lock that isn't free, because a stop waits for one alone."""
         if not self._alone:
             try:
                 super().before_acknowledging(taken)
+            except StoreBusyError:
+                self._alone = dict(enumerate(self._each_of(taken)))
+                raise
             except _MessageFailedError:
                 if len(taken.messages) == 1:
                     raise
@@ -177,6 +182,9 @@ class ConsumerFlow(ControlledFlow):
             self._attempts = each.attempts
             try:
                 super().before_acknowledging(each.taken)
+            except StoreBusyError:
+                self._alone[index] = self._alone.pop(index)  # the others come first the next time
+                raise
             except _MessageFailedError as error:
                 failure = error
             else:

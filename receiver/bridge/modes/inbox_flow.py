@@ -142,6 +142,8 @@ class Dispatcher:
             for index, why in outcome.failed.items():
                 failed = messages[index]._replace(tries=tries[numbers[index]])
                 parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
+            for index, error in outcome.held.items():
+                self._is_held(messages[index], error)
             has_more = lease.has_more or len(delivered) < len(numbers)
         # The lease is committed now.
         figures = self.figures
@@ -169,6 +171,11 @@ class Dispatcher:
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(message.tries)
         return False
+
+    def _is_held(self, message: Received, error: StoreBusyError) -> None:
+        """Have a message's source wait as long as before its last try: each try may wait for the lock, and others for the try."""
+        _LOGGER.warning("%s: %r is tried again: %s", self.target.name, message.unique_message_id, error)
+        self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(self.max_tries)
 
     def _give_back_space(self) -> None:
         if not self.inbox.give_back_space():  # otherwise the next call does the rest

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
-from receiver.errors import MessageRefusedError, MessageUnfitError, ReceiverError
+from receiver.errors import MessageRefusedError, MessageUnfitError, ReceiverError, StoreBusyError
 from receiver.store.inbox import Lease
 
 
@@ -24,7 +24,7 @@ from receiver.store.inbox import Lease
 class Outcome:
     """The outcome of a delivery, by the messages' indexes among those to be delivered.
 
-    A message neither delivered nor failed wasn't tried, or it isn't known whether it arrived: an earlier one of its source
+    A message neither delivered, failed nor held wasn't tried, or it isn't known whether it arrived: an earlier one of its source
     failed, earlier ones took too long, or there is an `error`.
     """
 
@@ -34,6 +34,8 @@ class Outcome:
     """Messages that failed by themselves, with the reasons."""
     final: set[int] = field(default_factory=set)
     """Failed messages that would fail however often they were tried."""
+    held: dict[int, StoreBusyError] = field(default_factory=dict)
+    """Messages for which others hold what they need, with the errors. This is no failed try."""
     error: ReceiverError | None = None
     """Why the target took no more than the delivered messages; raised once they are confirmed."""
     is_lasting: bool = False
@@ -44,8 +46,11 @@ class Outcome:
         """The outcome if all of these are delivered."""
         return cls(delivered=list(range(len(messages))))
 
-    def fail(self, index: int, why: str | MessageRefusedError) -> None:
-        """Note that a message failed by itself."""
+    def fail(self, index: int, why: str | MessageRefusedError | StoreBusyError) -> None:
+        """Note that a message failed by itself, or that others hold what it needs."""
+        if isinstance(why, StoreBusyError):
+            self.held[index] = why
+            return
         self.failed[index] = str(why)
         if isinstance(why, MessageUnfitError):
             self.final.add(index)
@@ -53,7 +58,7 @@ class Outcome:
 
 def one_by_one(
     messages: Sequence[Received],
-    failure: Callable[[Received], str | MessageRefusedError | None],
+    failure: Callable[[Received], str | MessageRefusedError | StoreBusyError | None],
     *,
     outcome: Outcome | None = None,
     ends_by: type[ReceiverError] | tuple[type[ReceiverError], ...] = (),

@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from receiver.bridge.options import described, not_done
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
-from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
+from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreBusyError, StoreError
 from receiver.masking import masked
-from receiver.store.databases import database_of
+from receiver.store.databases import database_of, no_fault_of_its_statement
 from receiver.store.inbox import Lease
 from receiver.store.log import EndedByHandError
 
@@ -32,6 +32,8 @@ _NOT_NOW = (BrokerError, OutputError, StoreError)
 _SAVEPOINT = "receiver_turn"
 _MANY = "messages"
 """The name of the first parameter of a function that takes many messages at once."""
+_Why = str | StoreBusyError | None
+"""Why a message failed, or by which error others hold what it needs; None if neither."""
 
 
 class PythonTarget(Target):
@@ -41,7 +43,8 @@ class PythonTarget(Target):
     The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox, or in APP_CONTROLLED records
     their receipts: rows written by it are committed with that. If the function raises an exception for a message, its rows are
     rolled back, and the message is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no
-    message can be handled now: this isn't counted as a failed try of the message.
+    message can be handled now: this isn't counted as a failed try of the message. Nor is a full disk, which says the same, or a
+    lock that others hold: for that only the message's source waits.
 
     Messages that are delivered together are a *turn*, with one savepoint, because one for each message would cost two round
     trips to a server. If a message fails, its turn is rolled back, and each of its messages becomes a turn of its own.
@@ -71,7 +74,7 @@ class PythonTarget(Target):
         # If the last lease began with the same message, and nothing in it failed, its commit did.
         self._first, self._failed_at_commit = None, first == self._first_before
         outcome = self._delivered(messages, lease)
-        if not outcome.failed:
+        if not (outcome.failed or outcome.held):
             self._first = first
         return outcome
 
@@ -92,7 +95,7 @@ class PythonTarget(Target):
             _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
         return one_by_one(messages, lambda message: self._turn([message], connection)[1], long_secs=_LONG_SECS)
 
-    def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
+    def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, _Why]:
         """Hand over messages, and roll all of them back if one fails.
 
         Returns how many were handed over, fewer than all if they take long; and why one failed, or None.
@@ -108,7 +111,7 @@ class PythonTarget(Target):
             spoilt = _failure(connection, *checks, f"RELEASE SAVEPOINT {_SAVEPOINT}")
             if spoilt is None:
                 return count, None
-            why = described(spoilt)
+            why = _described(spoilt, connection)
         lost = _failure(connection, f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}", f"RELEASE SAVEPOINT {_SAVEPOINT}")
         if lost is None:
             return count, why
@@ -119,7 +122,7 @@ class PythonTarget(Target):
         self._lost_transaction = True
         raise StoreError(f"the database took back all of the transaction while {self.name} had it: {why}") from lost
 
-    def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, str | None]:
+    def _handed_over(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, _Why]:
         """As `_turn`, but without a rollback if one fails."""
         if self.takes_many:
             return len(messages), self._call(list(messages), connection)
@@ -130,13 +133,13 @@ class PythonTarget(Target):
             count += 1
         return count, why
 
-    def _call(self, what: Received | list[Received], connection: Connection | None = None) -> str | None:
+    def _call(self, what: Received | list[Received], connection: Connection | None = None) -> _Why:
         """Call the function. Returns why it failed; None if it didn't."""
         transaction = None if connection is None else connection.get_transaction()
         self.on_progress()
         try:
             result = self._function(what) if connection is None else self._function(what, connection)
-            why = None if result is None else not_done(result)
+            why: _Why = None if result is None else not_done(result)
         except MessageRefusedError as error:
             why = described(error)
         except EndedByHandError as error:
@@ -145,7 +148,7 @@ class PythonTarget(Target):
             raise
         except (Exception, SystemExit, CancelledError, GeneratorExit) as error:
             _LOGGER.debug("%s failed", self.name, exc_info=True)
-            why = described(error)
+            why = described(error) if connection is None else _described(error, connection)
         finally:
             if os.getpid() != self._process:  # a child that the function has forked: connections are its parent's
                 os._exit(1)
@@ -161,6 +164,16 @@ class PythonTarget(Target):
             f"{self.name} ended the transaction that it was given",
             hint="leave committing and rolling back to the bridge",
         )
+
+
+def _described(error: BaseException, connection: Connection) -> str | StoreBusyError:
+    """Why a message failed, or that others hold what it needs. Raises `StoreError` if the disk is full."""
+    excuse = no_fault_of_its_statement(error, connection)
+    if isinstance(excuse, StoreBusyError):
+        return excuse
+    if excuse is not None:
+        raise excuse from error
+    return described(error)
 
 
 def _failure(connection: Connection, *statements: str) -> DBAPIError | None:

@@ -21,10 +21,10 @@ from types import TracebackType
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from receiver.errors import SettingsError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.masking import masked
 from receiver.settings import StoreSettings
-from receiver.store.databases.database import UNKNOWN, Database, Fault, address_error, shown
+from receiver.store.databases.database import FULL, UNKNOWN, Database, Fault, address_error, shown
 from receiver.store.databases.postgres import Postgres
 from receiver.store.databases.sqlite import Sqlite
 
@@ -100,10 +100,26 @@ class translated:  # noqa: N801 - it reads as a verb; and a generator would cost
 
 def store_error(error: BaseException, address: str | URL) -> StoreError:
     """The error of this package for an error of SQLAlchemy or a driver, with a hint on the remedy."""
-    raw = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    raw = _raw(error)
     fault = _fault(raw) or UNKNOWN
     words = " ".join(str(raw).split())
     return fault.kind(f"{shown(address)}: {fault.problem}: {words}", hint=fault.hint)
+
+
+def no_fault_of_its_statement(error: BaseException, connection: Connection) -> StoreError | None:
+    """The `StoreError` for an error that says that others hold what a statement needs, or that the disk is full; else None.
+
+    A busy file doesn't count: the connection's transaction has it, so a second connection of the same thread waits there.
+    """
+    database, url = database_of(connection), connection.engine.url
+    fault = database.fault_of(_raw(error)) or UNKNOWN
+    is_held = issubclass(fault.kind, StoreBusyError) and database.locked_file(url) is None
+    return store_error(error, url) if is_held or fault is FULL else None
+
+
+def _raw(error: BaseException) -> BaseException:
+    """The driver's own error."""
+    return error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
 
 
 def _fault(raw: BaseException) -> Fault | None:
