@@ -12,9 +12,11 @@ from receiver.bridge.received import PASSED
 from receiver.bridge.targets.broker_target import ORIGINAL_DUPLICATE_ID, BrokerTarget
 from receiver.errors import BrokerError, MessageRefusedError
 from receiver.settings import ReceiverSettings
+from receiver.store.inbox import Lease
 from receiver.store.upkeep import parked_rows
-from tests.bridge.bridged import Route, message, send
+from tests.bridge.bridged import TEN, Route, message, send
 from tests.brokers.memory import MemoryBroker, MemorySink
+from tests.stores import execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -251,3 +253,22 @@ def test_a_target_that_drops_nothing_is_warned_of_once(tmp_path, sqlite_url, mod
     caplog.clear()
     route.run()
     assert "doesn't drop" not in caplog.text
+
+
+def test_what_it_has_is_not_sent_again_while_the_store_is_full(tmp_path, sqlite_url, monkeypatch):
+    """The store can't note then that the target has it, and each lease ends without a commit."""
+    route, delete, fulls = Route(sqlite_url, tmp_path, "queue", Mode.AT_LEAST_ONCE), Lease.confirm, []
+
+    def confirm(lease, numbers):
+        fulls.append(1)
+        room = 1_000_000 if len(fulls) == 5 else 1
+        lease.connection.exec_driver_sql(f"PRAGMA max_page_count = {room}")
+        lease.connection.exec_driver_sql("INSERT INTO large VALUES (zeroblob(100000))")
+        delete(lease, numbers)
+
+    monkeypatch.setattr(Lease, "confirm", confirm)
+    execute(sqlite_url, "CREATE TABLE large (body BLOB)")
+    send(route, *TEN)
+    bridge = route.run()
+    assert (route.effects(), route.waiting(), len(fulls)) == (TEN, 0, 5)
+    assert bridge.figures.delivered == len(TEN)

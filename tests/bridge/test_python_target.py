@@ -405,6 +405,29 @@ def test_what_it_has_handled_it_does_not_get_again_if_it_cannot_handle_more(rout
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+@pytest.mark.parametrize("is_given_many", [False, True])
+def test_what_outlasts_a_transaction_is_handed_on_once(tmp_path, postgresql_store, mode, is_given_many):
+    """By `idle_in_transaction_session_timeout`, the server ends the transaction during each slow call."""
+    route, calls = Route(postgresql_store, tmp_path, "call", mode), []
+
+    def post(received):
+        assert len(calls) < 10
+        calls.append(received.text)
+        ended = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND state = "
+        execute(route.store, f"{ended}'idle in transaction'")
+
+    def post_all(messages):
+        for each in messages:
+            post(each)
+
+    route.send(message("1", "a"), message("2", "b"))
+    bridge = bridge_to(route, post_all if is_given_many else post, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert (calls, route.waiting(), route.queued) == (["1", "2"], 0, [])
+    assert (bridge.figures.delivered, bridge.figures.failed) == (2, 0)
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 @pytest.mark.parametrize("error", [StoreError("down"), BrokerError("down")], ids=repr)
 def test_what_it_wrote_before_it_said_so_is_taken_back(tmp_path, store, mode, error):
     """So it is too if messages are handed over one by one, as here after a message has failed."""

@@ -17,7 +17,7 @@ from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, Flow, log_failure
 from receiver.bridge.received import Received, Taken, new_received
-from receiver.bridge.targets import Target
+from receiver.bridge.targets import Outcome, Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import IdFormatError, StoreBusyError
@@ -69,6 +69,8 @@ class Dispatcher:
         self._delivered_before = 0
         """The number of messages delivered when `tend` was last called."""
         self._count_due_secs = 0.0
+        self._arrived: set[_Receipt] = set()
+        """The target has these messages for good, but no committed lease has deleted them from the inbox."""
         self.at_hand: dict[int, Received] = {}
         """The messages of the latest batch, by sequence number, until they are handed on: they needn't be read back."""
         self.at_hand_of: Hashable = None
@@ -133,19 +135,28 @@ class Dispatcher:
             numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
             if not numbers:
                 return False
-            messages = self._messages(lease, numbers)
-            outcome = self.target.deliver(messages, lease)
-            delivered = {numbers[index] for index in outcome.delivered}
+            waiting = dict(zip(numbers, self._messages(lease, numbers), strict=True))
+            left = numbers
+            if self._arrived:
+                left = [number for number in numbers if _receipt_of(waiting[number]) not in self._arrived]
+            messages = [waiting[number] for number in left]
+            outcome = self.target.deliver(messages, lease) if left else Outcome()
+            if outcome.is_lasting:
+                self._arrived.update(_receipt_of(messages[index]) for index in outcome.delivered)
+            delivered = {left[index] for index in outcome.delivered}.union(set(numbers).difference(left))
             lease.confirm(delivered)
-            tries = lease.tries_failed([numbers[index] for index in outcome.failed]) if outcome.failed else {}
+            tries = lease.tries_failed([left[index] for index in outcome.failed]) if outcome.failed else {}
             parked = 0
             for index, why in outcome.failed.items():
-                failed = messages[index]._replace(tries=tries[numbers[index]])
+                failed = messages[index]._replace(tries=tries[left[index]])
                 parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
             for index, error in outcome.held.items():
                 self._is_held(messages[index], error)
             has_more = lease.has_more or len(delivered) < len(numbers)
-        # The lease is committed now.
+        # The lease is committed now. Sources that wait may have more that arrived.
+        self._arrived = {
+            each for each in self._arrived if each.source in self._due_secs and each.number not in delivered
+        }
         figures = self.figures
         figures.delivered += len(delivered)
         figures.waiting = max(0, figures.waiting - len(delivered) - parked)
@@ -180,6 +191,19 @@ class Dispatcher:
     def _give_back_space(self) -> None:
         if not self.inbox.give_back_space():  # otherwise the next call does the rest
             self._confirmed_bytes = 0
+
+
+class _Receipt(NamedTuple):
+    """A message's receipt. It tells the message from others, also where a store was put back and gives numbers again."""
+
+    number: int | None
+    received_at_us: int
+    id: str | None
+    source: str | None
+
+
+def _receipt_of(message: Received) -> _Receipt:
+    return _Receipt(message.sequence, message.received_at_us, message.unique_message_id, message.message_source_id)
 
 
 class Admitted(NamedTuple):

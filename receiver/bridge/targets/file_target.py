@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from io import FileIO
 from itertools import count
@@ -270,7 +271,7 @@ class StandardOutput(Target):
             raise ClosedError("nobody reads standard output any more") from None
         except OSError as error:
             raise OutputError(f"can't write to standard output: {error.strerror or error}") from error
-        return Outcome.all_of(messages)
+        return replace(Outcome.all_of(messages), is_lasting=True)
 
 
 def _flock(file: FileIO, *how: str) -> None:

@@ -91,9 +91,12 @@ class PythonTarget(Target):
         if is_together:
             count, why = self._turn(messages, connection)
             if why is None:
-                return Outcome(delivered=list(range(count)))
+                return Outcome(list(range(count)), is_lasting=connection is None)
             _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
-        return one_by_one(messages, lambda message: self._turn([message], connection)[1], long_secs=_LONG_SECS)
+        outcome = Outcome(is_lasting=connection is None)
+        return one_by_one(
+            messages, lambda message: self._turn([message], connection)[1], outcome=outcome, long_secs=_LONG_SECS
+        )
 
     def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, _Why]:
         """Hand over messages, and roll all of them back if one fails.
