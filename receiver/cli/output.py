@@ -45,6 +45,11 @@ def print_report(document: Document) -> None:
     print_document(document, console())
 
 
+def note(text: str) -> None:
+    """Print a note on standard error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
 def console() -> Console:
     """Standard output for text and tables. Characters that its encoding lacks are escaped."""
     from rich.console import Console
@@ -137,7 +142,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
     with replacing(path) as file:
         yield lambda document: file.write(page_text(document, _provenance()).encode())
     if Path(path).suffix.lower() not in {".html", ".htm"} and not Path(path).is_char_device():
-        print(f"note: the report is HTML, whatever {path} ends with", file=sys.stderr)
+        note(f"the report is HTML, whatever {path} ends with")
 
 
 def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
@@ -148,7 +153,7 @@ def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None)
     read = Counter(Path(os.path.realpath(log)) for log in logs)
     for path, times in read.items():
         if times > 1 and path.is_file():
-            print(f"note: {path} is read {times} times, so each of its receipts counts as a duplicate", file=sys.stderr)
+            note(f"{path} is read {times} times, so each of its receipts counts as a duplicate")
     # Unlike `resolve`, `realpath` accepts links that lead in a circle.
     outputs = [Path(os.path.realpath(path)) for path in (report, verdicts) if path is not None]
     for path in outputs:
@@ -166,17 +171,16 @@ def note_folders_left_out(logs: Sequence[str]) -> None:
         what = count(len(left_out), "folder")
         shown = sanitised(first_few(left_out, _FOLDERS_SHOWN), _LONGEST_NAMES)
         how = "only a folder that is named itself is searched, and those in it named KEY=VALUE"
-        print(f"note: {what} left out ({how}): {shown}", file=sys.stderr)
+        note(f"{what} left out ({how}): {shown}")
 
 
 def note_other_key(manifests: Iterable[Manifest], key: str) -> None:
     """Print a note if a compacted log has several domains of another KEY: its order over all domains isn't kept."""
     if others := sorted({each.domain_key for each in manifests if len(each.domains) > 1} - {key}):
-        print(
-            f"note: a log was compacted by --domain {sanitised(', '.join(others), _LONGEST_NAMES)}: receipts of its several domains"
-            " are merged by time here, so those of equal times, or from clocks that stepped back, may be in another order"
-            " than in the original log",
-            file=sys.stderr,
+        note(
+            f"a log was compacted by --domain {sanitised(', '.join(others), _LONGEST_NAMES)}: receipts of its several domains are"
+            " merged by time here, so those of equal times, or from clocks that stepped back, may be in another order than in the"
+            " original log"
         )
 
 

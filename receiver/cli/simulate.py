@@ -20,6 +20,7 @@ from receiver.cli import options
 from receiver.cli.options import Fields, examples, under_headings, with_fields
 from receiver.cli.output import (
     check_extras,
+    note,
     note_folders_left_out,
     note_other_key,
     print_json,
@@ -327,7 +328,7 @@ def _read_on_spark(
         order_by=request.order_by,
         with_ids=with_ids,
         on_progress=on_progress,
-        note=lambda text: print(f"note: {text}", file=sys.stderr),
+        note=note,
     )
 
 
@@ -359,10 +360,7 @@ def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSett
         return settings
     size_bytes = parse_budget_bytes(budget)
     if size_bytes < _LEAST_BUDGET_BYTES and budget.strip().isdecimal():
-        print(
-            f"note: --budget {budget} is {count(size_bytes, 'byte')}; for megabytes write {budget.strip()}MB",
-            file=sys.stderr,
-        )
+        note(f"--budget {budget} is {count(size_bytes, 'byte')}; for megabytes write {budget.strip()}MB")
     return replace(settings, budget_bytes=size_bytes)
 
 
@@ -373,18 +371,18 @@ def _question(
 
     for option, text in (("--window", window), ("--expiry", expiry)):
         if text is not None and _GROUPED.fullmatch(text):
-            print(f"note: {option} {text} is a list: write {text.replace(',', '')} for one number", file=sys.stderr)
+            note(f"{option} {text} is a list: write {text.replace(',', '')} for one number")
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     if expiries_us and len(expiries_us) == 1 and (doubt := doubt_about(expiries_us[0])):
-        print(f"note: --expiry: {doubt}", file=sys.stderr)
+        note(f"--expiry: {doubt}")
     present = ReceiverSettings().sizes if current is None else parse_present(current)
     if current is not None:
         _note_doubt(*present)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list that is chosen from the log has 0, too
-        print("note: a window of 0 with an expiry of 0 detects nothing, so this pair is left out", file=sys.stderr)
+        note("a window of 0 with an expiry of 0 detects nothing, so this pair is left out")
     return question
 
 
@@ -394,7 +392,7 @@ def _note_doubt(window: int, expiry_us: int) -> None:
     if doubt is None and 0 < window < _LIKELY_WINDOW <= expiry_us / 1_000_000:
         doubt = f"W = {count(window, 'id')} and E = {seconds(expiry_us)}: are they swapped? W comes first"
     if doubt is not None:
-        print(f"note: --current: {doubt}", file=sys.stderr)
+        note(f"--current: {doubt}")
 
 
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from receiver.cli.options import AsJson, CommandWithSettings, examples
-from receiver.cli.output import console, print_json, progress
+from receiver.cli.output import console, note, print_json, progress
 from receiver.errors import SettingsError
 from receiver.masking import masked
 from receiver.quantities import count
@@ -98,10 +98,9 @@ def number_of(given: str, names: Mapping[int, str], kind: str, listed_by: str) -
     return meant[0]
 
 
-def _print_if_broken(figures: StoreFigures) -> None:
-    """Print a note on standard error if the store is broken."""
+def _note_if_broken(figures: StoreFigures) -> None:
     if figures.findings:
-        print("note: the store is broken: receiver check says where", file=sys.stderr)
+        note("the store is broken: receiver check says where")
 
 
 @examples(
@@ -128,7 +127,7 @@ def status(
     with progress("Reading rows", None) as advance:
         figures = look(url, with_ids=not quick, advance=advance)
     show(url, figures, status_object, print_status, as_json=as_json)
-    _print_if_broken(figures)
+    _note_if_broken(figures)
 
 
 _BROKEN = 1
@@ -337,7 +336,7 @@ def list_domains(url: StoreAddress, *, as_json: AsJson = False) -> None:
 
     figures = look(url, with_ids=False)
     show(url, figures, domains_object, print_domains, as_json=as_json)
-    _print_if_broken(figures)
+    _note_if_broken(figures)
 
 
 @domain.command("drop", cls=CommandWithSettings)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from receiver.cli.options import AsJson, CommandWithSettings, examples
+from receiver.cli.output import note
 from receiver.cli.stores import StoreAddress, Yes, check_order, confirm, number_of, sanitised_address, show
 from receiver.errors import SettingsError
 from receiver.quantities import count
@@ -87,10 +87,9 @@ def move(
     moved = move_waiting(url, old, new_name)
     print(f"{sanitised_address(url)}: {count(moved, 'message')} moved to {shown_target(new_name)}")
     if moved:
-        print(
-            "note: if a bridge died, the last messages that it handed on may have arrived at the old target too:"
-            " EXACTLY_ONCE can't hold across two targets",
-            file=sys.stderr,
+        note(
+            "if a bridge died, the last messages that it handed on may have arrived at the old target too: EXACTLY_ONCE can't"
+            " hold across two targets"
         )
 
 
