@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from receiver.cli import options
-from receiver.cli.output import (
-    check_extras,
-    note_folders_left_out,
-    note_other_key,
-    print_json,
-    print_report,
-    progress,
-    report_file,
-    spare_logs,
-)
+from receiver.cli import options, output
 from receiver.domains import domain_key
 from receiver.policies.names import POLICIES, examples, form_of, stated_policies
 from receiver.report.words import listed
@@ -88,7 +78,7 @@ def compare(
     The command shows what each rule would have missed, what it would have dropped wrongly, how many ids it keeps, and
     where the rules disagree.
     """
-    check_extras(report)
+    output.check_extras(report)
     domain_key(domain)  # an unknown KEY is refused before the log is read, as an unknown policy is
     texts = tuple(policy or ())
     stated_policies(texts)
@@ -97,17 +87,17 @@ def compare(
     how = options.read_options(column_map, time_unit, time_zone, on_error)
     from receiver.report.comparing import comparison_document
 
-    with report_file(report) as write_report:
+    with output.report_file(report) as write_report:
         comparison = _compare(logs, query, texts, domain, how, report=report, verdicts=verdicts)
-        note_folders_left_out(logs)
+        output.note_folders_left_out(logs)
         document = comparison_document(comparison)
         write_report(document)
     if as_json:
         from receiver.report.json_object import comparison_object
 
-        print_json(comparison_object(comparison))
+        output.print_json(comparison_object(comparison))
     else:
-        print_report(document)
+        output.print_report(document)
 
 
 def _compare(
@@ -129,11 +119,11 @@ def _compare(
 
     with nullcontext() if verdicts is None else table_to_begin(verdicts) as begin_table:
         batches = read_logs(logs, how, query)
-        spare_logs(batches.paths, report=report, verdicts=verdicts)
-        note_other_key(batches.manifests, key)
-        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+        output.spare_logs(batches.paths, report=report, verdicts=verdicts)
+        output.note_other_key(batches.manifests, key)
+        with output.progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(key))
-        with progress("Comparing policies", len(receipts.domains)) as advance:
+        with output.progress("Comparing policies", len(receipts.domains)) as advance:
             compared = compare_policies(receipts, key, policies, with_verdicts=begin_table is not None, advance=advance)
         comparison = compared.comparison
         if begin_table is not None:

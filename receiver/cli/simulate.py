@@ -16,20 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from receiver.cli import options
+from receiver.cli import options, output
 from receiver.cli.options import Fields, examples, under_headings, with_fields
-from receiver.cli.output import (
-    check_extras,
-    note,
-    note_folders_left_out,
-    note_other_key,
-    print_json,
-    print_report,
-    progress,
-    report_file,
-    spare_logs,
-    stages,
-)
 from receiver.domains import domain_key
 from receiver.errors import SettingsError
 from receiver.quantities import count, seconds
@@ -158,7 +146,7 @@ def simulate(
     is set today, and why.
     """
     local = engine == "local"
-    check_extras(report, on_spark=not local)
+    output.check_extras(report, on_spark=not local)
     if local:
         _refuse_options_of_spark({"--master": master, "--order-by": order_by, "--verbose": verbose})
         if query is None:
@@ -183,17 +171,17 @@ def simulate(
     )
     from receiver.report.sizing import analysis_document
 
-    with report_file(report) as write_report:
+    with output.report_file(report) as write_report:
         analysis = _simulate_here(request) if local else _simulate_on_spark(request)
-        note_folders_left_out([] if order_by else logs)  # by a column, Spark reads all folders
+        output.note_folders_left_out([] if order_by else logs)  # by a column, Spark reads all folders
         document = analysis_document(analysis, allowed_missed=fail_on_missed, present_is_named=current is not None)
         write_report(document)
     if as_json:
         from receiver.report.json_object import analysis_object
 
-        print_json(analysis_object(analysis))
+        output.print_json(analysis_object(analysis))
     else:
-        print_report(document)
+        output.print_report(document)
     return 0 if fail_on_missed is None else _status(analysis, question, fail_on_missed)
 
 
@@ -236,11 +224,11 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
     question, verdicts = request.question, request.verdicts
     with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
         batches = read_logs(request.logs, request.options, request.query)
-        spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
-        note_other_key(batches.manifests, question.key)
-        with progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
+        output.spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
+        output.note_other_key(batches.manifests, question.key)
+        with output.progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
-        with progress("Replaying domains", len(receipts.domains)) as advance:
+        with output.progress("Replaying domains", len(receipts.domains)) as advance:
             log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
             analysis = analyse(log, question)
         if write is not None and question.single is not None:
@@ -254,13 +242,13 @@ def _simulate_on_spark(request: SimulateRequest) -> Analysis:
     from receiver.spark.session import session
 
     question = request.question
-    with ExitStack() as outputs:
+    with ExitStack() as stack:
         files = _local_files(request)
         if files is not None:
-            files = outputs.enter_context(_at_hand(files, request.master))
-        on_progress = outputs.enter_context(stages("Starting Spark"))
+            files = stack.enter_context(_at_hand(files, request.master))
+        on_progress = stack.enter_context(output.stages("Starting Spark"))
         brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
-        spark = outputs.enter_context(session(request.master, verbose=request.verbose, brief=brief))
+        spark = stack.enter_context(session(request.master, verbose=request.verbose, brief=brief))
 
         # Imported once Spark has started.
         from receiver.simulate.analysis import analyse
@@ -268,12 +256,10 @@ def _simulate_on_spark(request: SimulateRequest) -> Analysis:
         from receiver.spark.frames import verdict_rows, verdicts_file
         from receiver.steps.log import chunked_log
 
-        write_verdicts = (
-            outputs.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
-        )
+        write_verdicts = stack.enter_context(verdicts_file(request.verdicts)) if request.verdicts is not None else None
         read = _read_on_spark(spark, request, files, on_progress)
         cores, keeps_rows = spark.sparkContext.defaultParallelism, request.verdicts is not None
-        log = outputs.enter_context(chunked_log(*read, question, cores=cores, keeps_rows=keeps_rows))
+        log = stack.enter_context(chunked_log(*read, question, cores=cores, keeps_rows=keeps_rows))
         analysis = analyse(log, question)
         if write_verdicts is not None and question.single is not None:
             write_verdicts(verdict_rows(read, log, *question.single))
@@ -294,14 +280,14 @@ def _local_files(request: SimulateRequest) -> list[LogFile] | None:
     from receiver.logs.files import find_files
     from receiver.logs.remote import local_path
 
+    files = None
     if request.order_by is not None or any(map(_is_table_or_url, request.logs)):
         local = [local_path(log) for log in request.logs if not _is_table_or_url(log)]
         read_from = [path for log in local for path in glob(log)]  # noqa: PTH207 - files and folders, as Spark finds them
-        spare_logs(read_from, report=request.report, verdicts=request.verdicts)
-        return None
-    files = find_files(request.logs)
-    read_from = [str(file.path) for file in files if file.path is not None]
-    spare_logs(read_from, report=request.report, verdicts=request.verdicts)
+    else:
+        files = find_files(request.logs)
+        read_from = [str(file.path) for file in files if file.path is not None]
+    output.spare_logs(read_from, report=request.report, verdicts=request.verdicts)
     return files
 
 
@@ -319,7 +305,7 @@ def _read_on_spark(
     if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
-        note_other_key(manifests_of(files), request.question.key)
+        output.note_other_key(manifests_of(files), request.question.key)
         return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
     return read_table_or_urls(
         spark,
@@ -328,7 +314,7 @@ def _read_on_spark(
         order_by=request.order_by,
         with_ids=with_ids,
         on_progress=on_progress,
-        note=note,
+        note=output.note,
     )
 
 
@@ -360,7 +346,7 @@ def _with_budget(settings: SimulateSettings, budget: str | None) -> SimulateSett
         return settings
     size_bytes = parse_budget_bytes(budget)
     if size_bytes < _LEAST_BUDGET_BYTES and budget.strip().isdecimal():
-        note(f"--budget {budget} is {count(size_bytes, 'byte')}; for megabytes write {budget.strip()}MB")
+        output.note(f"--budget {budget} is {count(size_bytes, 'byte')}; for megabytes write {budget.strip()}MB")
     return replace(settings, budget_bytes=size_bytes)
 
 
@@ -371,18 +357,18 @@ def _question(
 
     for option, text in (("--window", window), ("--expiry", expiry)):
         if text is not None and _GROUPED.fullmatch(text):
-            note(f"{option} {text} is a list: write {text.replace(',', '')} for one number")
+            output.note(f"{option} {text} is a list: write {text.replace(',', '')} for one number")
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     if expiries_us and len(expiries_us) == 1 and (doubt := doubt_about(expiries_us[0])):
-        note(f"--expiry: {doubt}")
+        output.note(f"--expiry: {doubt}")
     present = ReceiverSettings().sizes if current is None else parse_present(current)
     if current is not None:
         _note_doubt(*present)
     question = Question(domain, windows, expiries_us, settings, present)
     given = [values for values in (windows, expiries_us) if values is not None]
     if given and all(0 in values for values in given):  # a list that is chosen from the log has 0, too
-        note("a window of 0 with an expiry of 0 detects nothing, so this pair is left out")
+        output.note("a window of 0 with an expiry of 0 detects nothing, so this pair is left out")
     return question
 
 
@@ -392,7 +378,7 @@ def _note_doubt(window: int, expiry_us: int) -> None:
     if doubt is None and 0 < window < _LIKELY_WINDOW <= expiry_us / 1_000_000:
         doubt = f"W = {count(window, 'id')} and E = {seconds(expiry_us)}: are they swapped? W comes first"
     if doubt is not None:
-        note(f"--current: {doubt}")
+        output.note(f"--current: {doubt}")
 
 
 _SCENARIOS_HELP = "\n\n".join(["What goes wrong:", *(f"{name}: {what}." for name, what in SCENARIOS.items())])
@@ -454,7 +440,7 @@ def generate(
     from receiver.logs.writer import open_table
     from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
 
-    with open_table(file, SYNTHETIC_SCHEMA) as write, progress("Generating", receipts) as advance:
+    with open_table(file, SYNTHETIC_SCHEMA) as write, output.progress("Generating", receipts) as advance:
         for batch in batches(plan):
             write(batch)
             advance(batch.num_rows)
