@@ -20,12 +20,11 @@ from typing import Any, NamedTuple, cast
 from receiver.detector import RETIRED, TwoTierDetector
 from receiver.durable.duplicates import Duplicate, NeedsByHour, needs_read, needs_stored, with_needs
 from receiver.durable.retirement import Retirement, longer_silent_than
-from receiver.errors import StoreCorruptError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.policies.interface import Policy
 from receiver.policies.names import policy_of_kind
 from receiver.settings import ReceiverSettings
-from receiver.store.databases import NONSENSE
+from receiver.store.databases import NONSENSE, nonsense_error
 from receiver.store.log import DomainLog
 from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
@@ -102,10 +101,7 @@ def corrupt_if_nonsense(state: DomainState) -> Iterator[None]:
     try:
         yield
     except NONSENSE as error:
-        raise StoreCorruptError(
-            f"the rows of the domain {state.domain_name!r:.80} make no sense: {error}",
-            hint="`receiver check` says what is wrong; restore a copy",
-        ) from error
+        raise nonsense_error(f"the rows of the domain {state.domain_name!r:.80} make no sense", error) from error
 
 
 class DomainCache:

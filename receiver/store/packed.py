@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, func, select
 
 from receiver.errors import StoreCorruptError
 from receiver.store.codec import decoded_numbers, encoded_numbers, exactly, fields_of_kind, printable, revived
-from receiver.store.databases import NONSENSE, database_of
+from receiver.store.databases import NONSENSE, database_of, nonsense_error
 from receiver.store.messages import DEFAULTS, FIELDS, OF_MESSAGE, OF_RECEIPT, FlatMessage, Message, StoredMessage
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import PackedRow, message_codec, targets, unpacked, waiting
@@ -135,10 +135,8 @@ def _from_columns(columns: Mapping[str, Sequence[Any]]) -> list[StoredMessage]:
 def corrupt_error(connection: Connection, target_id: int, number: int, error: Exception) -> StoreCorruptError:
     """The error for a broken waiting message."""
     name = connection.execute(select(targets.c.target).where(targets.c.target_id == target_id)).scalar_one()
-    return StoreCorruptError(
-        f"the message with the sequence number {number} that waits for {printable(name)} makes no sense: {error}",
-        hint="`receiver check` says what is wrong; restore a copy",
-    )
+    message = f"the message with the sequence number {number} that waits for {printable(name)}"
+    return nonsense_error(f"{message} makes no sense", error)
 
 
 def _columns_of(numbers: Sequence[int], packed: bytes, tries: int) -> Mapping[str, Sequence[Any]]:

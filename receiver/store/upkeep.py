@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import URL, BigInteger, ColumnElement, Connection, Executable, cast, delete, func, select, update
 
-from receiver.errors import SettingsError, StoreCorruptError
+from receiver.errors import SettingsError
 from receiver.store.codec import printable
 from receiver.store.connections import KeptConnection
-from receiver.store.databases import NONSENSE, database_of, store_url, translated
+from receiver.store.databases import NONSENSE, database_of, nonsense_error, store_url, translated
 from receiver.store.inbox import target_id_of, waiting_by_row
 from receiver.store.packed import add_waiting, from_rows, pack_of_target
 from receiver.store.schema import examined
@@ -212,10 +212,7 @@ def _wait_again(connection: Connection, number: int) -> None:
     try:
         (message,) = from_rows([message_codec.read(values)])
     except NONSENSE as error:
-        raise StoreCorruptError(
-            f"the message that is parked under {number} makes no sense: {error}",
-            hint="`receiver check` says what is wrong; restore a copy",
-        ) from error
+        raise nonsense_error(f"the message that is parked under {number} makes no sense", error) from error
     add_waiting(connection, target_id, [message._replace(tries=0)])
 
 

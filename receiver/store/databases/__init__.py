@@ -21,7 +21,7 @@ from types import TracebackType
 from sqlalchemy import URL, Connection, Engine, create_engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.masking import masked
 from receiver.settings import StoreSettings
 from receiver.store.databases.database import FULL, UNKNOWN, Database, Fault, address_error, shown
@@ -79,6 +79,11 @@ def engine_to_read(address: str) -> Engine:
 
 NONSENSE = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 """The errors that may be raised by reading a value that no receiver has written: it may have any type."""
+
+
+def nonsense_error(problem: str, error: Exception) -> StoreCorruptError:
+    """The error for such a value; `problem` says where it is."""
+    return StoreCorruptError(f"{problem}: {error}", hint="`receiver check` says what is wrong; restore a copy")
 
 
 class translated:  # noqa: N801 - it reads as a verb; and a generator would cost a batch of one more than its decision

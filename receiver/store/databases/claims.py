@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from receiver.errors import StoreCorruptError, StoreError
+from receiver.errors import StoreError
 from receiver.message import Receipt
 from receiver.store.codec import exactly, text_of, to_bytes
-from receiver.store.databases import NONSENSE
+from receiver.store.databases import NONSENSE, nonsense_error
 from receiver.store.databases.postgres import has_failed, lock_timeout_ms
 from receiver.store.sql_rows import AwaitedDriver, driver_of
 from receiver.store.tables import CONCURRENT_POLICY, ArrivalRow, arrival_numbers, arrivals, claims, domains
@@ -328,7 +328,5 @@ def _receipts_of(arrival: int, packed: bytes) -> list[Receipt]:
     try:
         return _unpacked(packed)
     except NONSENSE as error:
-        raise StoreCorruptError(
-            f"the receipts with the number {arrival} in {arrivals.name}, to be folded in, make no sense: {error}",
-            hint="`receiver check` says what is wrong; restore a copy",
-        ) from error
+        problem = f"the receipts with the number {arrival} in {arrivals.name}, to be folded in, make no sense"
+        raise nonsense_error(problem, error) from error
