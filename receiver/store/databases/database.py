@@ -18,7 +18,7 @@ from sqlalchemy import URL, Connection, Engine, Table, make_url
 from receiver.errors import SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.masking import masked
 from receiver.settings import StoreSettings
-from receiver.store.sql_rows import SqlRows, Vacuum, autocommit_error
+from receiver.store.sql_rows import SqlRows, Vacuum
 from receiver.store.tables import TABLE_NAMES
 
 if TYPE_CHECKING:
@@ -162,14 +162,9 @@ class Database(ABC):
     def why_unsafe(self, connection: Connection, url: URL) -> str | None:
         """Why commits here may be lost, and what to do about it; None if nothing suggests that."""
 
+    @abstractmethod
     def refuse_autocommit(self, connection: Connection) -> None:
         """Raise `SettingsError` for a caller's connection without a transaction to join."""
-        if self.autocommits(connection):
-            raise autocommit_error()
-
-    @abstractmethod
-    def autocommits(self, connection: Connection) -> bool:
-        """Whether each statement on a caller's connection is committed at once."""
 
     @abstractmethod
     def vacuum_of(self, table: str, *, truncates: bool) -> Vacuum:

@@ -368,8 +368,9 @@ class Postgres(Database):
     def server_run(self, connection: Connection) -> str:
         return server_run_of(connection, sql_rows.driver_of(connection))
 
-    def autocommits(self, connection: Connection) -> bool:
-        return autocommits(sql_rows.driver_of(connection))
+    def refuse_autocommit(self, connection: Connection) -> None:
+        if autocommits(sql_rows.driver_of(connection)):
+            raise sql_rows.autocommit_error()
 
     def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
         return TableVacuum(table, truncates=truncates)

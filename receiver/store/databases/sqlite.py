@@ -280,11 +280,12 @@ class Sqlite(Database):
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
         driver.is_idle = is_idle
 
-    def autocommits(self, connection: Connection) -> bool:
+    def refuse_autocommit(self, connection: Connection) -> None:
         _refuse_attached(driver_of(connection))
         # A write, though of no row, because that begins the driver's transaction.
         connection.execute(update(sequences).where(false()).values(last_seq_no=0))
-        return not driver_of(connection).in_transaction
+        if not driver_of(connection).in_transaction:
+            raise autocommit_error()
 
     def vacuum_of(self, table: str, *, truncates: bool) -> FileVacuum:
         del table, truncates  # all tables share the file
