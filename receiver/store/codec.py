@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice, pairwise
 from operator import attrgetter
 from types import NoneType
@@ -20,6 +20,7 @@ from sqlalchemy.types import TypeEngine
 from receiver.message import ASCII
 
 _R = TypeVar("_R", bound=tuple[Any, ...])
+_T = TypeVar("_T")
 
 
 def to_bytes(text: str) -> bytes:
@@ -82,6 +83,11 @@ def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """The first and last of each run of consecutive numbers; there is at least one number."""
     breaks = [index for index in range(1, len(numbers)) if numbers[index] != numbers[index - 1] + 1]
     return [(numbers[first], numbers[end - 1]) for first, end in pairwise([0, *breaks, len(numbers)])]
+
+
+def parts_of(values: Sequence[_T], most: int) -> Iterator[Sequence[_T]]:
+    """The values in parts of at most so many, in their order."""
+    return (values[first : first + most] for first in range(0, len(values), most))
 
 
 MOST_NUMBERS = 1_000_000

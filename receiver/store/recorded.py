@@ -18,7 +18,7 @@ from typing import NamedTuple, Self
 from sqlalchemy import URL, ColumnElement, Connection, bindparam, delete, func, insert, or_, select
 
 from receiver.settings import StoreSettings
-from receiver.store.codec import MOST_NUMBERS, decoded_numbers, encoded_numbers, runs_of, text_of, to_bytes
+from receiver.store.codec import MOST_NUMBERS, decoded_numbers, encoded_numbers, parts_of, runs_of, text_of, to_bytes
 from receiver.store.databases import database_of, translated
 from receiver.store.sql_rows import driver_of
 from receiver.store.tables import RecordedRow, recorded
@@ -105,7 +105,7 @@ class RecordedBatches:
     def packed(self, cut: Cut) -> Iterator[bytes]:
         """The batches of a cut, in their order."""
         c = recorded.c
-        for part in _parts(cut.numbers):
+        for part in parts_of(cut.numbers, _ROWS_AT_ONCE):
             several = select(c.number, c.packed).where(c.number.between(part[0], part[-1]), c.file.is_(None))
             wanted = set(part)
             with self._reader.begin():
@@ -114,7 +114,7 @@ class RecordedBatches:
 
     def delete(self, cut: Cut) -> None:
         """Delete a cut and its batches, which are in a file by now, in short transactions, so that nobody waits long."""
-        for part in _parts(cut.numbers):
+        for part in parts_of(cut.numbers, _ROWS_AT_ONCE):
             began = time.monotonic()
             self._delete(part)
             time.sleep(time.monotonic() - began)  # let others have their turn
@@ -140,10 +140,6 @@ def _cuts_in(connection: Connection, those: ColumnElement[bool]) -> list[Cut]:
         Cut(number, text_of(file), decoded_numbers(packed), size_bytes)
         for number, file, packed, size_bytes in connection.execute(cuts)
     ]
-
-
-def _parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    return (numbers[first : first + _ROWS_AT_ONCE] for first in range(0, len(numbers), _ROWS_AT_ONCE))
 
 
 def _is_idle(connection: Connection) -> bool:

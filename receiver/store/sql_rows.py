@@ -20,7 +20,7 @@ from sqlalchemy import Connection
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.store import tables
-from receiver.store.codec import to_bytes
+from receiver.store.codec import parts_of, to_bytes
 from receiver.store.tables import DomainState, RecordedRow
 
 _IDENTITY = {"domain_id", "store_id", "domain_key", "domain_name"}
@@ -316,8 +316,7 @@ class SqlRows(ABC):
         if None in states.sources:
             self.cursor.execute(f"{update} AND message_source_id IS NULL", values)
         named = [to_bytes(source) for source in states.sources if source]
-        for first in range(0, len(named), _SOURCES_AT_ONCE):
-            part = named[first : first + _SOURCES_AT_ONCE]
+        for part in parts_of(named, _SOURCES_AT_ONCE):
             placeholders = ", ".join([self.sql.placeholder] * len(part))
             self.cursor.execute(f"{update} AND message_source_id IN ({placeholders})", (*values, *part))
 

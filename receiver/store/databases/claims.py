@@ -32,7 +32,7 @@ from sqlalchemy import Connection
 
 from receiver.errors import StoreError
 from receiver.message import Receipt
-from receiver.store.codec import exactly, text_of, to_bytes
+from receiver.store.codec import exactly, parts_of, text_of, to_bytes
 from receiver.store.databases import NONSENSE, nonsense_error
 from receiver.store.databases.postgres import has_failed, lock_timeout_ms
 from receiver.store.sql_rows import AwaitedDriver, driver_of
@@ -137,10 +137,8 @@ class Claims:
         If an id comes twice among them, the first receipt claims it. Each receipt has its `received_at_us`. `StoreError` if
         the domain isn't concurrent any more.
         """
-        most = 1 << _INDEX_BITS
         where = (lock_timeout_ms(patience_secs), self._domain_id, self._domain_id, store_id)
-        parts = (receipts[first : first + most] for first in range(0, len(receipts), most))
-        return [claimed for part in parts for claimed in self._claim(part, where)]
+        return [claimed for part in parts_of(receipts, 1 << _INDEX_BITS) for claimed in self._claim(part, where)]
 
     def _claim(self, receipts: Sequence[Receipt], where: tuple[Any, ...]) -> Iterable[tuple[int, bool]]:
         id_ = receipts[0].unique_message_id
@@ -196,7 +194,7 @@ class Claims:
         Ids without a claim count as released.
         """
         left: set[str] = set()
-        for part in _parts(_keys_of(ids)):
+        for part in parts_of(list(_keys_of(ids)), _IDS_AT_ONCE):
             values = (self._domain_id, part, self._domain_id, self._domain_id, part)
             left.update(text_of(row[0]) for row in self._driver.execute(_RELEASE_SINGLE, values).fetchall())
         return left
@@ -207,14 +205,14 @@ class Claims:
 
         Reads all waiting receipts.
         """
-        parts = list(_parts(_keys_of(ids)))
+        parts = list(parts_of(list(_keys_of(ids)), _IDS_AT_ONCE))
         there = set().union(*(self._ids("AND unique_message_id = ANY(%b)", part) for part in parts))
         free = {
             bytes(row[0]) for part in parts for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()
         }
         if free:  # these claims are locked now, so no further receipt of their ids can come
             free.difference_update(_keys_of(filter(None, (receipt.unique_message_id for receipt in self.that_wait()))))
-        for part in _parts(free):
+        for part in parts_of(list(free), _IDS_AT_ONCE):
             released = self._driver.execute(_RELEASE, (self._domain_id, part)).fetchall()
             there.difference_update(bytes(row[0]) for row in released)
         return set(map(text_of, there))
@@ -275,11 +273,6 @@ class Claims:
 
 def _keys_of(ids: Iterable[str]) -> Iterator[bytes]:
     return map(_key_of, map(to_bytes, ids))
-
-
-def _parts(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
-    keys = list(keys)
-    return (keys[first : first + _IDS_AT_ONCE] for first in range(0, len(keys), _IDS_AT_ONCE))
 
 
 def _repeated(ids: Iterable[str | None], claimed_before: Collection[str]) -> Iterator[bool]:

@@ -20,7 +20,7 @@ from receiver.masking import masked
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.settings import StoreSettings
 from receiver.store import sql_rows
-from receiver.store.codec import runs_of
+from receiver.store.codec import parts_of, runs_of
 from receiver.store.databases.database import ADDRESSES, IDLE_AT_MOST, OUR_NAMES, Database, shown
 from receiver.store.databases.postgres_faults import READ_ONLY, fault_of
 from receiver.store.tables import TABLE_NAMES, DomainState, receipt_codec, receipts, recorded_codec
@@ -237,8 +237,8 @@ class PostgresRows(sql_rows.SqlRows):
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
         if self.is_awaited:  # SQLAlchemy can't await a COPY
-            for first in range(0, len(rows), _ROWS_AWAITED_AT_ONCE):
-                columns = receipt_codec.stored_columns(rows[first : first + _ROWS_AWAITED_AT_ONCE])
+            for part in parts_of(rows, _ROWS_AWAITED_AT_ONCE):
+                columns = receipt_codec.stored_columns(part)
                 self.cursor.execute(_APPEND_ARRAYS, [self.domain_id, *map(list, columns)])
             return
         with self.cursor.copy(_COPY) as copy:
