@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -101,7 +101,7 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
     if manifest is not None:
         return _compacted(path, manifest)
     try:
-        logs = _logs_in(path)
+        logs, _ = _searched(path)
     except OSError as error:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
     files = [_log_file(log) for log in logs] + (_growing(journals_in(path), logs) if growing else [])
@@ -129,17 +129,24 @@ def _matches(text: str) -> tuple[list[str], list[str]]:
     return files, folders
 
 
-def _logs_in(folder: Path) -> list[Path]:
-    """The files in a folder, and in folders of it whose names are KEY=VALUE, such as `day=2026-11-23`, to any depth."""
+def _searched(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The files in a folder, and in folders of it whose names are KEY=VALUE, such as `day=2026-11-23`, to any depth. Behind them
+    the folders there that aren't searched."""
     logs: list[Path] = []
+    left_out: list[Path] = []
     for entry in os.scandir(folder):
+        path = folder / entry.name
         if is_hidden(entry.name):
             continue
         if entry.is_file():
-            logs.append(folder / entry.name)
+            logs.append(path)
         elif entry.is_dir() and _PARTITION.fullmatch(entry.name):
-            logs += _logs_in(folder / entry.name)
-    return logs
+            inner_logs, inner_left_out = _searched(path)
+            logs += inner_logs
+            left_out += inner_left_out
+        elif entry.is_dir():
+            left_out.append(path)
+    return logs, left_out
 
 
 def folders_left_out(paths: Sequence[str]) -> list[str]:
@@ -149,21 +156,11 @@ def folders_left_out(paths: Sequence[str]) -> list[str]:
     for text in (local_path(path) for path in paths if path != "-" and not is_url(path)):
         path = Path(text)
         if path.is_dir():
-            left_out += _left_out(path) if manifest_of(path) is None else ()
+            with suppress(OSError):  # it may be gone since it was read
+                left_out += sorted(_searched(path)[1]) if manifest_of(path) is None else ()
         elif not path.exists() and "**" not in text:
             left_out += (folder for folder in map(Path, _matches(text)[1]) if not is_hidden(folder.name))
     return [_printable(str(folder)) for folder in left_out]
-
-
-def _left_out(folder: Path) -> Iterator[Path]:
-    with suppress(OSError):  # it may be gone since it was read
-        for inner in sorted(folder.iterdir()):
-            if is_hidden(inner.name) or not inner.is_dir():
-                continue
-            if _PARTITION.fullmatch(inner.name):
-                yield from _left_out(inner)
-            else:
-                yield inner
 
 
 def _at_url(url: str) -> list[LogFile]:
