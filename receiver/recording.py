@@ -195,14 +195,14 @@ class Recorder(Closing):
         return os.getpid() != self._pid
 
     def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
-        from receiver.logs.packing import columns_of, packed, problems_of, receipts_of
+        from receiver.logs.packing import packed, problems_of, receipts_of
 
         where_and_when = self._recording, self._host, time.time_ns() // 1000
         if is_checked:
             with suppress(ValueError):
                 return RecordedRow(*where_and_when, None, *packed(rows, full, self._channel))
         receipts = receipts_of(rows, full)
-        problems = problems_of(columns_of(receipts), self._channel)
+        problems = problems_of(receipts, self._channel)
         for problem in problems.values():
             self._drop(1, problem)
         good = list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in problems))

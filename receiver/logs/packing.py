@@ -36,9 +36,6 @@ _LARGEST_BATCH_BYTES = 256 << 20
 _COLUMN_OF_FIELD = {column.attribute: name for name, column in COLUMNS.items()} | {"redelivered": "jms_redelivered"}
 """Field of a `Receipt` -> the column in which it is recorded."""
 
-Columns = dict[str, list[Any]]
-"""The fields of receipts by the columns in which they are recorded, all of equal length."""
-
 IndexedReceipt = tuple[int, Receipt]
 """A receipt with more than an id, a source and a time, behind its index in the batch."""
 
@@ -152,7 +149,7 @@ def _rows_of(batches: Sequence[UnpackedBatch], channel: Channel) -> pa.RecordBat
         full += [Receipt(*fields) for _, fields in batch.full]
         full_at += [receipts + index for index, _ in batch.full]
         receipts += batch.receipts
-    others = recordable(columns_of(full), channel)
+    others = recordable(full, channel)
     plain = [batch for batch in batches if batch.times]
     if not plain:
         return others
@@ -177,50 +174,40 @@ def _split(joined: Iterable[bytes]) -> pa.Array:
     return pc.split_pattern(pa.array([b"\n".join(joined)], pa.large_string()), "\n").flatten().cast(pa.string())
 
 
-def columns_of(receipts: Sequence[Receipt]) -> Columns:
-    fields = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
-    return {_COLUMN_OF_FIELD[name]: list(values) for name, values in zip(Receipt._fields, fields, strict=True)}
-
-
-def recordable(columns: Columns, channel: Channel) -> pa.RecordBatch:
+def recordable(receipts: Sequence[Receipt], channel: Channel) -> pa.RecordBatch:
     """The receipts that readers accept, as rows of `SCHEMA`; the others are left out."""
     try:
-        return _checked_rows(columns, channel)
+        return _checked_rows(receipts, channel)
     except ValueError:
-        problems = problems_of(columns, channel)
-        good = [index for index in range(_size(columns)) if index not in problems]
-        return _checked_rows(_selected(columns, good), channel)
+        problems = problems_of(receipts, channel)
+        good = [receipt for index, receipt in enumerate(receipts) if index not in problems]
+        return _checked_rows(good, channel)
 
 
-def problems_of(columns: Columns, channel: Channel) -> dict[int, str]:
+def problems_of(receipts: Sequence[Receipt], channel: Channel) -> dict[int, str]:
     """The problem of each receipt that no log can hold, by its index."""
-    return dict(_problems(columns, range(_size(columns)), channel))
+    return dict(_problems(receipts, 0, channel))
 
 
-def _problems(columns: Columns, indexes: Sequence[int], channel: Channel) -> Iterator[tuple[int, str]]:
-    """Find them by bisection, because usually few receipts are bad."""
+def _problems(receipts: Sequence[Receipt], first: int, channel: Channel) -> Iterator[tuple[int, str]]:
+    """Find them by bisection, because usually few receipts are bad. `first` is the index of the first of these receipts."""
     try:
-        _checked_rows(_selected(columns, indexes), channel)
+        _checked_rows(receipts, channel)
     except ValueError as refusal:
-        if len(indexes) == 1:
-            yield indexes[0], str(refusal)
+        if len(receipts) == 1:
+            yield first, str(refusal)
             return
-        half = len(indexes) // 2
-        for part in (indexes[:half], indexes[half:]):
-            yield from _problems(columns, part, channel)
+        half = len(receipts) // 2
+        yield from _problems(receipts[:half], first, channel)
+        yield from _problems(receipts[half:], first + half, channel)
 
 
-def _selected(columns: Columns, indexes: Sequence[int]) -> Columns:
-    return {column: [values[index] for index in indexes] for column, values in columns.items()}
-
-
-def _size(columns: Columns) -> int:
-    return len(columns["unique_message_id"])
-
-
-def _checked_rows(columns: Columns, channel: Channel) -> pa.RecordBatch:
-    checked = {name: _checked(name, values) for name, values in columns.items()}
-    return log_rows(_channel_columns(_size(columns), channel) | checked, _size(columns))
+def _checked_rows(receipts: Sequence[Receipt], channel: Channel) -> pa.RecordBatch:
+    values_of = zip(*receipts, strict=True) if receipts else [()] * len(Receipt._fields)
+    columns = _channel_columns(len(receipts), channel)
+    for field, values in zip(Receipt._fields, values_of, strict=True):
+        columns[_COLUMN_OF_FIELD[field]] = _checked(_COLUMN_OF_FIELD[field], values)
+    return log_rows(columns, len(receipts))
 
 
 def _plain_rows(

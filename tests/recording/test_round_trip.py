@@ -7,7 +7,7 @@ from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, 
 
 from receiver.domains import Channel
 from receiver.errors import LogFormatError
-from receiver.logs.packing import columns_of, packed, problems_of, recordable, rows_of, unpacked
+from receiver.logs.packing import packed, problems_of, recordable, rows_of, unpacked
 from receiver.message import LATEST_US, Receipt
 from receiver.recording import Recorder
 from tests.choosing import cases
@@ -140,10 +140,9 @@ def test_what_no_log_can_hold_is_dropped_alone(tmp_path, bad, reason):
 @given(st.lists(st.booleans(), max_size=40))
 def test_the_bad_are_told_from_the_good(goods):
     receipts = [receipt(number, body_digest=None if good else "\ud800") for number, good in enumerate(goods)]
-    columns = columns_of(receipts)
-    rows = recordable(columns, Channel())
+    rows = recordable(receipts, Channel())
     assert rows["unique_message_id"].to_pylist() == [f"id-{number}" for number, good in enumerate(goods) if good]
-    assert list(problems_of(columns, Channel())) == [number for number, good in enumerate(goods) if not good]
+    assert list(problems_of(receipts, Channel())) == [number for number, good in enumerate(goods) if not good]
 
 
 def test_times_stay_as_read(tmp_path):
