@@ -307,16 +307,9 @@ def _invalid_utf8(text: pa.Array) -> npt.NDArray[np.bool_]:
         try:
             text.validate(full=True)
         except pa.ArrowInvalid:
-            return np.array([not _decodes(value) for value in text.view(pa.binary()).to_pylist()])
+            values = text.view(pa.binary()).to_pylist()
+            return np.array([value.decode(errors="ignore").encode() != value for value in values])
     return np.zeros(len(text), np.bool_)
-
-
-def _decodes(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 class _Form(NamedTuple):

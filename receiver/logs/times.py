@@ -217,7 +217,9 @@ def all_digits(text: pa.Array) -> bool:
 
 
 def _of_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times:
-    times = _of_plain_text(text, unit, zone) or _of_plain_text(_cut(text), unit, zone)
+    times = _of_plain_text(text, unit, zone)
+    if times is None:  # Arrow reads six digits behind a point
+        times = _of_plain_text(pc.replace_substring_regex(text, r"([.]\d{6})\d+", r"\1"), unit, zone)
     if times is not None:
         return times
     us = np.full(len(text), -1, dtype=np.int64)
@@ -228,11 +230,6 @@ def _of_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times:
         except ValueError:
             continue  # stays -1; the error for the row gets its reason from `exact`
     return Times(us, units)
-
-
-def _cut(text: pa.Array) -> pa.Array:
-    """The times as text, cut to six digits after the point, as Arrow reads them."""
-    return pc.replace_substring_regex(text, r"([.]\d{6})\d+", r"\1")
 
 
 def _of_plain_text(text: pa.Array, unit: str | None, zone: tzinfo) -> Times | None:

@@ -152,13 +152,13 @@ def contents(analysis: Analysis) -> list[Table | Items]:
     if needs is None:
         return []
     wanted = elsewhere_with_margin(needs, analysis.recommendation.margin)
-    alike = {
-        (limit, enough): [each for each in systems if (each.limit, each.enough) == (limit, enough)]
+    alike = [
+        [each for each in systems if (each.limit, each.enough) == (limit, enough)]
         for limit, enough in product(Limit, Enough)
-    }
+    ]
     table = Table.of(
         "What other systems would need",
-        [own for own in alike.values() if own],
+        list(filter(None, alike)),
         [
             (Column("they remember", Cells.TEXT), lambda own: REMEMBERED[own[0].limit]),
             (Column("need"), lambda own: _bare(own[0].limit, needs.of(own[0].limit))),

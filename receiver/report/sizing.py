@@ -24,15 +24,7 @@ from receiver.report.document import (
     Text,
     blocks,
 )
-from receiver.simulate.figures import (
-    MEANINGS,
-    Analysis,
-    DomainFigures,
-    Grade,
-    Kind,
-    SettingFigures,
-    SourceFigures,
-)
+from receiver.simulate.figures import MEANINGS, Analysis, DomainFigures, Grade, Kind, SettingFigures, SourceFigures
 from receiver.simulate.findings import DOUBTS
 
 T = TypeVar("T")

@@ -26,9 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
     event,
 )
-from sqlalchemy import (
-    Sequence as NumberSequence,
-)
+from sqlalchemy import Sequence as NumberSequence
 
 from receiver.domains import LONGEST_KEY
 from receiver.message import Ascii, ReceiptRow
