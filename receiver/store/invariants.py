@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Table, select
@@ -108,11 +109,8 @@ def audited_states(store: Snapshot) -> list[DomainState]:
 
 
 def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
-    try:
-        name = text_of(raw.domain_name)
-    except (AttributeError, TypeError, UnicodeDecodeError):
-        name = repr(raw.domain_name)
-    of_domain = DomainName(str(raw.domain_key), name)
+    name = raw.domain_name
+    of_domain = DomainName(str(raw.domain_key), text_of(name) if _is_text(name) else repr(name))
     wrong = [
         f"{tables.domains.c[field].name} is {value!r:.80}"
         for field, value, kind in zip(DomainState._fields, raw, _STATE_TYPES, strict=True)
@@ -197,7 +195,7 @@ def _wrong_in_row(raw: RawRow, state: DomainState, last_seq: int, last_us: int) 
     id_, source = raw.unique_message_id, raw.message_source_id
     # Forgetting an id by hand empties the id of its rows, and raises the generation.
     is_forgotten = id_ == b"" and state.generation > 0
-    if not (is_forgotten or (id_ and is_text(id_))) or not (source is None or (source and is_text(source))):
+    if not (is_forgotten or (id_ and _is_text(id_))) or not (source is None or (source and _is_text(source))):
         yield "ids", f"id {id_!r:.80}, source {source!r:.80}"
     if first_us is not None and not 0 <= first_us <= received_at_us:
         yield "first-times", f"first at {first_us} us, now at {received_at_us} us"
@@ -209,12 +207,15 @@ def _shown_values(raw: Sequence[Any]) -> str:
     return ", ".join(f"{value!r:.40}" for value in raw)
 
 
-def is_text(stored: bytes) -> bool:
+def _can_be_read(read: Callable[[Any], object], stored: Any) -> bool:
     try:
-        text_of(stored)
-    except UnicodeDecodeError:
+        read(stored)
+    except NONSENSE:
         return False
     return True
+
+
+_is_text, _is_object = partial(_can_be_read, text_of), partial(_can_be_read, loaded)
 
 
 def _are_digests(stored: str) -> bool:
@@ -234,7 +235,7 @@ def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
         for raw, state in _of_states(store, states, table, ", ".join(table.primary_key.columns.keys())):
             if not all(map(isinstance, raw, types)):
                 store.note("types", DomainName.of(state), _shown_values(raw))
-            elif not all(stored and is_text(stored) for stored in raw if isinstance(stored, bytes)):
+            elif not all(stored and _is_text(stored) for stored in raw if isinstance(stored, bytes)):
                 store.note(kind, DomainName.of(state), _shown_values(raw))
 
 
@@ -251,7 +252,7 @@ def audit_recorded(store: Snapshot, receipts_in: Callable[[bytes], int] | None) 
 def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) -> str | None:
     if min(raw.receipts, raw.size_bytes) < 1 or raw.recorded_at_us < 0:
         return _shown_values(raw[:-1])
-    if not all(is_text(text) for text in (raw.recording, raw.host, raw.file or b"")):
+    if not all(_is_text(text) for text in (raw.recording, raw.host, raw.file or b"")):
         return "recording, host or file is no text"
     try:
         if raw.file is not None:
@@ -285,7 +286,7 @@ def _check_target(store: Snapshot, raw: RawRow, domain: DomainName) -> None:
         store.note("types", domain, f"target_id {raw.target_id!r:.80}: {_shown_values(raw)}")
         return
     has_length, has_digest = raw.confirmed_bytes is not None, raw.tail_digest is not None
-    if not raw.target or not is_text(raw.target) or has_length != has_digest or (raw.confirmed_bytes or 0) < 0:
+    if not raw.target or not _is_text(raw.target) or has_length != has_digest or (raw.confirmed_bytes or 0) < 0:
         said = _shown_values((raw.target, raw.confirmed_bytes, raw.tail_digest))
         store.note("targets", domain, f"target_id {raw.target_id}: {said}")
 
@@ -298,7 +299,7 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
         return
     message = dict(zip(_MESSAGE_COLUMNS, raw, strict=True))
     wrong = [name for name in _MESSAGE_COUNTS if message[name] < 0 and message[name] not in tables.ARRIVAL_SEQUENCES]
-    wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not is_text(message[name])]
+    wrong += [name for name in _MESSAGE_TEXTS if message[name] is not None and not _is_text(message[name])]
     if raw.sequence >= state.receipts:  # a number that was never given
         wrong.append("sequence")
     wrong += [name for name in _OBJECTS if not _is_object(message[name])]
@@ -358,11 +359,3 @@ def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set
 
 def _shown_but_packed(raw: RawRow) -> str:
     return _shown_values([value for name, value in zip(_PACKED_COLUMNS, raw, strict=True) if name != "packed"])
-
-
-def _is_object(stored: str) -> bool:
-    try:
-        loaded(stored)
-    except NONSENSE:
-        return False
-    return True
