@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import context, op
 
-from receiver.store.codec import exactly, text_of
+from receiver.store.codec import json_bytes, text_of
 from receiver.store.schema import keep_all
 
 revision = "0014"
@@ -94,6 +94,6 @@ def _packed(row: sa.Row) -> dict[str, object]:
         "arrival": row.arrival,
         "receipts": 1,
         "received_at_us": row.received_at_us,
-        "packed": exactly([receipt]),
+        "packed": json_bytes([receipt]),
         "domain_id": row.domain_id,
     }

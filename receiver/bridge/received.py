@@ -18,7 +18,7 @@ from receiver.bridge.options import IdRule
 from receiver.errors import MessageRefusedError
 from receiver.message import LATEST_US, Receipt
 from receiver.quantities import moment
-from receiver.store.codec import base64_of, encoded, to_bytes
+from receiver.store.codec import ascii_json, base64_of, to_bytes
 from receiver.store.messages import Message, Property, StoredMessage
 from receiver.store.positions import Advance
 
@@ -110,7 +110,7 @@ class Received(StoredMessage):
                 line["body_base64"] = base64_of(message.body)
         else:
             line["body_base64"] = base64_of(message.body)
-        return encoded(line).encode() + b"\n"
+        return ascii_json(line).encode() + b"\n"
 
 
 new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Received)

@@ -31,7 +31,7 @@ from receiver.report.words import sanitised
 _BAD_USAGE = 2
 _INTERRUPTED = 128 + signal.SIGINT
 _LONGEST_ERROR = 2000
-_PARTS_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
+_MODULES_OF_SIMULATE = {"msgspec", "numba", "numpy", "pyarrow", "zstandard"}
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for command in (
@@ -94,7 +94,7 @@ def _status(command: typer.Typer, name: str) -> int:
     except (typer.Abort, KeyboardInterrupt):
         return _INTERRUPTED
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] not in _PARTS_OF_SIMULATE:
+        if error.name is None or error.name.partition(".")[0] not in _MODULES_OF_SIMULATE:
             raise
         problem: ReceiverError = MissingExtraError("simulate", "this command")
     except ReceiverError as error:

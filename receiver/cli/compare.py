@@ -119,7 +119,7 @@ def _compare(
 
     with nullcontext() if verdicts is None else table_to_begin(verdicts) as begin_table:
         batches = read_logs(logs, how, query)
-        output.spare_logs(batches.paths, report=report, verdicts=verdicts)
+        output.check_outputs(batches.paths, report=report, verdicts=verdicts)
         output.note_other_key(batches.manifests, key)
         with output.progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(key))

@@ -30,7 +30,7 @@ from receiver.settings import default
 if TYPE_CHECKING:
     from receiver.logs import ReadOptions
 
-_NAMED = re.compile(r"\{(\w+)\.(\w+)\}")
+_PLACEHOLDER = re.compile(r"\{(\w+)\.(\w+)\}")
 _documented: dict[str, type] = {}
 """The dataclasses that have become options, and the enumerations of their fields, by name."""
 
@@ -156,11 +156,11 @@ class CommandWithSettings(TyperCommand):
 
 
 def _filled(text: str | None) -> str | None:
-    return text and _NAMED.sub(_value, text)
+    return text and _PLACEHOLDER.sub(_value, text)
 
 
-def _value(named: re.Match[str]) -> str:
-    holder, name = named.groups()
+def _value(placeholder: re.Match[str]) -> str:
+    holder, name = placeholder.groups()
     kind: Any = _documented.get(holder)
     if kind is None:
         return str(default(holder, name))

@@ -145,7 +145,7 @@ def report_file(path: str | None) -> Iterator[Callable[[Document], object]]:
         note(f"the report is HTML, whatever {path} ends with")
 
 
-def spare_logs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
+def check_outputs(logs: Iterable[str], *, report: str | None, verdicts: str | None) -> None:
     """Raise `SettingsError` if an output would overwrite a log that is read, or both outputs are one file.
 
     Print a note if a log is read twice. Of a folder among the `logs`, all files are read.

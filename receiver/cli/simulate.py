@@ -224,7 +224,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
     question, verdicts = request.question, request.verdicts
     with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
         batches = read_logs(request.logs, request.options, request.query)
-        output.spare_logs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
+        output.check_outputs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
         output.note_other_key(batches.manifests, question.key)
         with output.progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
             receipts = ingest(batches, domain_key(question.key))
@@ -245,7 +245,7 @@ def _simulate_on_spark(request: SimulateRequest) -> Analysis:
     with ExitStack() as stack:
         files = _local_files(request)
         if files is not None:
-            files = stack.enter_context(_at_hand(files, request.master))
+            files = stack.enter_context(_with_pipes_copied(files, request.master))
         on_progress = stack.enter_context(output.stages("Starting Spark"))
         brief = files is not None and sum(file.size_bytes or _BRIEF_BYTES for file in files) < _BRIEF_BYTES
         spark = stack.enter_context(session(request.master, verbose=request.verbose, brief=brief))
@@ -287,7 +287,7 @@ def _local_files(request: SimulateRequest) -> list[LogFile] | None:
     else:
         files = find_files(request.logs)
         read_from = [str(file.path) for file in files if file.path is not None]
-    output.spare_logs(read_from, report=request.report, verdicts=request.verdicts)
+    output.check_outputs(read_from, report=request.report, verdicts=request.verdicts)
     return files
 
 
@@ -319,7 +319,7 @@ def _read_on_spark(
 
 
 @contextmanager
-def _at_hand(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
+def _with_pipes_copied(files: list[LogFile], master: str | None) -> Iterator[list[LogFile]]:
     """Copy logs from pipes into temporary files, which tasks can open."""
     piped = [file for file in files if not file.can_reopen]
     if not piped:

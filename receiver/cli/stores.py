@@ -45,7 +45,7 @@ def sanitised_address(url: str) -> str:
     return sanitised(shown_address(url), _LONGEST_ADDRESS)
 
 
-def check_order(url: str, what: str) -> None:
+def check_not_swapped(url: str, what: str) -> None:
     """`SettingsError` if `what`, the argument behind the store's address, is an address and `url` isn't: they are swapped."""
 
     if "://" in what and "://" not in url:
@@ -272,7 +272,7 @@ def lookup(
     from receiver.durable.forgetting import look_up
     from receiver.report.store import known_id_line, known_ids_object
 
-    check_order(url, unique_message_id)
+    check_not_swapped(url, unique_message_id)
     with progress("Reading rows", None):
         known = look_up(url, unique_message_id, domain=domain)
     if as_json:
@@ -304,7 +304,7 @@ def forget(
     from receiver.durable.forgetting import forget as forget_id
     from receiver.durable.forgetting import look_up
 
-    check_order(url, unique_message_id)
+    check_not_swapped(url, unique_message_id)
     with progress("Reading rows", None):
         remembering = [each.domain for each in look_up(url, unique_message_id, domain=domain) if each.is_remembered]
     if not remembering:

@@ -9,7 +9,7 @@ import typer
 
 from receiver.cli.options import AsJson, CommandWithSettings, examples
 from receiver.cli.output import note
-from receiver.cli.stores import StoreAddress, Yes, check_order, confirm, number_of, sanitised_address, show
+from receiver.cli.stores import StoreAddress, Yes, check_not_swapped, confirm, number_of, sanitised_address, show
 from receiver.errors import SettingsError
 from receiver.quantities import count
 
@@ -80,7 +80,7 @@ def move(
     from receiver.report.store import shown_target
     from receiver.store.upkeep import move_waiting, target_rows
 
-    check_order(url, to)
+    check_not_swapped(url, to)
     rows = target_rows(url)
     old = _chosen(rows, from_)
     new_name = _target_name(rows, old, to)
@@ -109,7 +109,7 @@ def drop_inbox(
     from receiver.report.store import shown_target, shown_waiting
     from receiver.store.upkeep import drop_waiting, target_rows
 
-    check_order(url, target)
+    check_not_swapped(url, target)
     row = _chosen(target_rows(url), target)
     if row.waiting:
         confirm(f"this deletes what waits for {shown_target(row.name)}: {shown_waiting(row)}", yes=yes)

@@ -255,7 +255,7 @@ def _known(log: KeptLog, unique_message_id: str) -> KnownId:
     claims = _claims_in(log, state)
     # Until the next folding, an id may stay claimed that the policy has forgotten. Its next message is dropped.
     known = known._replace(is_remembered=known.is_remembered or claims.has(unique_message_id))
-    waiting = [receipt for receipt in claims.that_wait() if receipt.unique_message_id == unique_message_id]
+    waiting = [receipt for receipt in claims.waiting_receipts() if receipt.unique_message_id == unique_message_id]
     if not waiting:
         return known
     return known._replace(

@@ -88,7 +88,7 @@ class _Lines(Iterator[str]):
         self._row_bytes = 0
         return bool(self._ahead)
 
-    def give_back(self) -> None:
+    def unread_row(self) -> None:
         """Make all lines of the row but the first come again, so that an unclosed quote doesn't swallow other rows."""
         self._ahead.extendleft(reversed(self._row[1:]))
         self.next_line -= len(self._row) - 1
@@ -116,10 +116,10 @@ def _exact_rows(lines: _Lines) -> Iterator[tuple[int, list[str] | str]]:
         try:
             row = next(reader)
         except csv.Error as error:
-            lines.give_back()
+            lines.unread_row()
             yield line, BARE_RETURN if "new-line character" in str(error) else f"not a row of CSV: {error}"
         except UnicodeDecodeError as error:
-            lines.give_back()
+            lines.unread_row()
             yield line, not_utf8(error)
         else:
             if row:

@@ -19,7 +19,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select
 
 from receiver.errors import StoreCorruptError
-from receiver.store.codec import decoded_numbers, encoded_numbers, exactly, fields_of_kind, printable, revived
+from receiver.store.codec import decoded_numbers, encoded_numbers, fields_of_kind, json_bytes, printable, revived
 from receiver.store.databases import NONSENSE, database_of, nonsense_error
 from receiver.store.messages import DEFAULTS, FIELDS, OF_MESSAGE, OF_RECEIPT, FlatMessage, Message, StoredMessage
 from receiver.store.sql_rows import driver_of
@@ -99,9 +99,9 @@ def pack(messages: Sequence[StoredMessage]) -> PackedRow:
         body_bytes=sum(map(len, columns["body"])),
         messages=len(numbers),
         runs=encoded_numbers(numbers),
-        packed=b"".join([exactly(fields), _END, *parts]),
+        packed=b"".join([json_bytes(fields), _END, *parts]),
         tries=messages[0].tries,
-        sources=exactly(sorted({source or "" for source in columns["message_source_id"]})),
+        sources=json_bytes(sorted({source or "" for source in columns["message_source_id"]})),
     )
 
 

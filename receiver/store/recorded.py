@@ -121,9 +121,9 @@ class RecordedBatches:
         self._delete([cut.number])
 
     def _delete(self, numbers: Sequence[int]) -> None:
-        run = delete(recorded).where(recorded.c.number.between(bindparam("first"), bindparam("last")))
+        delete_run = delete(recorded).where(recorded.c.number.between(bindparam("first"), bindparam("last")))
         with self._writer.begin():
-            self._writer.execute(run, [{"first": first, "last": last} for first, last in runs_of(numbers)])
+            self._writer.execute(delete_run, [{"first": first, "last": last} for first, last in runs_of(numbers)])
 
     def _of_recording(self) -> ColumnElement[bool]:
         return recorded.c.recording == self._recording
@@ -133,9 +133,9 @@ class RecordedBatches:
         return self._of_recording() & ours
 
 
-def _cuts_in(connection: Connection, those: ColumnElement[bool]) -> list[Cut]:
+def _cuts_in(connection: Connection, where: ColumnElement[bool]) -> list[Cut]:
     c = recorded.c
-    cuts = select(c.number, c.file, c.packed, c.size_bytes).where(c.file.is_not(None), those).order_by(c.number)
+    cuts = select(c.number, c.file, c.packed, c.size_bytes).where(c.file.is_not(None), where).order_by(c.number)
     return [
         Cut(number, text_of(file), decoded_numbers(packed), size_bytes)
         for number, file, packed, size_bytes in connection.execute(cuts)

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from receiver.durable import concurrent
-from receiver.store.codec import exactly, text_of
+from receiver.store.codec import json_bytes, text_of
 from receiver.store.databases import claims
 from receiver.store.databases.claims import Claims
 from tests.choosing import examples
@@ -292,7 +292,7 @@ def few_are_left_while_much_waits(domain):
     commit(domain, "bc")
     commit(domain, "d")
     refused = partial(patch.object, Claims, side_effect=AssertionError)
-    with refused("folded_in"), refused("that_wait"):
+    with refused("folded_in"), refused("waiting_receipts"):
         domain.fold(0, 2)
     assert domain.claimed() == {"a", "b", "c", "d"}
 
@@ -350,7 +350,7 @@ def later_rows_stand_before_earlier_ones(domain):
         connection.execution_options(isolation_level="AUTOCOMMIT").execute(text("VACUUM receiver_arrival"))
         commit(domain, "e")
         commit(domain, "f")
-        waiting = domain.receivers[0].session.claims_of(connection).that_wait()
+        waiting = domain.receivers[0].session.claims_of(connection).waiting_receipts()
         assert [receipt.unique_message_id for receipt in waiting] == ["d", "e", "f"]
     domain.fold(0, 1)
     domain.fold_all(0)
@@ -422,7 +422,7 @@ FAULTS = {
     ),
     "release without a look for arrivals": (
         what_is_forgotten_waits_to_be_folded_in,
-        partial(patch.object, Claims, "that_wait", lambda _self: iter(())),
+        partial(patch.object, Claims, "waiting_receipts", lambda _self: iter(())),
     ),
     "what several receipts have released at once": (
         what_is_forgotten_waits_to_be_folded_in,
@@ -444,7 +444,7 @@ FAULTS = {
     "folding in another order": (more_come_than_are_remembered, partial(patch.object, Claims, "take", in_reverse)),
     "a batch reordered": (
         an_id_comes_twice_at_once,
-        partial(patch.object, claims, "exactly", lambda receipts: exactly(receipts[::-1])),
+        partial(patch.object, claims, "json_bytes", lambda receipts: json_bytes(receipts[::-1])),
     ),
     "the last of a batch claims": (
         an_id_comes_twice_at_once,

@@ -32,7 +32,7 @@ from sqlalchemy import Connection
 
 from receiver.errors import StoreError
 from receiver.message import Receipt
-from receiver.store.codec import exactly, parts_of, text_of, to_bytes
+from receiver.store.codec import json_bytes, parts_of, text_of, to_bytes
 from receiver.store.databases import NONSENSE, nonsense_error
 from receiver.store.databases.postgres import has_failed, lock_timeout_ms
 from receiver.store.sql_rows import AwaitedDriver, driver_of
@@ -179,7 +179,7 @@ class Claims:
         rows = self._driver.execute(_TAKE, (self._domain_id, self._domain_id, at_most, at_most)).fetchall()
         return [receipt for row in sorted(rows) for receipt in _receipts_of(*row)]
 
-    def that_wait(self) -> Iterator[Receipt]:
+    def waiting_receipts(self) -> Iterator[Receipt]:
         """The committed receipts that wait to be folded in, in order."""
         page = f"SELECT arrival, packed FROM {arrivals.name} WHERE domain_id = %s AND arrival > %s ORDER BY arrival LIMIT %s"
         last = 0
@@ -211,7 +211,9 @@ class Claims:
             bytes(row[0]) for part in parts for row in self._driver.execute(_FREE, (self._domain_id, part)).fetchall()
         }
         if free:  # these claims are locked now, so no further receipt of their ids can come
-            free.difference_update(_keys_of(filter(None, (receipt.unique_message_id for receipt in self.that_wait()))))
+            free.difference_update(
+                _keys_of(filter(None, (receipt.unique_message_id for receipt in self.waiting_receipts())))
+            )
         for part in parts_of(list(free), _IDS_AT_ONCE):
             released = self._driver.execute(_RELEASE, (self._domain_id, part)).fetchall()
             there.difference_update(bytes(row[0]) for row in released)
@@ -220,7 +222,7 @@ class Claims:
     def folded_in(self) -> set[str]:
         """The claimed ids of which no committed receipt waits."""
         claimed = set(map(text_of, self._ids()))  # read first: a claim is committed together with its arrival
-        return claimed.difference(receipt.unique_message_id for receipt in self.that_wait())
+        return claimed.difference(receipt.unique_message_id for receipt in self.waiting_receipts())
 
     def has(self, id_: str) -> bool:
         """Whether the id is claimed."""
@@ -296,7 +298,7 @@ def _first_of(arrival: int | None) -> int:
 
 def _packed(receipts: Sequence[Receipt]) -> tuple[int, int, bytes]:
     """The values of an `ArrivalRow` behind its number."""
-    return len(receipts), min(receipt.received_at_us or 0 for receipt in receipts), exactly(receipts)
+    return len(receipts), min(receipt.received_at_us or 0 for receipt in receipts), json_bytes(receipts)
 
 
 _TYPES = (str | None, str | None, int, bool, int | None, str | None)
