@@ -216,12 +216,11 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
 
 
 def _horizon(cursors: Sequence[_Cursor], to_open: Sequence[Waiting]) -> tuple[int, int]:
-    """The last (key, index of the file) that comes before every row that isn't read yet, or an earlier one if there are many rows
-    up to it.
+    """The (key, index of the file) up to which rows can be handed on, because no unread row comes before it; an earlier one if
+    that would be too many rows.
 
-    The keys within a file only grow. So rows that aren't read yet come after the last key read of their file, or with the first
-    of a file that isn't open. Files that are read to their end set no bound: otherwise each of thousands of small files would
-    make a batch.
+    The keys within a file only grow. So a file's unread rows come after its last key read. A file that isn't open begins with
+    its first key. Files that are read to their end set no bound: otherwise each of thousands of small files would make a batch.
     """
     bounds = [cursor.end for cursor in cursors if not cursor.is_last]
     bounds += [(file.first_us, file.index) for file in to_open[-1:]]

@@ -85,8 +85,8 @@ def _seekable(source: LogSource) -> Iterator[object]:
 
 def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowGroups | None) -> Iterator[LogBatch]:
     # Reading ahead and decoding in Arrow's own threads has sometimes aborted the process at its end.
-    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES) as plain:
-        schema, metadata = plain.schema_arrow, plain.metadata
+    with pq.ParquetFile(file, pre_buffer=False, buffer_size=_CHUNK_BYTES) as examined:
+        schema, metadata = examined.schema_arrow, examined.metadata
         if groups is None:
             row_groups, before, rows_said = range(metadata.num_row_groups), 0, metadata.num_rows
         else:
@@ -94,14 +94,14 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
             rows_said = sum(metadata.row_group(number).num_rows for number in row_groups)
         fields = fields_of(schema.names, options, source.name)
         names = {column: schema.names[field] for column, field in fields.items()}
-        words = [
+        repetitive = [
             name
             for column, name in names.items()
             if COLUMNS[column].has_few_values
             and _is_text(schema.field(name).type)
-            and _is_repetitive(plain, name, row_groups)
+            and _is_repetitive(examined, name, row_groups)
         ]
-        leaves = map(plain.schema.column, range(len(plain.schema)))
+        leaves = map(examined.schema.column, range(len(examined.schema)))
         # Arrow reads them as times without zone, but Spark writes instants so, in UTC.
         of_96_bits = {leaf.path for leaf in leaves if leaf.physical_type == "INT96"}
         instants = [column for column, name in names.items() if name in of_96_bits]
@@ -112,11 +112,11 @@ def _batches(source: LogSource, file: object, options: ReadOptions, groups: RowG
         file,
         pre_buffer=False,
         buffer_size=_CHUNK_BYTES,
-        read_dictionary=words,
+        read_dictionary=repetitive,
         coerce_int96_timestamp_unit=_INSTANT.unit,  # in nanoseconds, times after 2262 would come out as others
-    ) as rows:
+    ) as read_file:
         wanted = sorted(set(names.values()))
-        pieces = rows.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
+        pieces = read_file.iter_batches(_PIECE_ROWS, row_groups=row_groups, columns=wanted, use_threads=False)
         for record_batch in gathered(pieces):
             yield batches.batch(_raw(record_batch, names, instants, before + read + 1))
             read += len(record_batch)

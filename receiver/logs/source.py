@@ -46,15 +46,15 @@ def blocks_of(source: LogSource) -> Iterator[Block]:
     held_bytes = 0
     wanted = FIRST_BLOCK_BYTES
     line = 1
-    fresh = True
+    is_beginning = True
     for piece in source.pieces:
         held.append(piece)
         held_bytes += len(piece)
         if held_bytes < wanted:
             continue
         data = b"".join(held)
-        if fresh:
-            data, fresh = data.removeprefix(BOM), False
+        if is_beginning:
+            data, is_beginning = data.removeprefix(BOM), False
         end = data.rfind(b"\n") + 1
         if end:
             block = Block(data[:end], line)
@@ -70,7 +70,7 @@ def blocks_of(source: LogSource) -> Iterator[Block]:
             raise LogFormatError(f"{source.name}:{line}", f"a line of more than {MAX_LINE_BYTES >> 20} MB")
         wanted = max(wanted, 2 * held_bytes)  # so that a long line is joined only a few times
     last = b"".join(held)
-    if fresh:
+    if is_beginning:
         last = last.removeprefix(BOM)
     if last:
         yield Block(last, line)

@@ -8,7 +8,7 @@ Nothing here knows what counts as a duplicate.
 | `codec.py` | how values and records are stored: text as bytes, objects as JSON, numbers as runs, a record's fields as columns |
 | `log.py` | `DomainLog`: one domain's log, in memory or in a database; in a database by transactions of our own or in a caller's |
 | `sql_rows.py` | a domain's rows through one connection: the statements that all kinds of databases share; an adapter for asynchronous drivers |
-| `databases/` | from an address to its kind and an engine; drivers' errors become ours; an object each for SQLite and PostgreSQL, with their own ways |
+| `databases/` | what differs between SQLite and PostgreSQL: addresses, engines, statements, the meaning of drivers' errors |
 | `connections.py` | a connection kept open for many short transactions |
 | `schema.py` | whether the tables in a database are ours, and current; migrating them |
 | `messages.py` | a message, and the fields of it that are kept: each declared once |

@@ -226,7 +226,7 @@ class SqlRows(ABC):
     def in_transaction(self) -> bool:
         """Whether a transaction is under way; True if the driver can't say."""
 
-    # These four, and `record`, do what `OwnLog`'s do.
+    # `OwnLog` describes these four methods, and `record`.
 
     @abstractmethod
     def begin(self) -> DomainState: ...

@@ -269,7 +269,7 @@ def _message_columns() -> list[Column[Any]]:
 _packed_columns = record_columns(
     PackedRow, messages={"type_": Integer}, tries={"type_": Integer, "server_default": "0"}
 )
-# Columns that were added later stand behind it.
+# `target_id` stands before the columns that later versions added.
 _packed_columns.insert(7, Column("target_id", Integer, nullable=False))
 waiting = Table(
     # An older version gave the name. Processes of older versions may still be using it.

@@ -9,8 +9,8 @@
 | `postgres_faults.py` | the meaning of PostgreSQL's errors, and a remedy for each |
 | `claims.py` | the claims of concurrent receivers, on PostgreSQL alone |
 
-This module turns addresses into kinds and engines, and, as the only one, drivers' exceptions into errors of this package.
-Table options of one kind stand with the tables, as SQLAlchemy's own arguments.
+This module finds the kind of an address, and makes engines. It alone turns drivers' exceptions into errors of this package.
+Options of tables that only one kind knows are with the tables, as SQLAlchemy's arguments.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class Database(ABC):
     def vacuum_of(self, table: str, *, truncates: bool) -> Vacuum:
         """The vacuum for rows deleted from a table. `truncates`: it may shorten the table, which locks others out meanwhile."""
 
-    # Some of these methods are for files, others for servers. Their defaults fit the other kind.
+    # Each of these methods matters either to files or to servers. Its default is right for the others.
 
     def locked_file(self, _url: URL) -> Path | None:
         """The file, with links resolved, that a transaction locks as a whole; None if it only locks a domain."""

@@ -109,7 +109,8 @@ class SqliteRows(SqlRows):
 
     def begin_at_once(self) -> DomainState:
         with self._without_waiting():
-            self.driver.execute("BEGIN IMMEDIATE")  # if it fails, our cursor would keep it, and the file open
+            # By a cursor of its own: ours would keep the statement if it fails, and so the file open.
+            self.driver.execute("BEGIN IMMEDIATE")
         return self.read(self.sql.lock)
 
     def begin_if_free(self) -> DomainState | None:
