@@ -1,7 +1,7 @@
 """Checks whether a database has our tables, and of which version; makes or migrates them if need be.
 
-Nothing is changed before a check has shown that the tables are ours. The check takes no lock, so opening an up-to-date store
-waits for nobody. Alembic is loaded only if a store isn't of the current version.
+Nothing is changed before a check has shown that the tables are ours. The check takes no lock, as SQLAlchemy's reflection
+does on PostgreSQL. So opening an up-to-date store waits for nobody. Alembic is loaded only if a store isn't of the current version.
 
 Each migration declares what is lost when a store goes back from its version to the one before, as a mapping from words to SQL.
 The words have the counted noun in braces, in the singular: `{parked message}`. The SQL is a table with an optional WHERE, whose
@@ -24,9 +24,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from sqlalchemy import URL, Connection, Dialect, Engine, inspect, text
-from sqlalchemy.engine.reflection import ObjectKind
-from sqlalchemy.types import NullType, TypeEngine
+from sqlalchemy import URL, Connection, Engine, text
 
 from receiver.closing import Mutex
 from receiver.errors import SettingsError, StoreBusyError, StoreError, StoreVersionError
@@ -35,7 +33,7 @@ from receiver.retrying import Backoff, until_done
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, translated
 from receiver.store.databases.database import OTHER_DATABASE, shown
-from receiver.store.tables import METADATA, MIGRATIONS, REVISION, TABLE_NAMES, VERSION_TABLE
+from receiver.store.tables import METADATA, MIGRATIONS, REVISION, VERSION_TABLE
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -152,20 +150,15 @@ def _version_at(url: URL) -> str | None:
 
 def _version(connection: Connection, address: str) -> str | None:
     """The version of the store in a database, None without a store; `StoreError` if tables of our names aren't ours."""
-    if _is_as_declared(connection):
-        return REVISION
-    # Views too: if one has one of our names, the database isn't ours.
-    columns_of = {
-        name: {column["name"]: _spelled(column["type"], connection.dialect) for column in columns}
-        for (_, name), columns in inspect(connection)
-        .get_multi_columns(filter_names=TABLE_NAMES, kind=ObjectKind.ANY)
-        .items()
-    }
+    database = database_of(connection)
+    columns_of: dict[str, dict[str, str]] = {}
+    for table, column, kind in connection.exec_driver_sql(database.sql_columns):
+        columns_of.setdefault(table, {})[column] = kind
     stamp = columns_of.pop(VERSION_TABLE, None)
     if stamp is not None and set(stamp) != {"version_num"}:
         raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
     versions = [] if stamp is None else connection.scalars(text(_SQL_VERSIONS)).all()
-    for table in database_of(connection).unlogged_tables(connection):
+    for table in database.unlogged_tables(connection):
         raise StoreError(
             f"{address}: the table {table} is UNLOGGED, so a crash of the server empties it",
             hint=f"ALTER TABLE {table} SET LOGGED",
@@ -173,49 +166,36 @@ def _version(connection: Connection, address: str) -> str | None:
     # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])
-    _check_tables(columns_of, connection.dialect, address, complete=bool(versions))
+    _check_tables(columns_of, _declared_columns(database.name), address, complete=bool(versions))
     if len(versions) > 1 or (columns_of and not versions):
         raise StoreError(
-            f"{address}: {VERSION_TABLE} should hold one version beside {', '.join(columns_of)}, not {len(versions)}",
+            f"{address}: {VERSION_TABLE} should hold one version beside {', '.join(sorted(columns_of))}, not {len(versions)}",
             hint="restore a copy, or use another database",
         )
     return REVISION if versions else None
 
 
-def _is_as_declared(connection: Connection) -> bool:
-    """Whether tables and version are exactly as declared, by two quick queries.
-
-    Anything else is left to SQLAlchemy's reflection. That takes several times as long and, on PostgreSQL, waits for whoever
-    has locked a table exclusively.
-    """
-    database = database_of(connection)
-    columns = {tuple(row) for row in connection.exec_driver_sql(database.sql_columns)}
-    if columns != _usual_columns(database.name):
-        return False
-    return connection.exec_driver_sql(_SQL_VERSIONS).scalars().all() == [REVISION]
-
-
 @cache
-def _usual_columns(kind: str) -> set[tuple[str, str, str]]:
+def _declared_columns(kind: str) -> dict[str, dict[str, str]]:
+    """The columns of each table, and their types as this kind of database spells them."""
     dialect = URL.create(kind).get_dialect()()
-    columns = (column for table in METADATA.tables.values() for column in table.columns)
-    declared = {(column.table.name, column.name, _spelled(column.type, dialect)) for column in columns}
-    return declared | {(VERSION_TABLE, "version_num", "VARCHAR(32)")}
+    return {
+        table.name: {column.name: column.type.compile(dialect) for column in table.columns}
+        for table in METADATA.tables.values()
+    }
 
 
-def _check_tables(columns_of: dict[str, dict[str, str]], dialect: Dialect, address: str, *, complete: bool) -> None:
+def _check_tables(
+    columns_of: dict[str, dict[str, str]], declared: dict[str, dict[str, str]], address: str, *, complete: bool
+) -> None:
     """Raise `StoreError` unless the tables are as declared. Unless they must be `complete`, some may be absent."""
-    for table in METADATA.tables.values():
-        if table.name not in columns_of:
-            if complete:
-                raise StoreError(f"{address}: the table {table.name} is gone", hint="restore a copy")
-            continue
-        wanted = {column.name: _spelled(column.type, dialect) for column in table.columns}
-        differing = _differences(columns_of[table.name], wanted)
-        if differing:
-            raise StoreError(
-                f"{address}: the table {table.name} is another's: it {'; '.join(differing)}", hint=OTHER_DATABASE
-            )
+    for table, wanted in declared.items():
+        if table in columns_of:
+            if differing := _differences(columns_of[table], wanted):
+                problem = f"the table {table} is another's: it {'; '.join(differing)}"
+                raise StoreError(f"{address}: {problem}", hint=OTHER_DATABASE)
+        elif complete:
+            raise StoreError(f"{address}: the table {table} is gone", hint="restore a copy")
 
 
 def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
@@ -230,11 +210,6 @@ def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
             if name in columns and columns[name] != kind
         ),
     ]
-
-
-def _spelled(kind: TypeEngine[object], dialect: Dialect) -> str:
-    # SQLAlchemy can't compile a type that it doesn't know.
-    return "unknown" if isinstance(kind, NullType) else kind.compile(dialect)
 
 
 def _versions() -> list[str]:

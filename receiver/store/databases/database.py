@@ -113,8 +113,7 @@ class Database(ABC):
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
     sql_columns: str
-    """Selects table, name and type of each column of the tables with `OUR_NAMES`. A column that isn't plain, such as a
-    generated one, is left out or has no type. A table that a crash empties is left out."""
+    """Selects table, name and type of each column of the tables and views with `OUR_NAMES`."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row unless there is one with its key. Whether it was inserted."""

@@ -280,7 +280,6 @@ class Postgres(Database):
     sql_columns = (
         'SELECT c.relname, a.attname, replace(upper(format_type(a.atttypid, a.atttypmod) COLLATE "C"),'
         " 'CHARACTER VARYING', 'VARCHAR') FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
-        " JOIN pg_type t ON t.oid = a.atttypid AND t.typcollation = a.attcollation"
         " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence = 'p'"
         f" AND a.attnum > 0 AND NOT a.attisdropped AND c.relname IN ({OUR_NAMES})"
     )
