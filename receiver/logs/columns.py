@@ -185,9 +185,8 @@ def bytes_of(text: pa.Array) -> npt.NDArray[np.uint8]:
 
 def log_rows(columns: Mapping[str, pa.Array], rows: int) -> pa.RecordBatch:
     """This many `rows` of `SCHEMA`, made of these columns; the other columns are null."""
-    missing_columns = {field.name: pa.nulls(rows, field.type) for field in SCHEMA if field.name not in columns}
-    arrays = {**columns, **missing_columns}
-    return pa.record_batch([arrays[name] for name in SCHEMA.names], schema=SCHEMA)
+    arrays = [columns[each.name] if each.name in columns else pa.nulls(rows, each.type) for each in SCHEMA]
+    return pa.record_batch(arrays, schema=SCHEMA)
 
 
 def optional_columns(batch: LogBatch) -> set[str]:

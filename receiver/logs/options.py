@@ -23,6 +23,8 @@ _LAST_WORDS = {
 """How names of fields end that may hold the required columns: `OrderId`, `event_time`."""
 _NAMES_WHO = frozenset({"account", "client", "customer", "producer", "sender", "session", "source", "user"})
 """Words in names of ids that don't identify a message."""
+_CANONICAL = {name: name for name in COLUMNS} | {each.jms_name: name for name, each in COLUMNS.items() if each.jms_name}
+"""Each name of a column -> its canonical name."""
 BODY_FIELD = "Body:"
 """The beginning of a field that is searched in the body of a correlator's message, by the regular expression that follows."""
 MAP_IN_PYTHON = "(in Python: column_map)"
@@ -59,23 +61,16 @@ class ReadOptions:
         object.__setattr__(self, "column_map", _canonical(self.column_map))
 
 
-def _canonical_names() -> dict[str, str]:
-    """Each name of a column -> its canonical name."""
-    by_jms_name = {column.jms_name: name for name, column in COLUMNS.items() if column.jms_name}
-    return by_jms_name | {name: name for name in COLUMNS}
-
-
 def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
-    canonical = _canonical_names()
     mapped: dict[str, str] = {}
     for name, source_field in column_map.items():
-        if name not in canonical:
-            near = difflib.get_close_matches(name, canonical, 1)
+        if name not in _CANONICAL:
+            near = difflib.get_close_matches(name, _CANONICAL, 1)
             hint = f"did you mean {near[0]}?" if near else f"one of {', '.join(COLUMNS)}"
-            if source_field in canonical:
+            if source_field in _CANONICAL:
                 hint = f"did you mean {map_options({source_field: name})}? {MAP_IN_PYTHON}"
             raise SettingsError(f"there is no column {name!r} to map", hint=hint)
-        if not source_field or mapped.get(canonical[name], source_field) != source_field:
+        if not source_field or mapped.get(_CANONICAL[name], source_field) != source_field:
             raise SettingsError(
                 f"the column {name!r} must be mapped to one field", hint=f"write --map COLUMN=FIELD {MAP_IN_PYTHON}"
             )
@@ -86,7 +81,7 @@ def _canonical(column_map: Mapping[str, str]) -> dict[str, str]:
                 raise SettingsError(
                     f"the column {name!r} is mapped to {source_field!r}, which is no regular expression: {error}"
                 ) from error
-        mapped[canonical[name]] = source_field
+        mapped[_CANONICAL[name]] = source_field
     return mapped
 
 
@@ -185,7 +180,7 @@ def _meant(column: str, names: Sequence[str], options: ReadOptions) -> str | Non
 def _may_hold(column: str, name: str, options: ReadOptions) -> bool:
     """Whether a field may be meant for a column. Fields of other columns, of JMS, or with an id of the sender may not: they
     would only look right."""
-    canonical = {_folded(spelling): holder for spelling, holder in _canonical_names().items()}
+    canonical = {_folded(spelling): holder for spelling, holder in _CANONICAL.items()}
     canonical |= {_folded(field): holder for holder, field in options.column_map.items()}
     holder = canonical.get(_folded(name))
     if holder is not None:

@@ -239,13 +239,13 @@ def replacing(path: StrPath, *, unfinished: Path | None = None) -> Iterator[IO[b
         if mode is not None and not os.access(target, os.W_OK):
             raise PermissionError(None, "it is read-only")
     if mode is not None and not stat.S_ISREG(mode):
-        with _open(Path(path), "wb", path) as file:
+        with NamedFile(Path(path), "wb", path) as file:
             yield file
         return
     opening = "xb" if unfinished is None else "wb"
     unfinished = unfinished or _beside(target)
     try:
-        with _open(unfinished, opening, path) as file:
+        with NamedFile(unfinished, opening, path) as file:
             yield file
             with naming(path):
                 os.fsync(file.fileno())
@@ -299,11 +299,6 @@ def _beside(target: Path) -> Path:
     return target.with_name(f"{UNFINISHED}{secrets.token_hex(8)}.part")
 
 
-def _open(file: Path, mode: str, path: StrPath) -> NamedFile:
-    with naming(path):
-        return NamedFile(file, mode, path)
-
-
 class NamedFile(io.FileIO):
     """A file whose errors name the path that was asked for.
 
@@ -313,7 +308,8 @@ class NamedFile(io.FileIO):
 
     def __init__(self, file: Path | int, mode: str, path: StrPath) -> None:
         self._path = path
-        super().__init__(file, mode)
+        with naming(path):
+            super().__init__(file, mode)
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
