@@ -47,30 +47,30 @@ def with_fields(command: Callable[..., T]) -> Callable[..., T]:
     If an option isn't given, its field has the dataclass's default.
     """
     parameters: list[Parameter] = []
-    made: dict[str, tuple[type, dict[str, str]]] = {}
+    grouped: dict[str, tuple[type, dict[str, str]]] = {}  # by parameter: its dataclass, and the option of each field
     for parameter in signature(command, eval_str=True).parameters.values():
         shown = getattr(parameter.annotation, "__metadata__", (None,))[0]
         if isinstance(shown, Fields):
             kind = parameter.annotation.__origin__
             by_name = {field.name: field for field in fields(kind)}
             options = {name: _option(kind, by_name[name], usage) for name, usage in shown.items()}
-            made[parameter.name] = kind, {name: option.name for name, option in options.items()}
+            grouped[parameter.name] = kind, {name: option.name for name, option in options.items()}
             parameters += options.values()
         else:
             parameters.append(parameter)
-    taken = Signature(parameters)
+    ungrouped = Signature(parameters)
 
     @wraps(command)
     def with_dataclasses(*arguments: Any, **options: Any) -> T:
-        bound = taken.bind(*arguments, **options)
+        bound = ungrouped.bind(*arguments, **options)
         bound.apply_defaults()
         given = bound.arguments
-        for name, (kind, options_of) in made.items():
+        for name, (kind, options_of) in grouped.items():
             values = {field: given.pop(option) for field, option in options_of.items()}
             given[name] = kind(**{field: value for field, value in values.items() if value is not None})
         return command(**given)
 
-    with_dataclasses.__signature__ = taken  # type: ignore[attr-defined]
+    with_dataclasses.__signature__ = ungrouped  # type: ignore[attr-defined]
     with_dataclasses.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return with_dataclasses
 

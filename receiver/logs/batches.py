@@ -157,7 +157,7 @@ class _Cursor:
         self.batch: LogBatch | None = None
         self.is_last = False
         """Whether no rows are known to follow these."""
-        self.beside: list[LogBatch] = []
+        self.rowless: list[LogBatch] = []
         """Batches without rows, which still carry counts and status lines."""
 
     @property
@@ -184,7 +184,7 @@ class _Cursor:
         for batch in self._batches:
             if len(batch):
                 return batch
-            self.beside.append(batch)
+            self.rowless.append(batch)
         return None
 
     def take(self, rows: int) -> LogBatch:
@@ -208,8 +208,8 @@ def merge(waiting: Sequence[Waiting]) -> Iterator[LogBatch]:
             if cursor.fill():
                 cursors.append(cursor)
                 due = min(due or cursor.end, cursor.end)
-            yield from cursor.beside
-            cursor.beside.clear()
+            yield from cursor.rowless
+            cursor.rowless.clear()
         if cursors:
             cursors.sort(key=attrgetter("index"))
             yield _up_to(_horizon(cursors, to_open), cursors)

@@ -104,7 +104,7 @@ def _expanded(text: str, *, growing: bool) -> list[LogFile]:
         logs, _ = _searched(path)
     except OSError as error:
         raise LogFormatError(_printable(text), f"the folder can't be read: {error.strerror}") from error
-    files = [_log_file(log) for log in logs] + (_growing(journals_in(path), logs) if growing else [])
+    files = [_log_file(log) for log in logs] + (_journal_files(journals_in(path), logs) if growing else [])
     if not files:
         raise LogFormatError(
             _printable(text),
@@ -213,11 +213,11 @@ def _segments(text: str, *, growing: bool) -> list[LogFile]:
         finished, journals = (names.finished(), journals_of(names)) if names else ([], [])
     except (OSError, ValueError):
         return []
-    files = [_log_file(path) for path in finished] + (_growing(journals, finished) if growing else [])
+    files = [_log_file(path) for path in finished] + (_journal_files(journals, finished) if growing else [])
     return sorted(files, key=lambda file: _final_path(file).name)
 
 
-def _growing(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
+def _journal_files(journals: Sequence[Path], finished: Sequence[Path]) -> list[LogFile]:
     """The journals that aren't empty and have no finished file yet."""
     left = [path for path in journals if finished_from(path) not in finished]
     sizes = {path: path.stat().st_size if path.exists() else None for path in left}

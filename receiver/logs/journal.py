@@ -31,7 +31,7 @@ from receiver.errors import LogFormatError
 from receiver.logs.columns import SCHEMA, LogBatch
 from receiver.logs.options import ReadOptions, fields_of
 from receiver.logs.packing import UnpackedBatch, decoded, rows_of
-from receiver.logs.rotating import RecordingFolder, SegmentNames, taken
+from receiver.logs.rotating import RecordingFolder, SegmentNames, try_to_lock
 from receiver.logs.rows import BatchMaker, RawRows
 from receiver.logs.source import LogSource
 
@@ -99,7 +99,7 @@ def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: C
     """
     writers = []
     for path in journals_of(folder.names):
-        file = _taken(path)
+        file = _locked(path)
         if file is None:
             continue
         with file:
@@ -116,14 +116,14 @@ def finish_journals(folder: RecordingFolder, store_id: int | None, last_batch: C
     return writers
 
 
-def _taken(path: Path) -> IO[bytes] | None:
+def _locked(path: Path) -> IO[bytes] | None:
     """Open and lock a journal that nobody writes; None if somebody does, or has finished it meanwhile."""
     try:
         path.rename(path)  # on Windows this fails while a writer has the file open
         file = path.open("r+b")
     except (PermissionError, FileNotFoundError):
         return None
-    if taken(file) and os.fstat(file.fileno()).st_nlink:
+    if try_to_lock(file) and os.fstat(file.fileno()).st_nlink:
         return file
     file.close()
     return None

@@ -110,14 +110,14 @@ class RecordingFolder:
         """Lock the folder. `TimeoutError` if others have it locked for `patience_secs`."""
         give_up = time.monotonic() + patience_secs
         with self._lock.open("ab") as file:
-            while not taken(file):
+            while not try_to_lock(file):
                 if time.monotonic() > give_up:
                     raise TimeoutError("others keep making files there")
                 time.sleep(_LOOK_SECS)
             try:
                 yield
             finally:
-                _let_go(file)
+                unlock(file)
 
     def finish_left(self, on_damage: Callable[[str], None]) -> None:
         """Finish files left by processes without a store. `on_damage` gets the problem if a batch can't be read.
@@ -137,7 +137,7 @@ class RecordingFolder:
 
     def _finish_unfinished(self, path: Path, on_damage: Callable[[str], None]) -> None:
         with path.open("r+b") as file:
-            if not taken(file):
+            if not try_to_lock(file):
                 return  # its process is alive
             self.finish(path.name.removeprefix(".").removesuffix(_UNFINISHED), _batches_in(file), on_damage)
             if fcntl is None:  # Windows can't remove an open file
@@ -195,7 +195,7 @@ class Unfinished:
         file, self._file = self._file, None
         self.size_bytes = self.began_us = 0
         if file is not None:
-            _let_go(file)
+            unlock(file)
             file.close()
 
     def _begun(self) -> IO[bytes]:
@@ -205,7 +205,7 @@ class Unfinished:
             with suppress(FileExistsError):
                 file = path.open("xb", buffering=0)
                 # Between making and locking it, another process may have finished it as a left one.
-                if taken(file) and os.fstat(file.fileno()).st_nlink:
+                if try_to_lock(file) and os.fstat(file.fileno()).st_nlink:
                     return file
                 file.close()
 
@@ -228,7 +228,7 @@ def _unpacked(packed: Iterable[bytes], on_damage: Callable[[str], None]) -> Iter
             on_damage(str(error))
 
 
-def taken(file: IO[bytes]) -> bool:
+def try_to_lock(file: IO[bytes]) -> bool:
     """Lock a file, until the process releases the lock or dies. False if another process has it locked."""
     try:
         if fcntl is not None:
@@ -240,7 +240,7 @@ def taken(file: IO[bytes]) -> bool:
     return True
 
 
-def _let_go(file: IO[bytes]) -> None:
+def unlock(file: IO[bytes]) -> None:
     """Release the lock, also for a process forked meanwhile, which shares it."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_UN)

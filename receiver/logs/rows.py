@@ -181,7 +181,7 @@ def _python(scalar: pa.Scalar) -> object:
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _each_value(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
+def _number_of_each(text: pa.Array, number_of: Callable[[str], int]) -> npt.NDArray[np.int64]:
     """The number of each text. `number_of` is called once for each different text."""
     encoded = text.dictionary_encode()
     numbers = np.array([number_of(word) for word in encoded.dictionary.to_pylist()] or [0], dtype=np.int64)
@@ -209,7 +209,7 @@ def _flags(values: pa.Array, _zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
         numbers = values.fill_null(0).to_numpy()
         return np.where((numbers == 0) | (numbers == 1), numbers.astype(np.int64), -1)
     text = as_text(values)
-    return None if text is None else _each_value(text, lambda word: _TRUTH.get(word.lower(), -1))
+    return None if text is None else _number_of_each(text, lambda word: _TRUTH.get(word.lower(), -1))
 
 
 def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | None:
@@ -238,7 +238,7 @@ def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | N
         number = int(word) if is_whole else -1 if word else 0
         return number if number <= largest else -1
 
-    return _each_value(text, number_of)
+    return _number_of_each(text, number_of)
 
 
 def _batch_of(

@@ -85,12 +85,12 @@ def pack(messages: Sequence[StoredMessage]) -> PackedRow:
     columns = dict(zip(OF_RECEIPT, of_receipts, strict=True))
     columns |= dict(zip(OF_MESSAGE, zip(*map(_contents_of, contents), strict=True), strict=True))
     numbers = columns["sequence"]
-    fields: dict[str, Any] = {name: _shortened(columns[name]) for name in _AS_JSON}
+    fields: dict[str, Any] = {name: _one_if_equal(columns[name]) for name in _AS_JSON}
     known = {name: columns[name] for name in _OFTEN_PROPERTIES}
-    fields |= {name: _by_name(columns[name], known) for name in _OBJECTS}
+    fields |= {name: _as_columns(columns[name], known) for name in _OBJECTS}
     parts = []
     for name in _BYTES:
-        fields[name] = _shortened([None if value is None else len(value) for value in columns[name]])
+        fields[name] = _one_if_equal([None if value is None else len(value) for value in columns[name]])
         parts += [value for value in columns[name] if value]
     return PackedRow(
         first_sequence=numbers[0],
@@ -143,7 +143,7 @@ def _columns_of(numbers: Sequence[int], packed: bytes, tries: int) -> Mapping[st
     count = len(numbers)
     end = packed.index(_END)
     stored = _ADDED_SINCE | json.loads(packed[:end])
-    fields: dict[str, Sequence[Any]] = {name: _lengthened(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
+    fields: dict[str, Sequence[Any]] = {name: _one_for_each(stored[name], count) for name in (*_AS_JSON, *_BYTES)}
     for name in _OBJECTS:
         fields[name] = _objects(stored[name], fields, count)
     ends = list(accumulate((size or 0 for name in _BYTES for size in fields[name]), initial=end + 1))
@@ -159,11 +159,11 @@ def _columns_of(numbers: Sequence[int], packed: bytes, tries: int) -> Mapping[st
     return fields
 
 
-def _shortened(values: Sequence[Any]) -> Sequence[Any]:
+def _one_if_equal(values: Sequence[Any]) -> Sequence[Any]:
     return values[:1] if values.count(values[0]) == len(values) else values
 
 
-def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
+def _as_columns(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[Any]]) -> Any:
     """The objects as a column for each name if all have the same names, as most have; otherwise as they are.
 
     A column that equals a `known` one is replaced by the name of that one.
@@ -175,10 +175,10 @@ def _by_name(objects: Sequence[Mapping[str, Any]], known: Mapping[str, Sequence[
     if list(chain.from_iterable(objects)) != names * len(objects):
         return list(map(dict, objects))
     columns = {name: tuple([each[name] for each in objects]) for name in names}
-    return {name: _name_of(values, known) or values for name, values in columns.items()}
+    return {name: _equal_column(values, known) or values for name, values in columns.items()}
 
 
-def _name_of(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
+def _equal_column(values: Sequence[Any], known: Mapping[str, Sequence[Any]]) -> str | None:
     equal = (name for name, column in known.items() if values == column and _TEXT.issuperset(map(type, values)))
     return next(equal, None)
 
@@ -187,10 +187,10 @@ def _objects(stored: Any, known: Mapping[str, Sequence[Any]], count: int) -> lis
     if isinstance(stored, dict):
         columns = [known[values] if isinstance(values, str) else values for values in stored.values()]
         stored = [dict(zip(stored, values, strict=True)) for values in zip(*columns, strict=True)] or [{}] * count
-    return list(map(revived, _lengthened(stored, count)))
+    return list(map(revived, _one_for_each(stored, count)))
 
 
-def _lengthened(values: Sequence[Any], count: int) -> Sequence[Any]:
+def _one_for_each(values: Sequence[Any], count: int) -> Sequence[Any]:
     return list(values) * (count if len(values) == 1 else 1)
 
 

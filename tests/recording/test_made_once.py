@@ -45,9 +45,9 @@ def test_parts_that_nobody_makes_are_removed(tmp_path, monkeypatch):
     left = tmp_path / ".receipts-20261121T074500.123456Z-4711.jsonl.zst.part"
     left.write_bytes(b"half")
     with (tmp_path / ".receipts.jsonl.zst.lock").open("ab") as lock:
-        assert rotating.taken(lock)  # as a process does that makes it
+        assert rotating.try_to_lock(lock)  # as a process does that makes it
         orders = opened("memory://", record=tmp_path)
         assert unfinished(tmp_path) == [left]
-        rotating._let_go(lock)
+        rotating.unlock(lock)
     orders.close()
     assert unfinished(tmp_path) == []

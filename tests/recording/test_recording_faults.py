@@ -327,9 +327,9 @@ def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings):
     """Meanwhile receipts wait in the store."""
     lock = tmp_path / ".r.parquet.lock"
     with opened(store_url, record=tmp_path / "r.parquet", patience_secs=0.1) as orders, lock.open() as file:
-        assert rotating.taken(file)
+        assert rotating.try_to_lock(file)
         send(orders, "a")
         orders.session.recorder.flush()
         assert warnings() == ["no file can be made, so receipts wait: others keep making files there"]
-        rotating._let_go(file)
+        rotating.unlock(file)
     assert ids(read(tmp_path / "r.parquet")) == ["a"]
