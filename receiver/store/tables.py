@@ -350,7 +350,7 @@ for _table, _change in _ALTERED:
 
 receipt_codec = Codec(ReceiptRow, receipts, few=["message_source_id"])
 domain_codec = Codec(DomainState, domains)
-message_codec: Codec[Any] = Codec(FlatMessage, parked, few=["message_source_id", "destination"])
+message_codec: Codec[Any] = Codec(FlatMessage, parked)
 recorded_codec = Codec(RecordedRow, recorded)
 
 OWNED = {

@@ -1,6 +1,5 @@
 """Messages wait in the store, exactly and in order, until their target has them. Then they leave nothing behind."""
 
-import json
 import os
 import random
 import shutil
@@ -9,11 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
-from receiver.store.codec import dumped
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.durable.checks import assert_sound
@@ -25,15 +21,6 @@ from tests.store.waiting import TARGET, add, all_of, inbox_of, message, opened_i
 pytestmark = pytest.mark.thinned(3)
 
 HOSTILE = "queue://\x1b[31m\r\n\u202e\0\ud800é😀"
-
-
-TEXTS = st.text(st.characters())
-"""Texts that may have lone surrogates."""
-
-
-@given(st.dictionaries(TEXTS, TEXTS) | st.dictionaries(TEXTS, TEXTS | st.none() | st.booleans() | st.integers()))
-def test_properties_are_kept_as_json(values):
-    assert dumped(values) == json.dumps(values, separators=(",", ":"))
 
 
 def test_messages_are_kept_exactly(store_url, seed):
