@@ -152,17 +152,17 @@ def _version(connection: Connection, address: str) -> str | None:
     """The version of the store in a database, None without a store; `StoreError` if tables of our names aren't ours."""
     database = database_of(connection)
     columns_of: dict[str, dict[str, str]] = {}
-    for table, column, kind in connection.exec_driver_sql(database.sql_columns):
+    for table, column, kind, survives_crashes in connection.exec_driver_sql(database.sql_columns):
+        if not survives_crashes:
+            raise StoreError(
+                f"{address}: the table {table} is UNLOGGED, so a crash of the server empties it",
+                hint=f"ALTER TABLE {table} SET LOGGED",
+            )
         columns_of.setdefault(table, {})[column] = kind
     stamp = columns_of.pop(VERSION_TABLE, None)
     if stamp is not None and set(stamp) != {"version_num"}:
         raise StoreError(f"{address}: {VERSION_TABLE} there has other columns than version_num", hint=OTHER_DATABASE)
     versions = [] if stamp is None else connection.scalars(text(_SQL_VERSIONS)).all()
-    for table in database.unlogged_tables(connection):
-        raise StoreError(
-            f"{address}: the table {table} is UNLOGGED, so a crash of the server empties it",
-            hint=f"ALTER TABLE {table} SET LOGGED",
-        )
     # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
         return str(versions[0])

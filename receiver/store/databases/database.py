@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -113,7 +113,8 @@ class Database(ABC):
     insert: Callable[[Table], Any]
     """SQLAlchemy's INSERT of the dialect; only for the two methods that follow."""
     sql_columns: str
-    """Selects table, name and type of each column of the tables and views with `OUR_NAMES`."""
+    """Selects table, name and type of each column of the tables and views with `OUR_NAMES`, and whether the table survives a
+    crash of the server."""
 
     def insert_unless_there(self, connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
         """Insert a row unless there is one with its key. Whether it was inserted."""
@@ -185,10 +186,6 @@ class Database(ABC):
 
     def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
         """Make a forked process call `is_idle`, to learn whether the connection was between transactions."""
-
-    def unlogged_tables(self, _connection: Connection) -> Sequence[str]:
-        """The tables of this package that a crash of the server empties."""
-        return ()
 
     def accept_broken_text(self, driver: Any) -> None:
         """Let invalid text be read instead of failing."""

@@ -279,15 +279,11 @@ class Postgres(Database):
     )
     sql_columns = (
         'SELECT c.relname, a.attname, replace(upper(format_type(a.atttypid, a.atttypmod) COLLATE "C"),'
-        " 'CHARACTER VARYING', 'VARCHAR') FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
-        " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence = 'p'"
+        " 'CHARACTER VARYING', 'VARCHAR'), c.relpersistence = 'p' FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+        " WHERE pg_table_is_visible(c.oid) AND c.relkind IN ('r', 'p', 'f', 'v', 'm') AND c.relpersistence <> 't'"
         f" AND a.attnum > 0 AND NOT a.attisdropped AND c.relname IN ({OUR_NAMES})"
     )
 
-    _SQL_UNLOGGED = (
-        "SELECT relname FROM pg_class WHERE pg_table_is_visible(oid) AND relkind = 'r' AND relpersistence = 'u'"
-        f" AND relname IN ({OUR_NAMES}) ORDER BY relname"
-    )
     _SQL_OFF = (
         "SELECT name FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') AND setting = 'off' ORDER BY name"
     )
@@ -328,9 +324,6 @@ class Postgres(Database):
                 "a pooler gives a connection another process of the server for each transaction",
                 hint="concurrent receivers need pool_mode=session of PgBouncer",
             )
-
-    def unlogged_tables(self, connection: Connection) -> Sequence[str]:
-        return connection.scalars(text(self._SQL_UNLOGGED)).all()
 
     def why_unsafe(self, connection: Connection, url: URL) -> str | None:
         del url

@@ -232,7 +232,7 @@ class Sqlite(Database):
     rows = SqliteRows
     insert = staticmethod(sqlite.insert)
     sql_columns = (
-        "SELECT m.name, c.name, upper(c.type) FROM sqlite_master m, pragma_table_xinfo(m.name) c"
+        "SELECT m.name, c.name, upper(c.type), 1 FROM sqlite_master m, pragma_table_xinfo(m.name) c"
         f" WHERE m.type IN ('table', 'view') AND m.name IN ({OUR_NAMES})"
     )
 
