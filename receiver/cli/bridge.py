@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ from receiver.cli.options import (
     with_fields,
 )
 from receiver.cli.output import console, plain_output, print_json, stages
-from receiver.cli.serving import Listening, load_metrics, serve
+from receiver.cli.serving import Listening, serve
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
@@ -180,7 +181,8 @@ def bridge(
     metrics = None if metrics_port is None else Listening.of("--metrics-port", metrics_port, "127.0.0.1")
     health = None if health_port is None else Listening.of("--health-port", health_port, "0.0.0.0")  # noqa: S104 - Kubernetes asks from outside
     if metrics is not None:
-        load_metrics()  # before a python: target puts the current folder on sys.path
+        # It raises `MissingExtraError`. And its library is found before a python: target puts the current folder on sys.path.
+        import_module("receiver.durable.metrics")
     options = replace(
         chosen,
         domain=domain,

@@ -7,13 +7,12 @@ import socket
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from importlib import import_module
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, NamedTuple
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from receiver.errors import MissingExtraError, SettingsError
+from receiver.errors import SettingsError
 
 if TYPE_CHECKING:
     from receiver.bridge.bridge import Bridge, Health
@@ -39,14 +38,6 @@ class Listening(NamedTuple):
                 hint="write 8080, 0.0.0.0:8080 or [::1]:8080",
             )
         return cls((parts[1] or default_address).strip("[]"), int(parts[2]))
-
-
-def load_metrics() -> None:
-    """Import the metrics' library before `serve` needs it; `MissingExtraError` if it isn't installed."""
-    try:
-        import_module("receiver.bridge.metrics")
-    except ImportError as error:
-        raise MissingExtraError("metrics", "--metrics-port") from error
 
 
 def serve(bridge: Bridge, metrics: Listening | None, health: Listening | None) -> None:
