@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from operator import attrgetter
+from typing import Any
 
 from receiver.detector import TwoTierDetector, serial_of
 from receiver.errors import SettingsError
@@ -21,6 +23,10 @@ from receiver.policies.interface import (
     check_size,
     registered,
 )
+
+
+def _of_detector(name: str) -> Any:
+    return property(attrgetter(f"_detector.{name}"))
 
 
 @registered(
@@ -65,6 +71,11 @@ class LatestUsed(Declared):
 
     policy_state = None
     clock_us = None
+    latest_us: int = _of_detector("latest_us")
+    clock_clamped: int = _of_detector("clock_clamped")
+    serial: int = _of_detector("serial")
+    remembered_ids: int = _of_detector("remembered_ids")
+    peak_ids: int = _of_detector("peak_ids")
 
     def __init__(self, size: int) -> None:
         if check_size("size", size) == 0:
@@ -75,26 +86,6 @@ class LatestUsed(Declared):
     @property
     def values(self) -> tuple[int, ...]:
         return (self._size,)
-
-    @property
-    def latest_us(self) -> int:
-        return self._detector.latest_us
-
-    @property
-    def clock_clamped(self) -> int:
-        return self._detector.clock_clamped
-
-    @property
-    def serial(self) -> int:
-        return self._detector.serial
-
-    @property
-    def remembered_ids(self) -> int:
-        return self._detector.remembered_ids
-
-    @property
-    def peak_ids(self) -> int:
-        return self._detector.peak_ids
 
     def __contains__(self, unique_message_id: str) -> bool:
         return unique_message_id in self._detector
