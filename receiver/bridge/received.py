@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import blake2b, sha256
 from math import isfinite
 from operator import attrgetter
@@ -113,10 +112,6 @@ class Received(StoredMessage):
         return ascii_json(line).encode() + b"\n"
 
 
-new_received: Callable[[Iterable[Any]], Received] = partial(tuple.__new__, Received)
-"""Makes a `Received` from the values of its fields, in half the time that calling the class takes."""
-
-
 class Passed:
     """Reads and makes, for one domain, the mark that shows a ring of bridges.
 
@@ -215,7 +210,7 @@ class Intake:
             if sent_ms != message.jms_timestamp_ms:
                 self._warn_of_time(message, sent_ms)
                 message = replace(message, jms_timestamp_ms=sent_ms)
-            received = new_received((None, 0, now_us, *ids, self._destination, message))
+            received = Received._make((None, 0, now_us, *ids, self._destination, message))
             messages.append(received)
             receipts.append(received.receipt())
         if is_sourceless and window:

@@ -21,7 +21,7 @@ from receiver.bridge.connectors.amqp import AmqpSink  # noqa: E402
 from receiver.bridge.connectors.amqp_sections import PROPERTIES, SEQUENCE, section_of  # noqa: E402
 from receiver.bridge.connectors.stomp import StompSink  # noqa: E402
 from receiver.bridge.opening import BridgeOptions, open_bridge  # noqa: E402
-from receiver.bridge.received import new_received  # noqa: E402
+from receiver.bridge.received import Received  # noqa: E402
 from receiver.bridge.targets.broker_target import BrokerTarget, TurnTarget  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
 from receiver.settings import BridgeSettings  # noqa: E402
@@ -215,7 +215,7 @@ def test_what_comes_again_has_the_digest_that_it_had(request, raw, where):
     for _ in range(2):
         with source_of(queue) as source:
             taken = [delivery.message for delivery in take(source, len(sent))]
-        received = [new_received((None, 0, 0, None, None, "queue://orders", message)) for message in taken]
+        received = [Received._make((None, 0, 0, None, None, "queue://orders", message)) for message in taken]
         came.append({each.properties.get("uniqueMessageId"): each.body_digest for each in received})
     assert came[0] == came[1]
     assert len(came[0]) == len(sent)

@@ -15,7 +15,7 @@ import pytest
 
 from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
-from receiver.bridge.received import Received, new_received
+from receiver.bridge.received import Received
 from receiver.bridge.targets import file_target
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
 from receiver.errors import ClosedError, OutputError, SettingsError
@@ -363,7 +363,7 @@ PROPERTIES = {
 def received(**given) -> Received:
     fields = {"redelivered": True, "jms_timestamp_ms": 5, "message_id": "ID:1", "body": b"", "is_text": True}
     message = Message(**fields | given)
-    return new_received((None, 0, 1_777_629_600_000_001, "1", None, "queue://orders", message))
+    return Received._make((None, 0, 1_777_629_600_000_001, "1", None, "queue://orders", message))
 
 
 def test_a_line_is_exact_json_of_one_line_and_ascii():
@@ -399,7 +399,7 @@ def test_a_message_comes_back_from_the_inbox_as_it_was(store_url):
     with opened_inbox(store_url) as (_, inbox), inbox.lease() as lease:
         add(inbox, lease.connection, [sent])
         (kept,) = lease.messages([7])
-    assert repr(new_received(kept)) == repr(sent)  # repr also shows each value's type
+    assert repr(Received._make(kept)) == repr(sent)  # repr also shows each value's type
 
 
 def test_a_message_has_the_fields_of_what_came():

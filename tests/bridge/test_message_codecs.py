@@ -30,7 +30,7 @@ from receiver.bridge.connectors.amqp_sections import (  # noqa: E402
 from receiver.bridge.connectors.products import Product  # noqa: E402
 from receiver.bridge.connectors.stomp_message import Frame, FrameReader  # noqa: E402
 from receiver.bridge.options import IdRule  # noqa: E402
-from receiver.bridge.received import new_received  # noqa: E402
+from receiver.bridge.received import Received  # noqa: E402
 from receiver.bridge.targets import Outcome  # noqa: E402
 from receiver.bridge.targets.broker_target import BrokerTarget  # noqa: E402
 from receiver.errors import MessageRefusedError  # noqa: E402
@@ -249,7 +249,7 @@ def test_times_of_thousands_of_digits_go_on_and_end_no_bridge():
     came = stomp.decoded(Frame("MESSAGE", {"timestamp": never, "expires": never}), Product(name="any"))
     assert (came.jms_timestamp_ms, came.headers["JMSExpiration"]) == (int(never[:20]), never)
     target = BrokerTarget("any", pytest.fail, IdRule(), adds_duplicate_ids=False)
-    target.warn_of_expired([new_received((1, 0, 0, "1", None, "orders", came))])
+    target.warn_of_expired([Received._make((1, 0, 0, "1", None, "orders", came))])
 
 
 class Unreadable(NamedTuple):

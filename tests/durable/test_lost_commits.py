@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from receiver.bridge.opening import Origin, open_bridge
-from receiver.bridge.received import Taken, new_received
+from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.audit import look
 from receiver.durable.forgetting import retire_sources
@@ -319,7 +319,7 @@ def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
         return open_bridge(origin, PythonTarget("python:tests:see", lambda got: seen.append(got.text)), url)
 
     def taken(*ids):
-        messages = [new_received((None, 0, 0, id_, None, "queue://orders", message(id_))) for id_ in ids]
+        messages = [Received._make((None, 0, 0, id_, None, "queue://orders", message(id_))) for id_ in ids]
         return Taken(messages, [each.receipt() for each in messages])
 
     with closing(bridge()) as ours, closing(bridge()) as another:

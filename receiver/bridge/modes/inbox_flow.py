@@ -16,7 +16,7 @@ from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, Flow, log_failure
-from receiver.bridge.received import Received, Taken, new_received
+from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets import Outcome, Target
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
@@ -172,7 +172,7 @@ class Dispatcher:
         messages = self.at_hand if self.at_hand_of == lease.server_run else {}
         missing = [number for number in numbers if number not in messages]
         if missing:
-            messages = messages | dict(zip(missing, map(new_received, lease.messages(missing)), strict=True))
+            messages = messages | dict(zip(missing, map(Received._make, lease.messages(missing)), strict=True))
         return [messages[number] for number in numbers]
 
     def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
@@ -339,7 +339,7 @@ class InboxFlow(KeepingFlow):
         with self.receiver.batch() as batch:
             admitted = self.admit(batch, taken)
             messages = self._with_ids(batch, admitted.messages)
-            kept = {number: new_received((number, *message[1:])) for number, message in messages.items()}
+            kept = {number: Received._make((number, *message[1:])) for number, message in messages.items()}
             rows = batch.transaction.log.rows
             if kept:  # not by `batch.connection`: with the driver alone, SQLAlchemy needn't begin a transaction
                 dispatcher.inbox.add(rows.connection, list(kept.values()))
