@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -148,8 +147,8 @@ class ConsumerFlow(ControlledFlow):
         super().__init__(receiver, dispatcher)
         self._address = address
         self._serves_inbox = serves_inbox
-        self._alone: dict[int, _Alone] = {}
-        """The rest of a batch that failed as a whole, by index."""
+        self._alone: dict[int, tuple[Taken, _Attempts]] = {}
+        """The messages left of a batch that failed as a whole, by index, each as a batch of its own."""
 
     def prepare(self) -> None:
         if self._serves_inbox:
@@ -178,10 +177,10 @@ class ConsumerFlow(ControlledFlow):
                     raise
                 self._alone = dict(enumerate(self._each_of(taken)))
         failure = None
-        for index, each in list(self._alone.items()):
-            self._attempts = each.attempts
+        for index, (only, attempts) in list(self._alone.items()):
+            self._attempts = attempts
             try:
-                super().before_acknowledging(each.taken)
+                super().before_acknowledging(only)
             except StoreBusyError:
                 self._alone[index] = self._alone.pop(index)  # the others come first the next time
                 raise
@@ -192,14 +191,14 @@ class ConsumerFlow(ControlledFlow):
         if failure is not None:
             raise failure
 
-    def _each_of(self, taken: Taken) -> Iterator[_Alone]:
+    def _each_of(self, taken: Taken) -> Iterator[tuple[Taken, _Attempts]]:
         for index in range(len(taken.messages)):
             refused, returned = (
                 {0: by_index[index]} if index in by_index else {} for by_index in (taken.refused, taken.returned)
             )
             it = slice(index, index + 1)
             only = Taken(taken.messages[it], taken.receipts[it], refused, returned)
-            yield _Alone(only, self._attempts.of_message(index))
+            yield only, self._attempts.of_message(index)
 
     def tend(self) -> None:
         if self._serves_inbox:
@@ -224,13 +223,6 @@ class ConsumerFlow(ControlledFlow):
                 turn.park(taken.messages[index]._replace(sequence=index), why)
             admitted = Admitted(0, messages, 0, refused)
             return admitted, self.deliver(turn, admitted)
-
-
-class _Alone(NamedTuple):
-    """A single message of a failed batch, as a batch of its own."""
-
-    taken: Taken
-    attempts: _Attempts
 
 
 class _Turn(Lease):
