@@ -32,7 +32,7 @@ from receiver.bridge.received import Intake, Passed
 from receiver.bridge.targets import Target
 from receiver.bridge.targets.broker_target import BrokerTarget, SinkTarget, TurnTarget
 from receiver.bridge.targets.file_target import FileTarget, StandardOutput
-from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named, imported
+from receiver.bridge.targets.python_target import PythonTarget, check_takes_message, function_named
 from receiver.durable.opening import MEMORY, check_concurrent
 from receiver.durable.receiver import Receiver
 from receiver.errors import SettingsError
@@ -192,7 +192,7 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions, pa
     if kind == "file" and rest:
         return FileTarget(rest)
     if kind == "python":
-        return imported(rest)
+        return PythonTarget(to, function_named(rest, "python:"))
     if is_broker(to):
         address = _address(to, password, options.tls)
         turns = turn_sink_factory(address)

@@ -17,7 +17,7 @@ from receiver.bridge.opening import BridgeOptions, Origin, open_bridge
 from receiver.bridge.options import Mode
 from receiver.bridge.targets import Target, python_target
 from receiver.bridge.targets.file_target import FileTarget
-from receiver.bridge.targets.python_target import PythonTarget, imported
+from receiver.bridge.targets.python_target import PythonTarget, function_named
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreError
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import parked_rows
@@ -520,8 +520,8 @@ def module(folder, monkeypatch, wanted="nothing"):
 
 def test_a_function_is_imported_by_its_name(tmp_path, monkeypatch):
     name = module(tmp_path, monkeypatch)
-    assert not imported(f"{name}:book").takes_part
-    assert imported(f"{name}:Desk.book").takes_part
+    assert not PythonTarget(name, function_named(f"{name}:book", "python:")).takes_part
+    assert PythonTarget(name, function_named(f"{name}:Desk.book", "python:")).takes_part
 
 
 @pytest.mark.parametrize("path", ["", ":", "desk_nothing", "desk_nothing:", ":book", "no_such:book", "desk_nothing:cook",
@@ -531,7 +531,7 @@ def test_what_cannot_be_imported(tmp_path, monkeypatch, path):
     for wanted in ("nothing", "raises", "exits"):
         module(tmp_path, monkeypatch, wanted)
     with pytest.raises(SettingsError) as caught:
-        imported(path)
+        function_named(path, "python:")
     assert f"python:{path}" in str(caught.value)
 
 
