@@ -20,9 +20,10 @@ connected. After a `BrokerError` it can't be used any more: its user closes it a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
@@ -169,20 +170,12 @@ class Sink(Protocol):
         """Close the connection. Never raises."""
 
 
-class _Closed(Protocol):
-    """Is closed at the end of a `with` block. Implementations of `Source` or `Sink` needn't offer this."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_error: object) -> None: ...
+class OpenSource(Source, AbstractContextManager["OpenSource"], Protocol):
+    """A `Source` that the end of a `with` block closes. Others needn't offer this."""
 
 
-class OpenSource(Source, _Closed, Protocol):
-    """A `Source` for a `with` block."""
-
-
-class OpenSink(Sink, _Closed, Protocol):
-    """A `Sink` for a `with` block."""
+class OpenSink(Sink, AbstractContextManager["OpenSink"], Protocol):
+    """A `Sink` that the end of a `with` block closes. Others needn't offer this."""
 
 
 class TurnForgottenError(BrokerError):
