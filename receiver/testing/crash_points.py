@@ -12,6 +12,7 @@ import os
 import sys
 import sysconfig
 import threading
+import traceback
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -331,13 +332,9 @@ def line_of(frame: FrameType) -> str:
 
 def _frames() -> Iterator[FrameType]:
     """The frames from here outwards, also beyond the greenlet in which SQLAlchemy awaits an asynchronous driver."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - `inspect` takes a thousand times as long
-    while frame:
-        yield frame
-        frame = frame.f_back
+    innermost = [sys._getframe()]  # noqa: SLF001 - `inspect` takes a thousand times as long
     if "greenlet" in sys.modules:
         parent = sys.modules["greenlet"].getcurrent().parent
-        frame = parent and parent.gr_frame
-        while frame:
-            yield frame
-            frame = frame.f_back
+        innermost += [parent.gr_frame] if parent and parent.gr_frame else []
+    for frame in innermost:
+        yield from (outer for outer, _ in traceback.walk_stack(frame))
