@@ -102,13 +102,11 @@ class Received(StoredMessage):
             "properties": {name: _shown(value) for name, value in message.properties.items()},
             **({"body_kind": message.body_kind} if message.body_kind else {}),
         }
-        if message.is_text:
-            try:
-                line["body"] = self.text
-            except UnicodeDecodeError:
-                line["body_base64"] = base64_of(message.body)
-        else:
-            line["body_base64"] = base64_of(message.body)
+        try:
+            text = self.text if message.is_text else None
+        except UnicodeDecodeError:
+            text = None
+        line |= {"body_base64": base64_of(message.body)} if text is None else {"body": text}
         return ascii_json(line).encode() + b"\n"
 
 

@@ -41,7 +41,6 @@ STREAM_POSITION = "next"
 """The name of a stream's position. Its value is the offset behind the last message taken, a space, and that message's digest."""
 _HOSTS = re.compile(r"((?:[^/?#]*//)?(?:[^/?#]*@)?)([^/?#]*)(.*)", re.DOTALL)
 """The part before the hosts, the hosts, and the rest."""
-"""An option with a password, which no address may have, but people write."""
 _OF_KAFKA = re.compile(r"([^?/]+)\?group=(.+)", re.DOTALL)  # no topic has a ? in its name, nor a slash
 
 
