@@ -26,8 +26,7 @@ _PROGRESS_SECS = 1.0
 _AIM_SECS = 0.5
 _BACKOFF = Backoff(0.1, 30.0)
 _WELL_SECS = 10.0
-"""An idle connection counts as healthy after so long, and resets the back-off. Not earlier, because a broker may confirm a
-subscription and refuse it a moment later."""
+"""After so long an idle connection resets the back-off: a broker may confirm a subscription and refuse it a moment later."""
 
 
 class Health:
@@ -68,8 +67,7 @@ class Health:
 class Pace:
     """Chooses how many messages to take at once, so that a batch takes about `_AIM_SECS`.
 
-    A batch costs a broker and a database little more than a single message. But its messages wait for the last one, and so do
-    other transactions with one of its ids.
+    A batch costs little more than a message. But its messages wait for the last one, and so do transactions with its ids.
     """
 
     def __init__(self) -> None:
@@ -86,8 +84,7 @@ class Pace:
 class Bridge:
     """One bridge from a source to a target. `open_bridge` makes it.
 
-    Call `run` once. Call `close` if `run` is never called. `stop` may be called from any thread, and from a signal's
-    handler.
+    Call `run` once, or else `close`. `stop` may be called from any thread, and from a signal's handler.
     """
 
     def __init__(
@@ -148,9 +145,8 @@ class Bridge:
     def run(self, *, stop_when_idle_secs: float | None = None, waits_at_start: bool = False) -> None:
         """Bridge until `stop` is called.
 
-        If a broker or the store can't be reached at the start, that is an error, unless the bridge `waits_at_start`. Later the
-        bridge waits for it. An error loses no message, except in BEST_EFFORT: the broker has unacknowledged messages, and the
-        inbox has the rest.
+        At the start, a broker or store that can't be reached is an error, unless the bridge `waits_at_start`; later it waits. An
+        error loses no message, except in BEST_EFFORT: the broker has unacknowledged messages, and the inbox has the rest.
 
         Args:
             stop_when_idle_secs: Also stop once no message has come for so long and none waits.
@@ -159,10 +155,8 @@ class Bridge:
         Raises:
             BrokerError: At the start, the broker can't be reached. `BrokerRefusedError`, `MessageRefusedError` and
                 `MessagesLostError` end it at any time.
-            StoreError: At the start, the store can't be reached. `StoreCorruptError` and `StoreVersionError` end it at
-                any time.
-            SettingsError: At any time.
-            ClosedError: At any time.
+            StoreError: At the start, the store can't be reached. `StoreCorruptError` and `StoreVersionError`: at any time.
+            SettingsError, ClosedError: At any time.
         """
         with ExitStack() as closing:
             closing.callback(self.close)
@@ -232,8 +226,7 @@ class Bridge:
     def _look_at_window(self) -> None:
         """Limit batches to the settings' size, and to each consumer's share of the window.
 
-        If an acknowledgement is lost, its whole batch comes again, perhaps after E is over. Then W alone must still hold the
-        batch's ids.
+        If an acknowledgement is lost, its batch comes again, perhaps after E is over. Then W alone must still hold the ids.
         """
         most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
         if detects and 0 < window < most * self._consumers:
@@ -308,8 +301,7 @@ class Bridge:
         self._deliver()
 
     def _is_answered(self) -> bool:
-        """Wait until the broker has answered the last acknowledgement. False if the connection is lost: then acknowledged
-        messages may come again."""
+        """Wait until the last acknowledgement is answered. False if the connection is lost: then its messages may come again."""
         wait, self._unanswered, self._unanswered_count = self._unanswered, None, 0
         if wait is not None:
             try:

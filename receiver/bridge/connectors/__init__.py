@@ -122,14 +122,12 @@ class PipelinedSource(Source, Protocol):
 class PositionedSource(Source, Protocol):
     """A `Source` of a broker that keeps every message. Its consumers must know how far they have read.
 
-    The store keeps these positions. The transaction that records the messages' ids also moves the positions, before the
-    messages are acknowledged. In BEST_EFFORT there is no store: `start` isn't called, and the source goes on behind the
-    acknowledged messages.
+    The store keeps these positions. The transaction that records the messages' ids also moves them, before the messages are
+    acknowledged. In BEST_EFFORT, without a store, `start` isn't called: the source goes on behind the acknowledged messages.
     """
 
     positions_of: str
-    """The name under which the domain keeps the positions, such as a topic and a group. Bridges that share the messages
-    have the same name."""
+    """The name of the positions in the domain, such as a topic and a group: one for all bridges that share the messages."""
 
     def start(self, positions: Positions) -> None:
         """Called once, before the first `take`.
@@ -141,8 +139,7 @@ class PositionedSource(Source, Protocol):
     def advances(self, deliveries: Sequence[Delivery]) -> Sequence[Advance]:
         """From where to where these messages move the positions. They are all messages taken and not acknowledged.
 
-        If the store's positions have moved meanwhile, nothing is kept or handed on. The source is closed, and another one is
-        made.
+        If the store's positions have moved meanwhile, nothing is kept or handed on, and another source is made.
         """
 
 
@@ -193,8 +190,7 @@ class TurnForgottenError(BrokerError):
 class TurnSink(Protocol):
     """Sends messages to one topic in turns. Readers see a turn as a whole or not at all, and in order.
 
-    Besides its messages, a turn leaves a note, which shows the next sender whether the turn is there. A `TurnSink` may have a
-    method `check`, as a `Sink` may.
+    A turn leaves a note, which shows the next sender whether the turn is there. A `TurnSink` may have `check`, as a `Sink`.
     """
 
     def begin(self, name: str) -> str | None:
@@ -259,8 +255,7 @@ def source_of(
         address: Text is read by `BrokerAddress.parse`.
         max_body_bytes: The largest body that is taken. None: the settings' default.
         durable: Refuse a topic without a subscription.
-        most_ahead: About how many unacknowledged messages of a queue this consumer may have. Other consumers can't get these.
-            None: as many as is fast.
+        most_ahead: About how many messages of a queue to keep from other consumers, unacknowledged. None: as many as is fast.
 
     Raises:
         SettingsError: The address is invalid.

@@ -80,16 +80,14 @@ class BrokerAddress:
     vhost: str | None = None
     """The broker's virtual host; None for its default."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """The other options behind `?`: for Kafka `start`, `lost`, `session`, `mechanism` and `transactions`, for streams `start`
-    and `lost`."""
+    """The other options behind `?`: for streams `start` and `lost`, for Kafka also `session`, `mechanism` and `transactions`."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `PROTOCOL://[USER[:PASSWORD]@]HOST[:PORT][,...]/[queue/|topic/|stream/]NAME[?OPTION=VALUE[&...]]`.
 
-        Each part may have percent escapes. Several hosts are nodes of one cluster. The options are `subscription`,
-        `selector`, `vhost` and those in `options`. A bare `/NAME` is a queue. With Kafka it is a topic, and a consumer group
-        is its durable subscription.
+        Each part may have percent escapes. Several hosts are nodes of one cluster. The options are `subscription`, `selector`,
+        `vhost` and those in `options`. A bare `/NAME` is a queue; with Kafka a topic, whose subscription is a group.
 
         Raises:
             SettingsError: The text has another form.

@@ -1,7 +1,6 @@
 """Converts a message to and from AMQP 1.0: its body, properties and headers.
 
-Values that the fields of a `Message` can't hold, such as the types of properties, stay with it as AMQP sections, so that another
-broker gets them by AMQP unchanged.
+Values that the fields of a `Message` can't hold, such as the types of properties, stay with it as AMQP sections, to be sent on.
 """
 
 from __future__ import annotations
@@ -179,8 +178,7 @@ class _Body(NamedTuple):
     is_text: bool = False
     kind: str | None = None
     kept: bytes = b""
-    """Sections for what the body alone doesn't show: that it is a null or bytes as a value, or the lengths of several data
-    sections."""
+    """Sections that say what the body doesn't: it is a null or bytes as a value, or the lengths of several data sections."""
 
 
 def _body(bodies: list[tuple[int, bytes]]) -> _Body:

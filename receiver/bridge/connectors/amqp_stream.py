@@ -1,9 +1,8 @@
 """Streams of RabbitMQ by AMQP 1.0: the stream keeps its messages, and the store keeps how far they were taken.
 
 RabbitMQ never says that a wanted offset is gone: it goes on at the next offset that is there. And not every offset has a
-message. So the bridge asks again for the last message that it took, to prove that none behind it is missing. It does the same
-wherever an offset is left out. The position has a digest of that message, so that a stream that was deleted and made anew isn't
-taken for the old one.
+message. So the bridge asks again for the last message that it took, to prove that none behind it is missing, and does the same
+wherever an offset is left out. The position has a digest of that message, which shows whether the stream was made anew.
 """
 
 from __future__ import annotations

@@ -40,8 +40,7 @@ _MOST_AT_ONCE = 1_000_000
 
 
 class KafkaSource(Closing):
-    """Messages of the partitions that the group assigns to this source, from the store's positions; in BEST_EFFORT from the
-    positions that the group has committed."""
+    """Messages of the partitions that the group assigns, from the store's positions; in BEST_EFFORT from the group's own."""
 
     def __init__(self, address: BrokerAddress, *, max_body_bytes: int) -> None:
         check_durable(address)
@@ -215,8 +214,7 @@ class KafkaSource(Closing):
         return self._failure is None
 
     def _was_taken(self, record: Any) -> bool:
-        """Whether the record is from before the beginning. The message right before it is asked for, to check it; others may have
-        been fetched ahead before a rebalance."""
+        """Whether the record is from before the beginning: the message asked for as a check, or one fetched before a rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
         return bool(record.offset() < offset)
 

@@ -1,7 +1,6 @@
 """Differences of broker products that speak one protocol, and how to recognise a product.
 
-The defaults of a dialect follow the protocol's specification. Each of `KNOWN` states its differences. No connector asks which
-product it has: it uses the dialect.
+A dialect's defaults follow the specification. Each of `KNOWN` states its differences. Connectors only use the dialect.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ class AmqpDialect:
     session_bytes: int = 4 << 20
     """How many bytes of messages a session's window lets it send ahead."""
     is_given_back: bool = True
-    """Whether to give back unacknowledged messages explicitly, so that they are flagged as redelivered, rather than leave this to
-    the end of the session."""
+    """Whether to give back unacknowledged messages before the session ends, so that they are flagged as redelivered."""
     has_transactions: bool = True
     """Whether acknowledgements go in transactions; otherwise the broker doesn't answer them."""
     has_selectors: bool = True
@@ -93,8 +91,7 @@ class StompDialect:
     cuts_above_bytes: int | None = None
     """If the connection ends without an ERROR while a larger frame is sent, its message may be to blame."""
     own_headers: frozenset[str] = frozenset()
-    """Headers of SEND, besides the protocol's, that change how the broker handles a message: properties with such names aren't
-    sent."""
+    """Further headers of SEND that change how the broker handles a message: properties with such names aren't sent."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""

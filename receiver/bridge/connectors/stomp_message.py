@@ -147,8 +147,7 @@ class Frame(NamedTuple):
     """The headers by name, without escapes. If a name comes twice, the first counts."""
     body: bytes = b""
     refused: str | None = None
-    """Why a message can't be read: its headers aren't valid STOMP. Then the body is the whole frame, and `headers` has those that
-    can be read."""
+    """Why a message's headers can't be read. Then the body is the whole frame, and `headers` has those that can be read."""
 
     def encoded(self) -> bytes:
         """The bytes to send. Colons are escaped: a broker would silently drop a raw one, and merge two ids. The first frame isn't

@@ -29,8 +29,7 @@ _HEARTBEAT_MS = 10_000
 _GRACE = 1.5
 """After so many intervals without a byte the broker counts as lost."""
 _LONGEST_BEAT_MS = 86_400_000
-"""A broker that wants a longer interval gets heartbeats more often; one that promises a longer interval promises nothing. The
-system's timers take no number of any size."""
+"""If a broker wants a longer interval, it gets this one; if it promises a longer one, none counts. Timers have a limit."""
 _LONGEST_ERROR = 200
 """How many characters of an error are shown; Artemis may put all properties of a message into an error."""
 
@@ -39,8 +38,7 @@ _HEARTBEATS = re.compile(r"\s*([0-9]+)\s*,\s*([0-9]+)\s*")
 
 
 class StompSession:
-    """One connection. One thread reads frames into two queues, for messages and for answers; another sends heartbeats. Requests
-    are written by the caller's thread."""
+    """One connection. A thread reads frames into queues of messages and answers, another sends heartbeats; callers write."""
 
     def __init__(
         self, address: BrokerAddress, *, client_id: str | None = None, max_body_bytes: int = ANSWER_BYTES
@@ -95,8 +93,7 @@ class StompSession:
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. Returns a function that waits for their receipts. It needn't be called, and can't be after that of
-        later frames."""
+        """Send these frames. Returns a function that waits for their receipts; it needn't be called, but never after a later one."""
         receipts = set()
         for frame in frames:
             self.check()
