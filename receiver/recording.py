@@ -58,8 +58,7 @@ class Recorder(Closing):
 
     `store`: where its batches are committed; None if nothing outlives the process. The constructor raises `SettingsError` for a
     wrong path or id, `OutputError` if the path can't be written now, and `MissingExtraError` without the extra 'simulate'. Later
-    nothing is raised: `last_error` has the failure, and the logger `receiver.recording` warns of it, once until recording works
-    again.
+    nothing is raised: `last_error` has the failure, and the logger `receiver.recording` warns once until recording works again.
     """
 
     def __init__(

@@ -100,8 +100,7 @@ class DedupKeyMaker(Maker):
     `reference` is the application's own name for one act of sending, exact text. The key never depends on the body: to send one
     body twice on purpose, use two references, or confirm the first send before the second.
 
-    Threads may share it, and processes may share a sender's name: the same reference always gets the same key. A forked process
-    must open its own.
+    Threads may share it, and processes a sender's name: one reference gets one key. A forked process must open its own.
     """
 
     _OPENED_WITH = "sender=..."
@@ -212,9 +211,8 @@ class SequenceIdMaker(Maker):
     the source wait until the transaction ends. Without such a transaction, a number is committed before it is returned. So a
     process that dies before it sends leaves a gap.
 
-    A store may lose its last commits, for example when an asynchronous standby takes over. Then it doesn't know the last numbers.
-    A maker goes on after the numbers that it has given itself. If other processes share the source, or a process starts after
-    the loss, give the source a new name.
+    If a store loses its last commits, for example when an asynchronous standby takes over, a maker goes on after the numbers that
+    it has given itself. If other processes share the source, or a process starts after the loss, give the source a new name.
 
     Threads may share it. A forked process must open its own.
     """
@@ -251,8 +249,7 @@ class SequenceIdMaker(Maker):
         """The id of the next message.
 
         Args:
-            connection: A connection of yours, whose transaction this joins. None: the number is committed before this
-                returns.
+            connection: A connection of yours, whose transaction this joins. None: the number is committed at once.
 
         Raises:
             StoreError: Ask again. At worst there is a gap.

@@ -73,8 +73,7 @@ def open_bridge(
 
     Args:
         from_: The address of a queue, as in `receiver bridge`, or an `Origin` for a client of your own.
-        to: The target, as in `receiver bridge`, or a function, or a `Target`. A function is called with each message, or with a
-            list if its first parameter is named `messages`.
+        to: The target, as in `receiver bridge`, a `Target`, or a function, which gets lists if it calls them `messages`.
         store: The store: `sqlite:///file` or `postgresql+psycopg://…`. Only BEST_EFFORT needs none.
         options: The mode, the domain and the rest.
 

@@ -67,8 +67,7 @@ class ArtemisIdCache(FirstReceipts):
     `DuplicateIDCache`, and the behaviour of a broker 2.44.0. A duplicate isn't added again and refreshes nothing. The ids of a
     transaction become visible only at its commit, and one id of an earlier commit rejects the whole transaction. Two equal ids
     inside one transaction are both accepted and take two slots. Once either is overwritten, the id leaves the cache, and the
-    other slot is dead. A new id is entered before the old id in its slot is removed, so an id that overwrites itself is
-    forgotten too.
+    other slot is dead. The old id in a slot is removed after the new one is entered: one that overwrites itself is forgotten.
 
     Where we differ: an address is a domain here. The empty text is no id here; to the broker it is one. The broker looks up an
     id when its message is sent, but enters the ids of a transaction once the commit is safe on disk: messages sent in between

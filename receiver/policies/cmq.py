@@ -93,10 +93,9 @@ class CmqKeyCache(KeptForATime):
 class CmqMinimumTimeCache(KeptIds):
     """Keeps a key until the queue's minimum unconsumed message time has passed its send time by retries and network delay.
 
-    Source: the second formula of that page, for a queue that gives `min_msg_time`, which `advance` takes. The send time is
-    JMSTimestamp or, if that is missing, the time of receipt. Nothing is forgotten before `advance` is called. Where we differ: a
-    minimum that goes back is ignored, because the keys are gone; a key that the minimum has passed by exactly the limit is still
-    kept. A store keeps only the sum.
+    Source: the second formula of that page, for a queue that gives `min_msg_time`, which `advance` takes. Before it does, nothing
+    is forgotten. The send time is JMSTimestamp or, if missing, the time of receipt. Where we differ: a minimum that goes back is
+    ignored, because the keys are gone; a key passed by exactly the limit is still kept. A store keeps only the sum.
     """
 
     def __init__(self, retry_us: int, network_us: int) -> None:

@@ -26,8 +26,7 @@ class Parameter(NamedTuple):
 
     name: str
     argument: str
-    """Its name in Python, which shows the unit. A time is written in seconds and passed on in whole microseconds, as `..._us`;
-    anything else is a count."""
+    """Its name in Python. A time is written in seconds and passed on in whole microseconds, as `..._us`; others are counts."""
     default: Callable[[], int] | None = None
     """Returns the vendor's default, perhaps from settings. None: there is no default, so a text must give the value."""
 
@@ -161,8 +160,7 @@ class Declaration:
     name: str
     """The name that `policy(text)` takes."""
     same_rule_as: str | None
-    """Another policy with the same rule, or None. A comparison that chooses its policies shows both as one row, under that
-    name."""
+    """Another policy with the same rule, or None. A comparison that chooses its policies shows both in that one's row."""
     kind: str
     """The policy's name in stores: `name`, or another one if a domain can't continue from one rule with the other."""
     order: int
@@ -350,8 +348,7 @@ class Policy(Protocol):
     def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None, /) -> None:
         """Follow another policy of the same kind and sizes: record its entries from after the latest one here.
 
-        Entries that the other has forgotten since may be missing. `clock_us` is the other's. Afterwards both remember the same,
-        and give the same verdicts from then on.
+        Entries that it has forgotten since may be missing. `clock_us` is the other's. Both give the same verdicts from then on.
         """
 
 

@@ -65,8 +65,7 @@ class LatestUsed(Declared):
 
     Source: the transform `dedupe` of Vector, on the page that the declaration names: its cache puts an event first whether it is
     new or not. `cachetools.LRUCache` and the like follow this rule if each id that comes is written to them. If duplicates are
-    only looked up, nothing is refreshed, and the rule is that of `artemis`: Camel's memory repository and others that are called
-    LRU do so.
+    only looked up, as by Camel's memory repository and others that are called LRU, the rule is that of `artemis`.
     """
 
     policy_state = None

@@ -43,8 +43,7 @@ def policy(text: str) -> Policy:
     """A new policy that has seen nothing yet.
 
     Args:
-        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds, to a microsecond. A missing parameter
-            has the vendor's default.
+        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds. What is missing has the vendor's default.
 
     Raises:
         SettingsError: A name is unknown, or a value is missing or invalid.

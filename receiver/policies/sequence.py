@@ -57,11 +57,10 @@ class HighestSequence(FirstReceipts):
 
     Source: message deduplication of Apache Pulsar
     (https://pulsar.apache.org/docs/cookbooks-deduplication/) and of RabbitMQ's streams
-    (https://blog.rabbitmq.com/posts/2021/07/rabbitmq-streams-message-deduplication), where producers number their messages themselves; the ids are
-    the default ones of Apama's senders, and the source is taken from the id. A message that comes late, behind one with a higher
-    number, is called a duplicate though it never came before. So are all messages of a producer that counts anew from the start.
-    Where we differ: Pulsar keeps the numbers of 10,000 producers, and forgets a producer that has gone for six hours, unless it
-    is set otherwise; here all are kept.
+    (https://blog.rabbitmq.com/posts/2021/07/rabbitmq-streams-message-deduplication), where producers number their messages;
+    the ids are the default ones of Apama's senders, which name the source. A message that comes behind one with a higher number
+    is called a duplicate though it never came before. So are all messages of a producer that counts anew from the start.
+    Where we differ: all are kept. Pulsar keeps 10,000 producers, and none that has gone for six hours, unless set otherwise.
     """
 
     def __init__(self) -> None:

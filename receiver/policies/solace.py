@@ -22,10 +22,9 @@ class ReplicationGroupMessageId:
     """The number that a Solace broker gives a message, the same on both mates of a replication group.
 
     `origin`, the first 16 hexadecimal digits, says which broker numbered it. Ids of one origin are ordered by `number`, the last
-    16 digits. Ids of different origins can't be ordered. Ids are equal if both numbers are, whatever case they were written
-    in. Source: "Detecting Duplicate Messages" in Solace's API developer guide
-    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm), and the behaviour of Solace's own client
-    library.
+    16 digits, and equal if both numbers are, in whatever case they were written. Ids of different origins can't be ordered.
+    Source: "Detecting Duplicate Messages" in Solace's API developer guide, and the behaviour of its client library
+    (https://docs.solace.com/API/API-Developer-Guide/Detecting-Duplicate-Mess.htm).
     """
 
     origin: int
@@ -87,9 +86,8 @@ class SolaceLast(FirstReceipts):
     Source: the page that `ReplicationGroupMessageId` names. It says that the id of a message's copy on one endpoint is the same
     throughout a replication group, so after a failover to the mate no message is let through twice. Another group, or a dead
     message queue, gives the message another id. An id of another origin can't be compared and is taken for new: no message is
-    lost, but resends of the old origin are let through. An id that comes late, behind a newer one, is called a duplicate though
-    it never came before: the rule needs ids in order, as an endpoint delivers them to one consumer. Where we differ: an endpoint
-    is a domain here.
+    lost, but resends of the old origin are let through. An id that comes behind a newer one is called a duplicate though it never
+    came before: the rule needs ids in order, as an endpoint, which is a domain here, delivers them to one consumer.
     """
 
     def __init__(self) -> None:

@@ -200,9 +200,8 @@ class TimeToLive(KeptForATime):
     """Remembers an id for `expiry` from its first receipt. A duplicate refreshes nothing; after `expiry` the id is new again.
 
     Source: the deduplication interval of SQS FIFO queues (5 minutes, fixed), duplicate detection of Azure Service Bus
-    (10 minutes by default, 20 seconds to 7 days), the duplicates window of NATS JetStream (2 minutes by default, 100 ms
-    at least), `dropDuplicatesWithinWatermark` of Spark (no default): the pages that the declaration names. NATS' limits
-    are those of its server's `checkStreamCfg`.
+    (10 minutes by default, 20 seconds to 7 days), the duplicates window of NATS JetStream (2 minutes by default, 100 ms at
+    least, as its server's `checkStreamCfg` has it), `dropDuplicatesWithinWatermark` of Spark: the pages in the declaration.
 
     Where we differ: the clock is the receipts' own, so an idle queue forgets nothing until the next receipt; vendors use the
     clock on the wall. An id exactly as old as the window is still remembered here; NATS forgets it then, the others don't say.

@@ -139,8 +139,7 @@ class Run:
     def cut_connections(self) -> None:
         """Cut all connections that the program made, as the system does for a process that has died.
 
-        A connection that another thread uses is only rolled back, because Python may crash if it is closed during a call to
-        SQLite. The thread's next call ends it.
+        A connection that another thread uses is only rolled back, because closing it during a call to SQLite may crash Python.
         """
         for proxy in sorted(_living(self._proxies), key=_is_elsewhere):  # ours first, because others may wait for them
             if proxy.is_valid and not (_is_elsewhere(proxy) and _use(proxy).is_executing):

@@ -80,8 +80,7 @@ def traces(
 ) -> st.SearchStrategy[list[Receipt]]:
     """A Hypothesis strategy: lists of receipts as receivers see them.
 
-    Ids come again, from the same source and from others, and some are missing. Clocks stand still, jump and run backwards.
-    Times lie on both sides of the expiry.
+    Ids come again, from the same and other sources, or are missing. Clocks stand still, run backwards, and jump by about the expiry.
 
     Args:
         receipts: How many receipts a trace may have.

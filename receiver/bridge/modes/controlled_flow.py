@@ -138,8 +138,7 @@ class ConsumerFlow(ControlledFlow):
     """The flow of one of several consumers. They share a receiver and the target's inbox, but no lease. Each has a transaction
     for each batch, in which it claims the ids and hands on the messages.
 
-    The inbox has only parked messages that are to be tried again, and messages of a bridge without consumers. One of the
-    consumers serves it.
+    One of them serves the inbox, which only has parked messages that are tried again, and those of a bridge without consumers.
     """
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, address: str, serves_inbox: bool) -> None:
@@ -164,8 +163,8 @@ class ConsumerFlow(ControlledFlow):
         self._alone.clear()
 
     def before_acknowledging(self, taken: Taken) -> None:
-        """As `Flow.before_acknowledging`. If a message fails, or others hold what one needs, each gets a transaction of its own, so
-        that none waits for another's next try. Raises at the first lock that isn't free, because a stop waits for one alone."""
+        """If a message fails, or others hold what one needs, each gets a transaction of its own, so that none waits for another's
+        next try. Raises at the first lock that isn't free, because a stop waits for one alone."""
         if not self._alone:
             try:
                 super().before_acknowledging(taken)

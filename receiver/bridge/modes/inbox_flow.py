@@ -29,8 +29,7 @@ from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
 
 DUPLICATE_OF = "receiverDuplicateOf"
-"""The property of a kept duplicate that says when the id first came since it has been remembered without a break: ISO 8601,
-in UTC."""
+"""The property of a kept duplicate that says since when its id has been remembered without a break: ISO 8601, in UTC."""
 BODY_DIFFERS = "receiverBodyDiffers"
 """The property that says whether the body is known to differ from all bodies that came with the id before."""
 

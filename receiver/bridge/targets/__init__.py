@@ -64,9 +64,8 @@ def one_by_one(
     ends_by: type[ReceiverError] | tuple[type[ReceiverError], ...] = (),
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver messages one by one, and add the results to `outcome`. The first ones are left out if it has them as delivered.
-    `failure` delivers a message, and returns why it failed, or None. No more are tried after `long_secs`, or after an error of
-    `ends_by`, which the outcome then has."""
+    """Deliver messages one by one, and add the results to `outcome`, but leave out the first ones if it has these as delivered.
+    `failure` delivers a message, and returns why it failed, or None. An error of `ends_by`, or `long_secs`, ends this early."""
     outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
     first = len(delivered)
@@ -97,8 +96,7 @@ class Target(Protocol):
     A `lease` is a transaction that locks the target against other processes. It deletes delivered messages from the inbox, or
     records the receipts. It is None in BEST_EFFORT, where nothing is kept.
 
-    A target may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be
-    reached.
+    It may have a method `check`, called every second or so, which raises a `BrokerError` while the target can't be reached.
 
     A class that inherits this needs only `name` and `deliver`. The other methods do nothing here.
     """
@@ -130,8 +128,7 @@ class Target(Protocol):
         """Deliver these messages.
 
         Raises:
-            BrokerError: None of them counts as delivered.
-            OutputError: None of them counts as delivered.
+            BrokerError, OutputError: None of them counts as delivered.
         """
 
     def close(self) -> None:

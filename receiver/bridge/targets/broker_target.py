@@ -27,8 +27,7 @@ from receiver.store.messages import Message, Property, StoredMessage
 
 _S = TypeVar("_S", bound=Sink | TurnSink)
 ORIGINAL_DUPLICATE_ID = "receiverOriginalDuplicateId"
-"""The property with the `_AMQ_DUPL_ID` that a message's sender gave it, for the broker that it came from. The first bridge on
-its way sets it."""
+"""The property with the `_AMQ_DUPL_ID` that a message's sender gave it. The first bridge on the message's way sets it."""
 _LOGGER = logging.getLogger("receiver.bridge")
 _LONGEST_NOTE = 4_000
 """The most characters of a note for a `TurnSink`."""

@@ -144,8 +144,7 @@ class FileTarget:
     def _lock(self) -> None:
         """Lock the file until the lease ends.
 
-        The lock also stops a process that doesn't know that the server ended its lease. If the previous holder still has the
-        lock, it is committing: this waits for it.
+        It stops a process that doesn't know that the server ended its lease. A previous holder that is committing is waited for.
         """
         file = self._file
         if file is None:
@@ -211,10 +210,9 @@ class FileTarget:
         self._length, self._tail = confirmed, tail
 
     def _kept_aside(self, start: int) -> Path:
-        """Copy the bytes from `start` on to a file beside, and return its path: a store that lost its last commits may have
-        confirmed them.
+        """Copy the bytes from `start` on to a file beside: a store that lost its last commits may have confirmed them.
 
-        A file that has the beginning of these bytes is used again: while the store can't commit, each try leaves the same bytes.
+        A file with the beginning of these bytes is used again: while the store can't commit, each try leaves the same bytes.
         """
         assert self._file is not None  # noqa: S101 - just opened
         numbers = count(1)
