@@ -11,15 +11,8 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
+from receiver.bridge import connectors
 from receiver.bridge.bridge import Bridge, Pace
-from receiver.bridge.connectors import (
-    Source,
-    check_carried,
-    check_durable,
-    sink_factory,
-    source_factory,
-    turn_sink_factory,
-)
 from receiver.bridge.connectors.address import BrokerAddress, is_broker, is_secure
 from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.bridge.consumers import Consumers
@@ -56,7 +49,7 @@ _TARGETS = "write file:PATH, - for standard output, stomp://..., amqp://... or k
 class Origin(NamedTuple):
     """A source of messages, by a client of your own."""
 
-    connect: Callable[[], Source]
+    connect: Callable[[], connectors.Source]
     """Makes a connected source. It is called at the start, and after each `BrokerError` of a source."""
     connection_id: str
     destination: str
@@ -159,20 +152,20 @@ def target_name(to: str) -> str:
 def _origin(text: str, options: BridgeOptions) -> Origin:
     source = _address(text, options.from_password, options.tls)
     if options.mode.keeps:
-        check_durable(source)
+        connectors.check_durable(source)
     elif source.is_stream:
         raise SettingsError(f"{source}: BEST_EFFORT can't keep its position", hint="choose another mode")
     if options.consumers is not None and (source.is_topic or source.keeps_what_is_taken):
         raise _consumers_error(
             f"{source} is read by one consumer, or by positions", "let the broker copy its messages to a queue"
         )
-    check_carried(source, options.ids.id_property, options.ids.source_property)
+    connectors.check_carried(source, options.ids.id_property, options.ids.source_property)
     # Each subscription has its own copy of each message: these copies aren't duplicates.
     more = "" if source.subscription is None else f"/{source.subscription}"
     vhost = "" if source.vhost is None else f"?vhost={quote(source.vhost, safe='')}"
     given = options.connection_id
     # Loads the protocol's library, before a python: target puts the current folder on sys.path.
-    connect = source_factory(source, options.settings.max_body_bytes)
+    connect = connectors.source_factory(source, options.settings.max_body_bytes)
     return Origin(connect, f"{source.hosts}{vhost}{more}" if given is None else given, source.destination)
 
 
@@ -194,10 +187,10 @@ def _target(to: str | Target | Callable[..., object], options: BridgeOptions, pa
         return PythonTarget(to, function_named(rest, "python:"))
     if is_broker(to):
         address = _address(to, password, options.tls)
-        turns = turn_sink_factory(address)
+        turns = connectors.turn_sink_factory(address)
         if turns is not None and options.mode is Mode.EXACTLY_ONCE:
             return TurnTarget(address.target_name, turns, options.ids)
-        connect = sink_factory(address)
+        connect = connectors.sink_factory(address)
         return BrokerTarget(address.target_name, connect, options.ids, adds_duplicate_ids=options.mode.detects)
     hint = _TARGETS if ":" in to or "@" in to else f"write file:{to} for a file; {_TARGETS}"
     raise SettingsError(f"{masked(to)!r:.200} isn't a target", hint=hint)
@@ -304,7 +297,7 @@ def _consumers_error(why: str, hint: str) -> SettingsError:
 
 
 def _single(
-    connect: Callable[..., Source],
+    connect: Callable[..., connectors.Source],
     targets: Sequence[Target],
     receiver: Receiver,
     intake: Intake,
@@ -323,7 +316,7 @@ def _single(
 
 
 def _several(
-    connect: Callable[..., Source],
+    connect: Callable[..., connectors.Source],
     targets: Sequence[Target],
     receiver: Receiver,
     intake: Intake,
