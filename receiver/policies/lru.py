@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
-from receiver.detector import TwoTierDetector, serial_of
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, ReceiptRow, ReceiptValues, check_receipt, for_each
+from receiver.policies.apama import ApamaTwoTier
 from receiver.policies.interface import (
     Cause,
     Declaration,
@@ -61,7 +60,7 @@ def _of_detector(name: str) -> Any:
 class LatestUsed(Declared):
     """Remembers the `size` ids received last. A duplicate makes its id the latest; the least recently received id goes.
 
-    This is Apama's rule for a single source without a time queue, so the detector does the work.
+    This is Apama's rule for a single source without a time queue, so that policy does the work.
 
     Source: the transform `dedupe` of Vector, on the page that the declaration names: its cache puts an event first whether it is
     new or not. `cachetools.LRUCache` and the like follow this rule if each id that comes is written to them. If duplicates are
@@ -80,7 +79,7 @@ class LatestUsed(Declared):
         if check_size("size", size) == 0:
             raise SettingsError("a memory of 0 ids would detect nothing", hint="size is at least 1")
         self._size = size
-        self._detector = TwoTierDetector(size, 0)
+        self._detector = ApamaTwoTier(size, 0)
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -106,12 +105,10 @@ class LatestUsed(Declared):
         return for_each(receipts, lambda receipt: receive(receipt[0], receipt[1], received_at_us=receipt[2]))
 
     def keep_forgotten(self) -> None:
-        self._detector.forgotten = deque()
+        self._detector.keep_forgotten()
 
     def take_forgotten(self) -> list[int]:
-        taken = list(map(serial_of, self._detector.forgotten))
-        self._detector.forgotten.clear()
-        return taken
+        return self._detector.take_forgotten()
 
     def entries(self) -> list[int]:
         return self._detector.entries()
