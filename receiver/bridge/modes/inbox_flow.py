@@ -75,12 +75,6 @@ class Dispatcher:
         self.at_hand_of: Hashable = None
         """The run of the store's server that has committed them. In another run, other messages may have their numbers."""
 
-    def begin(self) -> None:
-        """Begin to deliver messages that other bridges have left."""
-        self.tend()
-        with suppress(StoreBusyError):  # another bridge is delivering
-            self.deliver_waiting()
-
     def deliver_waiting(self) -> bool:
         """Hand on messages that are due, in one lease. Returns whether there may be more."""
         began, has_more = time.monotonic(), False
@@ -243,7 +237,9 @@ class KeepingFlow(Flow):
                     "the inbox holds %s for %s: run a bridge to it, or receiver inbox move", messages, target
                 )
         for each in self._dispatchers:
-            each.begin()
+            each.tend()
+            with suppress(StoreBusyError):  # another bridge is delivering
+                each.deliver_waiting()
 
     def attach(self, source: Source) -> None:
         if isinstance(source, PositionedSource):
