@@ -49,10 +49,7 @@ class _OtherHostnameError(BrokerRefusedError):
 
 
 class AmqpLink(Closing):
-    """One connection with one link, and the thread that serves it.
-
-    Links are opened once the broker has said which product it is, because this decides how queues are addressed.
-    """
+    """Links are opened once the broker has said which product it is, because this decides how queues are addressed."""
 
     def __init__(self, address: BrokerAddress, *, client_id: str | None = None) -> None:
         self._address = address
