@@ -93,7 +93,7 @@ class Recorder(Closing):
         self._closing = False
         self._failing = False
         self._reported: set[str] = set()
-        self._tried(everything=True)  # finishes the recordings of killed processes
+        self._try_to_make_files(everything=True)  # finishes the recordings of killed processes
         self._maker = threading.Thread(target=self._make_files_until_closed, name="receiver-recorder", daemon=True)
         self._maker.start()
         atexit.register(self.close)
@@ -121,17 +121,17 @@ class Recorder(Closing):
             return None
         with self._lock:
             if self._closing and self._store is None:  # in a store they wait for the next receiver that records there
-                self._drop(receipts, _CLOSED)
+                self._note_failure(_CLOSED, dropped=receipts)
                 return None
             self._ask_if_much_waits()  # even if all batches are rolled back, which corrects the count
             if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_LIMIT_BYTES):
-                self._drop(receipts, _TOO_MUCH)
+                self._note_failure(_TOO_MUCH, dropped=receipts)
                 return None
             try:
                 row = self._row(plain, full, is_checked=is_checked)
             except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
                 self._failing = True
-                self._drop(receipts, _reason(error))
+                self._note_failure(_reason(error), dropped=receipts)
                 return None
             if self._store is not None:
                 self._waiting_bytes += row.size_bytes
@@ -153,7 +153,7 @@ class Recorder(Closing):
             self._unfinished.append(row.packed, row.size_bytes)
         except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
             self._failing = True
-            self._drop(row.receipts, _reason(error))
+            self._note_failure(_reason(error), dropped=row.receipts)
             return False
         self._recover()
         if self._unfinished.size_bytes >= self._settings.rotate_bytes:
@@ -203,7 +203,7 @@ class Recorder(Closing):
         receipts = receipts_of(rows, full)
         problems = problems_of(receipts, self._channel)
         for problem in problems.values():
-            self._drop(1, problem)
+            self._note_failure(problem, dropped=1)
         good = list(enumerate(receipt for index, receipt in enumerate(receipts) if index not in problems))
         return RecordedRow(*where_and_when, None, *packed((), good, self._channel))
 
@@ -215,7 +215,7 @@ class Recorder(Closing):
                 patience_secs = max(_SHORTEST_WAIT_SECS, min(secs, threading.TIMEOUT_MAX))
                 self._changed.wait_for(lambda: self._closing or self._asked > self._done, patience_secs)
                 asked, closing = self._asked, self._closing
-            secs = self._tried(everything=closing)
+            secs = self._try_to_make_files(everything=closing)
             with self._lock:
                 self._done = asked
                 self._changed.notify_all()
@@ -223,21 +223,21 @@ class Recorder(Closing):
             lacking = f"the recording lacks {self.dropped} receipts; others" if self.dropped else "receipts"
             _LOGGER.warning("%s may wait in the store", lacking)
 
-    def _tried(self, *, everything: bool) -> float:
+    def _try_to_make_files(self, *, everything: bool) -> float:
         """Make files if possible. Returns after how many seconds to look again."""
         waiting_bytes = self._waiting_bytes
         try:
             left = self._make_files(everything=everything)
         except Exception as error:  # noqa: BLE001 - what waits goes on waiting
             self._failing = self._failing or self._store is not None
-            self._drop(0, _reason(error))
+            self._note_failure(_reason(error), dropped=0)
             return _RETRY_SECS
         with self._lock:
             if self._store is not None:
                 self._waiting_bytes += left.size_bytes - waiting_bytes
                 self._wakes_at_bytes = self._settings.rotate_bytes
                 self._recover()
-            return self._secs_to_file(left) or self._settings.rotate_secs
+            return self._secs_until_due(left) or self._settings.rotate_secs
 
     def _make_files(self, *, everything: bool) -> Left:
         """Make files of batches that are due, or of all. Returns figures of those that still wait."""
@@ -246,14 +246,14 @@ class Recorder(Closing):
             if self._store is not None:
                 with self._store.connected() as waiting:
                     left = self._make_files_of(waiting, everything=everything)
-            self.folder.finish_left(partial(self._drop, 1))
+            self.folder.finish_left(partial(self._note_failure, dropped=1))
             self.folder.remove_oldest()
         return left
 
     def _leave_unfinished(self, *, everything: bool) -> Left:
         with self._lock:
             left = Left(0, self._unfinished.size_bytes, self._unfinished.began_us)
-            if left.size_bytes and (everything or self._secs_to_file(left) <= 0):
+            if left.size_bytes and (everything or self._secs_until_due(left) <= 0):
                 self._unfinished.leave()
                 left = Left(0, 0, 0)
             return left
@@ -265,7 +265,7 @@ class Recorder(Closing):
         size_bytes = self._settings.rotate_bytes
         while True:
             left = waiting.left(before_us)
-            if not left.receipts or not (everything or self._secs_to_file(left) <= 0):
+            if not left.receipts or not (everything or self._secs_until_due(left) <= 0):
                 return left
             cut_now = waiting.cut(self.folder.new_name(), size_bytes, before_us)
             if cut_now is None:  # another host has cut it
@@ -274,10 +274,10 @@ class Recorder(Closing):
             everything = everything and cut_now.size_bytes >= size_bytes  # ends even if others go on recording
 
     def _finish(self, waiting: RecordedBatches, cut: Cut) -> None:
-        self.folder.finish(cut.file, waiting.packed(cut), partial(self._drop, 1))
+        self.folder.finish(cut.file, waiting.packed(cut), partial(self._note_failure, dropped=1))
         waiting.delete(cut)
 
-    def _secs_to_file(self, left: Left) -> float:
+    def _secs_until_due(self, left: Left) -> float:
         if left.size_bytes >= self._settings.rotate_bytes:
             return 0.0
         # If the clock was set back, the batches are from the future: the difference counts as their age too.
@@ -291,11 +291,12 @@ class Recorder(Closing):
             self._reported.clear()
             _LOGGER.warning("recording again; %d receipts were dropped so far", self.dropped)
 
-    def _drop(self, receipts: int, reason: str) -> None:
+    def _note_failure(self, reason: str, *, dropped: int) -> None:
+        """Count receipts that are dropped, and warn; of each reason once. If none is dropped, receipts wait for a file."""
         with self._lock:
-            self.dropped += receipts
+            self.dropped += dropped
             self.last_error = reason
-            said = f"not recording: {reason}" if receipts else f"no file can be made, so receipts wait: {reason}"
+            said = f"not recording: {reason}" if dropped else f"no file can be made, so receipts wait: {reason}"
             new = said not in self._reported
             self._reported.add(said)
         if new:
