@@ -223,12 +223,12 @@ class _Reader(AmqpSource):
         return link
 
     def _read_all(self, came: list[bytes]) -> list[Delivery]:
-        placed = []
+        with_offsets = []
         for delivery, data in zip(super()._read_all(came), came, strict=False):
             offset = _offset_of(self._address, data)
             message = replace(delivery.message, default_id=f"{self._address.name}-{offset}")
-            placed.append(Delivery(message, (delivery.token, offset, _digest_of(data))))
-        return placed
+            with_offsets.append(Delivery(message, (delivery.token, offset, _digest_of(data))))
+        return with_offsets
 
 
 class _Edge(_Reader):
