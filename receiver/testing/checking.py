@@ -72,8 +72,7 @@ def check_exactly_once(
             effect stands twice. May be `async def`.
         messages: How many messages a story may have, up to 100,000.
         at_least_once: An effect may stand twice. None may be missing.
-        kill: Run the program in a process of its own, and crash it by SIGKILL. This is slower, but nothing of the program
-            outlives its crash.
+        kill: Run the program in a process of its own, and crash it by SIGKILL: slower, but nothing of it outlives a crash.
         max_examples: How many longer stories are drawn.
         seed: The seed from which they are drawn.
         body: Makes a message's body of its `unique_message_id`.

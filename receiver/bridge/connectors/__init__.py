@@ -77,11 +77,9 @@ class Delivery:
 class Source(Protocol):
     """Takes messages of one queue or durable subscription, and acknowledges them when asked to.
 
-    It may have an attribute `is_settling`. While this is true, the broker hasn't said yet which messages it has for this source.
-    So an empty `take` doesn't mean that none are left.
+    It may have an attribute `is_settling`: while this is true, an empty `take` doesn't mean that the broker has none left.
 
-    It may have an attribute `answers_acknowledgements`. If this is false, the broker answers no acknowledgement, and
-    `acknowledge` returns once the acknowledgement is sent.
+    It may have an attribute `answers_acknowledgements`: if this is false, `acknowledge` returns once it is sent.
     """
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:

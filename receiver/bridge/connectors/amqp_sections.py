@@ -8,8 +8,7 @@ from receiver.bridge.connectors.amqp_link import proton
 
 HEADER, _, ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, SEQUENCE, VALUE, FOOTER = range(0x70, 0x79)
 WRONG = (proton.ProtonException, TypeError, ValueError, AssertionError, LookupError, OverflowError, RecursionError)
-"""The errors that may be raised here for a value that can't be encoded, and for bytes that aren't AMQP. `AssertionError` is
-Proton's for a number that doesn't fit its type."""
+"""Errors for values that can't be encoded and bytes that aren't AMQP; `AssertionError`: a number doesn't fit its type."""
 
 _SMALL, _LARGE = 0x53, 0x80
 """Format codes of the number that names a section."""

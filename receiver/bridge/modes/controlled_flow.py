@@ -225,8 +225,7 @@ class ConsumerFlow(ControlledFlow):
 
 
 class _Turn(Lease):
-    """Stands in for a lease where nobody locks the target. It lacks what a lease reads from the locked row: a function needs only
-    the connection. A message's number is its index in its batch."""
+    """Stands in for a lease where nobody locks the target, for functions alone. A message's number is its index in its batch."""
 
     def __init__(self, inbox: Inbox, connection: Connection, arrivals: Sequence[int]) -> None:
         self.connection = connection

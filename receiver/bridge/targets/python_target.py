@@ -192,8 +192,7 @@ def _failure(connection: Connection, *statements: str) -> DBAPIError | None:
 
 
 def function_named(text: str, before: str) -> Callable[..., Any]:
-    """The function of `MODULE:FUNCTION`. A module that isn't installed is searched in the current folder. Errors show the text
-    with `before` in front."""
+    """The function of `MODULE:FUNCTION`. The module may be in the current folder. Errors show `before` and the text."""
     module_name, colon, path = text.partition(":")
     if not (module_name and colon and path) or "@" in text:  # a password may stand before an @
         raise SettingsError(f"{masked(f'{before}{text}')} names no function", hint=f"write {before}MODULE:FUNCTION")
