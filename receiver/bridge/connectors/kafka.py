@@ -195,7 +195,7 @@ class KafkaSource(Closing):
         error = record.error()
         if error is None:
             self._at_end.discard(record.partition())
-        elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the library's own errors begin so
+        elif error.code() == KafkaError._PARTITION_EOF:
             self._at_end.add(record.partition())
             return True
         return False

@@ -25,11 +25,11 @@ _POLL_SECS = 0.02
 _NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 """The id of every topic on a broker that gives topics no ids."""
 _MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-_MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001 - the library's own errors begin so
+_MISSING = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}
 _REFUSALS = {
     *_MISSING,
-    KafkaError._AUTHENTICATION,  # noqa: SLF001
-    KafkaError._SSL,  # noqa: SLF001
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError.UNSUPPORTED_SASL_MECHANISM,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -41,13 +41,8 @@ _REFUSALS = {
     KafkaError.INCONSISTENT_GROUP_PROTOCOL,
     KafkaError.POLICY_VIOLATION,
 }
-_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001
-ENDED = {
-    *_REFUSALS,
-    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-    KafkaError._FATAL,  # noqa: SLF001
-    KafkaError._MAX_POLL_EXCEEDED,  # noqa: SLF001
-}
+_UNANSWERED = {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN}
+ENDED = {*_REFUSALS, KafkaError._ALL_BROKERS_DOWN, KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED}
 """Errors of a client as a whole after which it must be made anew. It recovers from other errors by itself."""
 
 

@@ -26,7 +26,7 @@ _ASK_AGAIN_MILLIS = 2
 _UNWANTED = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG}
 """Errors for which a message is to blame, perhaps another message that was sent with it."""
 _SOON = {
-    KafkaError._TIMED_OUT,  # noqa: SLF001 - the library's own errors begin so
+    KafkaError._TIMED_OUT,
     KafkaError.UNSTABLE_OFFSET_COMMIT,
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -93,7 +93,7 @@ class KafkaSink(_Producing):
     """Messages to a topic, by an idempotent producer: each is confirmed once all in-sync replicas have it."""
 
     drops_known_ids = False
-    ends_by = kafka_client.ENDED - {KafkaError._ALL_BROKERS_DOWN}  # noqa: SLF001 - then messages wait for a while
+    ends_by = kafka_client.ENDED - {KafkaError._ALL_BROKERS_DOWN}  # then messages wait for a while
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -138,7 +138,7 @@ class KafkaTurns(_Producing):
     """Turns of messages to a topic, each a transaction. A turn's note is the metadata of an offset that the transaction commits
     for a consumer group without members. Group and transactions share a name, by which the broker fences earlier producers."""
 
-    ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # noqa: SLF001 - each call raises by itself if it is fenced
+    ends_by = kafka_client.ENDED - {KafkaError._FATAL}  # each call raises by itself if it is fenced
 
     def __init__(self, address: BrokerAddress) -> None:
         super().__init__(address)
@@ -169,7 +169,7 @@ class KafkaTurns(_Producing):
             return self._settled_note() == note
         except KafkaException as error:
             why = self._why_ended(error.args[0])
-            if why.code() == KafkaError._FENCED:  # noqa: SLF001 - the library's own errors begin so
+            if why.code() == KafkaError._FENCED:
                 return False
             raise self._turn_failure_of(why, is_alone=len(messages) == 1) from error
 
@@ -285,7 +285,7 @@ class KafkaTurns(_Producing):
 
     def _why_ended(self, error: Any) -> Any:
         """The error that made the transaction fail: after a refused message, later calls may only say that it has failed."""
-        if self._producer is not None and error.code() == KafkaError._STATE:  # noqa: SLF001
+        if self._producer is not None and error.code() == KafkaError._STATE:
             try:
                 self._producer.begin_transaction()
             except KafkaException as first:
