@@ -5,42 +5,30 @@ from __future__ import annotations
 from collections import deque
 
 from receiver.detector import TwoTierDetector, serial_of
-from receiver.policies.interface import (
-    Cause,
-    Clock,
-    Declaration,
-    Declared,
-    Misses,
-    Parameter,
-    Vendor,
-    check_size,
-    registered,
-)
+from receiver.policies.interface import Cause, Clock, Declaration, Declared, Misses, Parameter, Vendor, check_size
 from receiver.settings import ReceiverSettings
 
 
-@registered(
-    Declaration(
-        name="apama",
-        same_rule_as=None,
-        kind="apama",
-        order=10,
-        parameters=(
-            Parameter("window", "window", lambda: ReceiverSettings().sizes[0]),
-            Parameter("expiry", "expiry_us", lambda: ReceiverSettings().sizes[1]),
-        ),
-        vendors=(Vendor(("Apama",), aliases=("two-tier",)),),
-        names_its_system=True,
-        records_duplicates=True,
-        keeps_ids=True,
-        goes_by_send_time=False,
-        clock=Clock.RECEIPTS,
-        limit=None,
-        misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
-        false_cause=None,
-        compiled_policy="two-tier",
-        refusals=(),
-    )
+@Declaration(
+    name="apama",
+    same_rule_as=None,
+    kind="apama",
+    order=10,
+    parameters=(
+        Parameter("window", "window", lambda: ReceiverSettings().sizes[0]),
+        Parameter("expiry", "expiry_us", lambda: ReceiverSettings().sizes[1]),
+    ),
+    vendors=(Vendor(("Apama",), aliases=("two-tier",)),),
+    names_its_system=True,
+    records_duplicates=True,
+    keeps_ids=True,
+    goes_by_send_time=False,
+    clock=Clock.RECEIPTS,
+    limit=None,
+    misses=Misses(Cause.EXPIRED, without_expiry=Cause.EVICTED),
+    false_cause=None,
+    compiled_policy="two-tier",
+    refusals=(),
 )
 class ApamaTwoTier(TwoTierDetector, Declared):
     """Remembers the newest `window` ids of each source; ids that leave there, until one more than `expiry` newer leaves.

@@ -10,55 +10,44 @@ from typing import Self
 from receiver.errors import SettingsError
 from receiver.message import ReceiptRow, ReceiptValues, Verdict, check_receipt
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import (
-    Cause,
-    Declaration,
-    Limit,
-    Misses,
-    Parameter,
-    Setting,
-    Vendor,
-    registered,
-)
+from receiver.policies.interface import Cause, Declaration, Limit, Misses, Parameter, Setting, Vendor
 
 _DEFAULT_SIZE = 20_000
 _CAMEL = "https://github.com/apache/camel/blob/main/core/camel-support/src/main/java/org/apache/camel/support/processor/idempotent"
 
 
-@registered(
-    Declaration(
-        name="artemis",
-        same_rule_as=None,
-        kind="artemis",
-        order=20,
-        parameters=(Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),),
-        vendors=(
-            Vendor(
-                ("ActiveMQ Artemis",),
-                aliases=("activemq",),
-                setting=Setting(
-                    "id-cache-size", "https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html"
-                ),
-            ),
-            Vendor(  # its cache is called LRU, but a duplicate is no use of it
-                ("Camel's memory repository",),
-                "id_cache_size=1000",
-                is_tried=False,
-                aliases=("camel",),
-                setting=Setting("cacheSize", f"{_CAMEL}/MemoryIdempotentRepository.java"),
+@Declaration(
+    name="artemis",
+    same_rule_as=None,
+    kind="artemis",
+    order=20,
+    parameters=(Parameter("id_cache_size", "id_cache_size", lambda: _DEFAULT_SIZE),),
+    vendors=(
+        Vendor(
+            ("ActiveMQ Artemis",),
+            aliases=("activemq",),
+            setting=Setting(
+                "id-cache-size", "https://activemq.apache.org/artemis/docs/latest/duplicate-detection.html"
             ),
         ),
-        names_its_system=True,
-        records_duplicates=False,
-        keeps_ids=True,
-        goes_by_send_time=False,
-        clock=None,
-        limit=Limit.ACCEPTED,
-        misses=Misses(Cause.EVICTED),
-        false_cause=None,
-        compiled_policy="ring",
-        refusals=(),
-    )
+        Vendor(  # its cache is called LRU, but a duplicate is no use of it
+            ("Camel's memory repository",),
+            "id_cache_size=1000",
+            is_tried=False,
+            aliases=("camel",),
+            setting=Setting("cacheSize", f"{_CAMEL}/MemoryIdempotentRepository.java"),
+        ),
+    ),
+    names_its_system=True,
+    records_duplicates=False,
+    keeps_ids=True,
+    goes_by_send_time=False,
+    clock=None,
+    limit=Limit.ACCEPTED,
+    misses=Misses(Cause.EVICTED),
+    false_cause=None,
+    compiled_policy="ring",
+    refusals=(),
 )
 class ArtemisIdCache(FirstReceipts):
     """A ring of `id_cache_size` ids per address; the next id overwrites the oldest. A size of 0 switches it off.

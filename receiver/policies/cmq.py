@@ -9,18 +9,7 @@ from heapq import heappop, heappush
 from receiver.errors import SettingsError
 from receiver.message import ReceiptValues
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import (
-    Cause,
-    Clock,
-    Declaration,
-    Misses,
-    Parameter,
-    Refusal,
-    Setting,
-    Use,
-    Vendor,
-    registered,
-)
+from receiver.policies.interface import Cause, Clock, Declaration, Misses, Parameter, Refusal, Setting, Use, Vendor
 from receiver.policies.ttl import KeptForATime, TimeToLive
 
 _FOR_THE_LIBRARY = (
@@ -28,32 +17,28 @@ _FOR_THE_LIBRARY = (
 )
 
 
-@registered(
-    replace(
-        TimeToLive.declaration,
-        name="cmq",
-        kind="cmq",
-        order=50,
-        parameters=(
-            Parameter("retention", "retention_us"),
-            Parameter("retry", "retry_us"),
-            Parameter("network", "network_us"),
+@replace(
+    TimeToLive.declaration,
+    name="cmq",
+    kind="cmq",
+    order=50,
+    parameters=(
+        Parameter("retention", "retention_us"),
+        Parameter("retry", "retry_us"),
+        Parameter("network", "network_us"),
+    ),
+    vendors=(
+        # CMQ states no default: 12 hours is the longest time that a queue lets a message stay unacknowledged. Network delay
+        # and retries are only seconds, and a log's own times include them.
+        Vendor(
+            ("TDMQ CMQ",),
+            "retention=43200,retry=0,network=0",
+            sizes_are_ours=True,
+            remark="keys kept for 12 hours",
+            aliases=("tdmq",),
+            setting=Setting("retention + retry + network", "https://www.tencentcloud.com/document/product/1111/43011"),
         ),
-        vendors=(
-            # CMQ states no default: 12 hours is the longest time that a queue lets a message stay unacknowledged. Network delay
-            # and retries are only seconds, and a log's own times include them.
-            Vendor(
-                ("TDMQ CMQ",),
-                "retention=43200,retry=0,network=0",
-                sizes_are_ours=True,
-                remark="keys kept for 12 hours",
-                aliases=("tdmq",),
-                setting=Setting(
-                    "retention + retry + network", "https://www.tencentcloud.com/document/product/1111/43011"
-                ),
-            ),
-        ),
-    )
+    ),
 )
 class CmqKeyCache(KeptForATime):
     """Keeps a key from its delivery on for the sum of the longest retention, the retries and the network delay.
@@ -67,28 +52,26 @@ class CmqKeyCache(KeptForATime):
         super().__init__(retention_us, retry_us, network_us)
 
 
-@registered(
-    Declaration(
-        name="cmq",
-        same_rule_as=None,
-        kind="cmq-minimum",
-        order=60,
-        parameters=(Parameter("retry", "retry_us"), Parameter("network", "network_us")),
-        vendors=(Vendor(("TDMQ CMQ",)),),
-        names_its_system=False,
-        records_duplicates=False,
-        keeps_ids=True,
-        goes_by_send_time=True,
-        clock=Clock.CALLER,
-        limit=None,
-        misses=Misses(Cause.EXPIRED),
-        false_cause=None,
-        compiled_policy=None,
-        refusals=(
-            Refusal(Use.COMPARISON, "no log has the queue's minimum message time", _FOR_THE_LIBRARY),
-            Refusal(Use.BRIDGE, "no broker gives the queue's minimum message time", _FOR_THE_LIBRARY),
-        ),
-    )
+@Declaration(
+    name="cmq",
+    same_rule_as=None,
+    kind="cmq-minimum",
+    order=60,
+    parameters=(Parameter("retry", "retry_us"), Parameter("network", "network_us")),
+    vendors=(Vendor(("TDMQ CMQ",)),),
+    names_its_system=False,
+    records_duplicates=False,
+    keeps_ids=True,
+    goes_by_send_time=True,
+    clock=Clock.CALLER,
+    limit=None,
+    misses=Misses(Cause.EXPIRED),
+    false_cause=None,
+    compiled_policy=None,
+    refusals=(
+        Refusal(Use.COMPARISON, "no log has the queue's minimum message time", _FOR_THE_LIBRARY),
+        Refusal(Use.BRIDGE, "no broker gives the queue's minimum message time", _FOR_THE_LIBRARY),
+    ),
 )
 class CmqMinimumTimeCache(KeptIds):
     """Keeps a key until the queue's minimum unconsumed message time has passed its send time by retries and network delay.

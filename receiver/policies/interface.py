@@ -17,6 +17,7 @@ from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, ReceiptValues
 from receiver.quantities import exact_secs
 
+_Rule = TypeVar("_Rule", bound="Policy")
 LONGEST_KIND = 16
 """The most letters of a policy's `kind`: a store's column has room for these."""
 
@@ -152,7 +153,7 @@ class Clock(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """The facts about a policy. Each must be stated; None says that there is none.
+    """The facts about a policy, and the decorator of its class. Each fact must be stated; None says that there is none.
 
     `TypeError` names the policy and the fact that is missing or invalid.
     """
@@ -210,6 +211,22 @@ class Declaration:
         ):
             if not is_right:
                 raise TypeError(f"policy {self.name} must declare {rule}")
+
+    def __call__(self, rule: type[_Rule]) -> type[_Rule]:
+        """Register the class as a policy; `TypeError` if its kind or order is taken, or its parameters aren't as declared."""
+        declared = ", ".join(parameter.argument for parameter in self.parameters)
+        taken = ", ".join(signature(rule).parameters)
+        if declared != taken:
+            raise TypeError(f"policy {self.name} has the parameters {declared}, but its class takes {taken}")
+        for other in _registered:
+            for fact in ("kind", "order"):
+                if getattr(other.declaration, fact) == getattr(self, fact):
+                    raise TypeError(f"policy {self.name} has the {fact} that {other.name} has")
+        rule.declaration = self
+        for fact in _AT_HAND:
+            setattr(rule, fact, getattr(self, fact))
+        _registered.append(rule)
+        return rule
 
 
 _registered: list[type[Policy]] = []
@@ -350,30 +367,6 @@ class Policy(Protocol):
 
         Entries that it has forgotten since may be missing. `clock_us` is the other's. Both give the same verdicts from then on.
         """
-
-
-_Rule = TypeVar("_Rule", bound=Policy)
-
-
-def registered(declaration: Declaration) -> Callable[[type[_Rule]], type[_Rule]]:
-    """Register a class as a policy; `TypeError` if its kind or order is taken, or its parameters aren't as declared."""
-
-    def register(rule: type[_Rule]) -> type[_Rule]:
-        declared = ", ".join(parameter.argument for parameter in declaration.parameters)
-        taken = ", ".join(signature(rule).parameters)
-        if declared != taken:
-            raise TypeError(f"policy {declaration.name} has the parameters {declared}, but its class takes {taken}")
-        for other in _registered:
-            for fact in ("kind", "order"):
-                if getattr(other.declaration, fact) == getattr(declaration, fact):
-                    raise TypeError(f"policy {declaration.name} has the {fact} that {other.name} has")
-        rule.declaration = declaration
-        for fact in _AT_HAND:
-            setattr(rule, fact, getattr(declaration, fact))
-        _registered.append(rule)
-        return rule
-
-    return register
 
 
 def registered_policies() -> tuple[type[Policy], ...]:

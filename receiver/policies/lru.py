@@ -20,7 +20,6 @@ from receiver.policies.interface import (
     Setting,
     Vendor,
     check_size,
-    registered,
 )
 
 
@@ -28,34 +27,30 @@ def _of_detector(name: str) -> Any:
     return property(attrgetter(f"_detector.{name}"))
 
 
-@registered(
-    Declaration(
-        name="lru",
-        same_rule_as=None,
-        kind="lru",
-        order=25,
-        parameters=(Parameter("size", "size"),),
-        vendors=(
-            Vendor(
-                ("Vector's dedupe",),
-                "size=5000",
-                aliases=("vector",),
-                setting=Setting(
-                    "cache.num_events", "https://vector.dev/docs/reference/configuration/transforms/dedupe/"
-                ),
-            ),
+@Declaration(
+    name="lru",
+    same_rule_as=None,
+    kind="lru",
+    order=25,
+    parameters=(Parameter("size", "size"),),
+    vendors=(
+        Vendor(
+            ("Vector's dedupe",),
+            "size=5000",
+            aliases=("vector",),
+            setting=Setting("cache.num_events", "https://vector.dev/docs/reference/configuration/transforms/dedupe/"),
         ),
-        names_its_system=False,
-        records_duplicates=True,
-        keeps_ids=True,
-        goes_by_send_time=False,
-        clock=None,
-        limit=Limit.USED,
-        misses=Misses(Cause.EVICTED),
-        false_cause=None,
-        compiled_policy="used",
-        refusals=(),
-    )
+    ),
+    names_its_system=False,
+    records_duplicates=True,
+    keeps_ids=True,
+    goes_by_send_time=False,
+    clock=None,
+    limit=Limit.USED,
+    misses=Misses(Cause.EVICTED),
+    false_cause=None,
+    compiled_policy="used",
+    refusals=(),
 )
 class LatestUsed(Declared):
     """Remembers the `size` ids received last. A duplicate makes its id the latest; the least recently received id goes.

@@ -5,28 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from receiver.policies.firsts import KeptIds
-from receiver.policies.interface import Declaration, Vendor, registered
+from receiver.policies.interface import Declaration, Vendor
 
 
-@registered(
-    Declaration(
-        name="perfect",
-        same_rule_as=None,
-        kind="perfect",
-        order=90,
-        parameters=(),
-        vendors=(Vendor((), remark="forgets nothing, the yardstick"),),
-        names_its_system=False,
-        records_duplicates=False,
-        keeps_ids=True,
-        goes_by_send_time=False,
-        clock=None,
-        limit=None,
-        misses=None,
-        false_cause=None,
-        compiled_policy="all",
-        refusals=(),
-    )
+@Declaration(
+    name="perfect",
+    same_rule_as=None,
+    kind="perfect",
+    order=90,
+    parameters=(),
+    vendors=(Vendor((), remark="forgets nothing, the yardstick"),),
+    names_its_system=False,
+    records_duplicates=False,
+    keeps_ids=True,
+    goes_by_send_time=False,
+    clock=None,
+    limit=None,
+    misses=None,
+    false_cause=None,
+    compiled_policy="all",
+    refusals=(),
 )
 class Perfect(KeptIds):
     """Never forgets, so it misses nothing and calls nothing wrongly a duplicate; its memory grows without bound."""
@@ -35,16 +33,14 @@ class Perfect(KeptIds):
         super().__init__()
 
 
-@registered(
-    replace(
-        Perfect.declaration,
-        name="solace-lookup",
-        same_rule_as="perfect",
-        kind="solace-lookup",
-        order=30,
-        vendors=(Vendor(("Solace",), aliases=("solace",)),),
-        names_its_system=True,
-    )
+@replace(
+    Perfect.declaration,
+    name="solace-lookup",
+    same_rule_as="perfect",
+    kind="solace-lookup",
+    order=30,
+    vendors=(Vendor(("Solace",), aliases=("solace",)),),
+    names_its_system=True,
 )
 class SolaceLookup(Perfect):
     """Looks every id up in a database of all processed ids: misses nothing, forgets nothing.

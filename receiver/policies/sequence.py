@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from receiver.errors import IdFormatError
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Cause, Declaration, Limit, Setting, Vendor, registered
+from receiver.policies.interface import Cause, Declaration, Limit, Setting, Vendor
 
 MOST_DIGITS = 1_000
 """The most digits of a number: Python refuses to read much longer ones, and no producer counts that far."""
@@ -20,37 +20,35 @@ def parse_sequence(text: str) -> tuple[int, str]:
     return int(number), source
 
 
-@registered(
-    Declaration(
-        name="sequence",
-        same_rule_as=None,
-        kind="sequence",
-        order=80,
-        parameters=(),
-        vendors=(
-            Vendor(("Pulsar", "RabbitMQ streams"), aliases=("pulsar", "rabbitmq")),
-            Vendor(
-                ("Pulsar",),
-                is_tried=False,
-                setting=Setting(
-                    "brokerDeduplicationMaxNumberOfProducers",
-                    "https://pulsar.apache.org/docs/cookbooks-deduplication/",
-                    default=10_000,
-                    remark="Pulsar also forgets a producer that has gone for 6 hours, unless it is set otherwise.",
-                ),
+@Declaration(
+    name="sequence",
+    same_rule_as=None,
+    kind="sequence",
+    order=80,
+    parameters=(),
+    vendors=(
+        Vendor(("Pulsar", "RabbitMQ streams"), aliases=("pulsar", "rabbitmq")),
+        Vendor(
+            ("Pulsar",),
+            is_tried=False,
+            setting=Setting(
+                "brokerDeduplicationMaxNumberOfProducers",
+                "https://pulsar.apache.org/docs/cookbooks-deduplication/",
+                default=10_000,
+                remark="Pulsar also forgets a producer that has gone for 6 hours, unless it is set otherwise.",
             ),
         ),
-        names_its_system=False,
-        records_duplicates=False,
-        keeps_ids=False,
-        goes_by_send_time=False,
-        clock=None,
-        limit=Limit.SOURCES,
-        misses=None,
-        false_cause=Cause.SEQUENCE_GAP,
-        compiled_policy="highest",
-        refusals=(),
-    )
+    ),
+    names_its_system=False,
+    records_duplicates=False,
+    keeps_ids=False,
+    goes_by_send_time=False,
+    clock=None,
+    limit=Limit.SOURCES,
+    misses=None,
+    false_cause=Cause.SEQUENCE_GAP,
+    compiled_policy="highest",
+    refusals=(),
 )
 class HighestSequence(FirstReceipts):
     """One number per source: an id whose number isn't above the highest seen from its source is a duplicate.

@@ -11,7 +11,7 @@ from typing import Self
 
 from receiver.errors import IdFormatError, NotComparableError
 from receiver.policies.firsts import Entry, FirstReceipts
-from receiver.policies.interface import Cause, Declaration, Misses, Vendor, registered
+from receiver.policies.interface import Cause, Declaration, Misses, Vendor
 
 RGMID_FORM = "rmid1:([0-9A-Fa-f]{5})-([0-9A-Fa-f]{11})-([0-9A-Fa-f]{8})-([0-9A-Fa-f]{8})"
 _NUMBER_BITS = 64
@@ -60,25 +60,23 @@ class ReplicationGroupMessageId:
         return (self.number > other.number) - (self.number < other.number)
 
 
-@registered(
-    Declaration(
-        name="solace-last",
-        same_rule_as=None,
-        kind="solace-last",
-        order=40,
-        parameters=(),
-        vendors=(Vendor(("Solace",), aliases=("solace",)),),
-        names_its_system=True,
-        records_duplicates=False,
-        keeps_ids=False,
-        goes_by_send_time=False,
-        clock=None,
-        limit=None,
-        misses=Misses(Cause.OTHER_ORIGIN),
-        false_cause=Cause.SEQUENCE_GAP,
-        compiled_policy="last",
-        refusals=(),
-    )
+@Declaration(
+    name="solace-last",
+    same_rule_as=None,
+    kind="solace-last",
+    order=40,
+    parameters=(),
+    vendors=(Vendor(("Solace",), aliases=("solace",)),),
+    names_its_system=True,
+    records_duplicates=False,
+    keeps_ids=False,
+    goes_by_send_time=False,
+    clock=None,
+    limit=None,
+    misses=Misses(Cause.OTHER_ORIGIN),
+    false_cause=Cause.SEQUENCE_GAP,
+    compiled_policy="last",
+    refusals=(),
 )
 class SolaceLast(FirstReceipts):
     """Keeps the newest delivered replication group message id of each endpoint: an id that isn't newer is a duplicate.

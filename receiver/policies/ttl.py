@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from receiver.policies.firsts import Entry, KeptIds
-from receiver.policies.interface import (
-    FOR_EVER,
-    Cause,
-    Declaration,
-    Limit,
-    Misses,
-    Parameter,
-    Setting,
-    Vendor,
-    registered,
-)
+from receiver.policies.interface import FOR_EVER, Cause, Declaration, Limit, Misses, Parameter, Setting, Vendor
 
 _AWS = "https://docs.aws.amazon.com/AWSSimpleQueueService/latest/SQSDeveloperGuide"
 _MASSTRANSIT = (
@@ -50,151 +40,147 @@ class KeptForATime(KeptIds):
             self._forgotten.append(serial)
 
 
-@registered(
-    Declaration(
-        name="ttl",
-        same_rule_as=None,
-        kind="ttl",
-        order=70,
-        parameters=(Parameter("expiry", "expiry_us"),),
-        vendors=(
-            Vendor(
-                ("SQS FIFO",),
-                "expiry=300",
-                aliases=("sqs",),
-                setting=Setting("", f"{_AWS}/FIFO-queues-exactly-once-processing.html"),
-            ),
-            Vendor(
-                ("Azure Service Bus",),
-                "expiry=600",
-                aliases=("azure", "azure-service-bus", "servicebus"),
-                setting=Setting(
-                    "duplicateDetectionHistoryTimeWindow",
-                    "https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection",
-                    least=20_000_000,
-                    most=7 * 86_400_000_000,
-                ),
-            ),
-            Vendor(
-                ("NATS JetStream",),
-                "expiry=120",
-                aliases=("jetstream", "nats"),
-                setting=Setting(
-                    "duplicate_window",
-                    "https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive",
-                    least=100_000,
-                    remark="The stream's max_age has to be as long at least, and so has the server's limit, if it has one.",
-                ),
-            ),
-            Vendor(
-                ("MassTransit's inbox",),
-                "expiry=1800",
-                is_tried=False,
-                aliases=("masstransit",),
-                setting=Setting("DuplicateDetectionWindow", f"{_MASSTRANSIT}/EntityFrameworkOutboxConfigurator.cs"),
-            ),
-            Vendor(
-                ("NServiceBus' outbox",),
-                "expiry=604800",
-                is_tried=False,
-                aliases=("nservicebus",),
-                setting=Setting("KeepDeduplicationDataFor", "https://docs.particular.net/persistence/sql/outbox"),
-            ),
-            Vendor(
-                ("Wolverine's inbox",),
-                "expiry=300",
-                is_tried=False,
-                aliases=("wolverine",),
-                setting=Setting(
-                    "KeepAfterMessageHandling", "https://wolverinefx.net/guide/durability/idempotency.html"
-                ),
-            ),
-            Vendor(
-                ("AWS Powertools",),
-                "expiry=3600",
-                is_tried=False,
-                aliases=("powertools", "aws-powertools"),
-                setting=Setting(
-                    "expires_after_seconds",
-                    "https://docs.powertools.aws.dev/lambda/python/latest/utilities/idempotency/",
-                ),
-            ),
-            Vendor(
-                ("RabbitMQ's deduplication plugin",),
-                None,
-                aliases=("rabbitmq-message-deduplication",),
-                setting=Setting(
-                    "x-cache-ttl",
-                    "https://github.com/noxdafox/rabbitmq-message-deduplication",
-                    remark="x-cache-size has to hold all ids of that time, for a full cache drops any of them.",
-                ),
-            ),
-            Vendor(
-                ("Redis' SET NX EX",),
-                None,
-                aliases=("redis",),
-                setting=Setting("EX", "https://redis.io/docs/latest/commands/set/"),
-            ),
-            Vendor(
-                ("Kafka Streams' window store",),
-                None,
-                aliases=("kafka-streams",),
-                setting=Setting(
-                    "retentionPeriod", "https://kafka.apache.org/40/javadoc/org/apache/kafka/streams/state/Stores.html"
-                ),
-            ),
-            Vendor(
-                ("Spark's dropDuplicatesWithinWatermark",),
-                None,
-                aliases=("spark",),
-                setting=Setting(
-                    "withWatermark's delay",
-                    f"{_SPARK}/pyspark.sql.DataFrame.dropDuplicatesWithinWatermark.html",
-                    remark="Spark goes by event time, and drops what comes later than the delay, even if it is new.",
-                ),
-            ),
-            Vendor(
-                ("Flink's deduplication",),
-                None,
-                aliases=("flink",),
-                setting=Setting(
-                    "table.exec.state.ttl",
-                    "https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/config/",
-                    default=FOR_EVER,
-                ),
-            ),
-            Vendor(
-                ("Spring Integration's metadata store",),
-                None,
-                aliases=("spring", "spring-integration"),
-                setting=Setting(
-                    "your own clean-up",
-                    "https://docs.spring.io/spring-integration/reference/meta-data-store.html",
-                    default=FOR_EVER,
-                ),
-            ),
-            Vendor(
-                ("Brighter's inbox",),
-                None,
-                aliases=("brighter",),
-                setting=Setting(
-                    "your own clean-up",
-                    "https://github.com/BrighterCommand/Docs/blob/master/contents/BrighterInboxSupport.md",
-                    default=FOR_EVER,
-                ),
+@Declaration(
+    name="ttl",
+    same_rule_as=None,
+    kind="ttl",
+    order=70,
+    parameters=(Parameter("expiry", "expiry_us"),),
+    vendors=(
+        Vendor(
+            ("SQS FIFO",),
+            "expiry=300",
+            aliases=("sqs",),
+            setting=Setting("", f"{_AWS}/FIFO-queues-exactly-once-processing.html"),
+        ),
+        Vendor(
+            ("Azure Service Bus",),
+            "expiry=600",
+            aliases=("azure", "azure-service-bus", "servicebus"),
+            setting=Setting(
+                "duplicateDetectionHistoryTimeWindow",
+                "https://learn.microsoft.com/azure/service-bus-messaging/duplicate-detection",
+                least=20_000_000,
+                most=7 * 86_400_000_000,
             ),
         ),
-        names_its_system=False,
-        records_duplicates=False,
-        keeps_ids=True,
-        goes_by_send_time=False,
-        clock=None,
-        limit=Limit.AGE,
-        misses=Misses(Cause.EXPIRED),
-        false_cause=None,
-        compiled_policy="age",
-        refusals=(),
-    )
+        Vendor(
+            ("NATS JetStream",),
+            "expiry=120",
+            aliases=("jetstream", "nats"),
+            setting=Setting(
+                "duplicate_window",
+                "https://docs.nats.io/using-nats/developer/develop_jetstream/model_deep_dive",
+                least=100_000,
+                remark="The stream's max_age has to be as long at least, and so has the server's limit, if it has one.",
+            ),
+        ),
+        Vendor(
+            ("MassTransit's inbox",),
+            "expiry=1800",
+            is_tried=False,
+            aliases=("masstransit",),
+            setting=Setting("DuplicateDetectionWindow", f"{_MASSTRANSIT}/EntityFrameworkOutboxConfigurator.cs"),
+        ),
+        Vendor(
+            ("NServiceBus' outbox",),
+            "expiry=604800",
+            is_tried=False,
+            aliases=("nservicebus",),
+            setting=Setting("KeepDeduplicationDataFor", "https://docs.particular.net/persistence/sql/outbox"),
+        ),
+        Vendor(
+            ("Wolverine's inbox",),
+            "expiry=300",
+            is_tried=False,
+            aliases=("wolverine",),
+            setting=Setting("KeepAfterMessageHandling", "https://wolverinefx.net/guide/durability/idempotency.html"),
+        ),
+        Vendor(
+            ("AWS Powertools",),
+            "expiry=3600",
+            is_tried=False,
+            aliases=("powertools", "aws-powertools"),
+            setting=Setting(
+                "expires_after_seconds",
+                "https://docs.powertools.aws.dev/lambda/python/latest/utilities/idempotency/",
+            ),
+        ),
+        Vendor(
+            ("RabbitMQ's deduplication plugin",),
+            None,
+            aliases=("rabbitmq-message-deduplication",),
+            setting=Setting(
+                "x-cache-ttl",
+                "https://github.com/noxdafox/rabbitmq-message-deduplication",
+                remark="x-cache-size has to hold all ids of that time, for a full cache drops any of them.",
+            ),
+        ),
+        Vendor(
+            ("Redis' SET NX EX",),
+            None,
+            aliases=("redis",),
+            setting=Setting("EX", "https://redis.io/docs/latest/commands/set/"),
+        ),
+        Vendor(
+            ("Kafka Streams' window store",),
+            None,
+            aliases=("kafka-streams",),
+            setting=Setting(
+                "retentionPeriod", "https://kafka.apache.org/40/javadoc/org/apache/kafka/streams/state/Stores.html"
+            ),
+        ),
+        Vendor(
+            ("Spark's dropDuplicatesWithinWatermark",),
+            None,
+            aliases=("spark",),
+            setting=Setting(
+                "withWatermark's delay",
+                f"{_SPARK}/pyspark.sql.DataFrame.dropDuplicatesWithinWatermark.html",
+                remark="Spark goes by event time, and drops what comes later than the delay, even if it is new.",
+            ),
+        ),
+        Vendor(
+            ("Flink's deduplication",),
+            None,
+            aliases=("flink",),
+            setting=Setting(
+                "table.exec.state.ttl",
+                "https://nightlies.apache.org/flink/flink-docs-stable/docs/dev/table/config/",
+                default=FOR_EVER,
+            ),
+        ),
+        Vendor(
+            ("Spring Integration's metadata store",),
+            None,
+            aliases=("spring", "spring-integration"),
+            setting=Setting(
+                "your own clean-up",
+                "https://docs.spring.io/spring-integration/reference/meta-data-store.html",
+                default=FOR_EVER,
+            ),
+        ),
+        Vendor(
+            ("Brighter's inbox",),
+            None,
+            aliases=("brighter",),
+            setting=Setting(
+                "your own clean-up",
+                "https://github.com/BrighterCommand/Docs/blob/master/contents/BrighterInboxSupport.md",
+                default=FOR_EVER,
+            ),
+        ),
+    ),
+    names_its_system=False,
+    records_duplicates=False,
+    keeps_ids=True,
+    goes_by_send_time=False,
+    clock=None,
+    limit=Limit.AGE,
+    misses=Misses(Cause.EXPIRED),
+    false_cause=None,
+    compiled_policy="age",
+    refusals=(),
 )
 class TimeToLive(KeptForATime):
     """Remembers an id for `expiry` from its first receipt. A duplicate refreshes nothing; after `expiry` the id is new again.

@@ -43,12 +43,11 @@ CALLER = {
 _TOYS = """
 from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.policies.interface import *
-from receiver.policies.interface import registered
 from receiver.policies.ttl import TimeToLive
 from receiver.quantities import exact_secs
 
 
-@registered(Declaration({facts}))
+@Declaration({facts})
 class Toy({base}):
     def __str__(self):
         return {text}
