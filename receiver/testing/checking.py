@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from random import Random
 
@@ -19,21 +19,9 @@ from hypothesis.errors import Flaky, NoSuchExample
 from receiver.errors import SettingsError
 from receiver.testing.crash_points import watched
 from receiver.testing.running import Outcome, Program, play
-from receiver.testing.story import (
-    MOST_CRASHES,
-    ONE_MESSAGE,
-    SHORT_STORIES,
-    Crashes,
-    LosesConnection,
-    Sends,
-    Story,
-    of_many,
-    stories,
-)
+from receiver.testing.story import ONE_MESSAGE, SHORT_STORIES, Story, of_many, stories, with_each_fault
 from receiver.testing.words import steps_of
 
-_MOST_IN_SETUP = 12
-"""How many crash points are tried in turn before the program asks for messages: it may make a hundred tables there."""
 _MOST_MESSAGES = 100_000
 _FIRST_STEPS, _LAST_STEPS = 12, 8
 """How many steps are shown of a longer story."""
@@ -151,7 +139,8 @@ class _Search:
         self._setup_points = plain.setup_points
         self._message_points = len(plain.points) - plain.setup_points
         short = next(filter(self._goes_wrong, SHORT_STORIES), None)
-        return short or self._of_many() or next(filter(self._goes_wrong, _with_each_fault(plain)), None)
+        faulty = with_each_fault(plain.points[: plain.setup_points], plain.points[plain.setup_points :])
+        return short or self._of_many() or next(filter(self._goes_wrong, faulty), None)
 
     def _of_many(self) -> Story | None:
         """A story of many messages that fails, with the fewest messages that a search by halves finds."""
@@ -217,19 +206,3 @@ class _Search:
             self._first_wrong = self._first_wrong or self._played
             self._wrong[story] = outcome
         return outcome
-
-
-def _with_each_fault(plain: Outcome) -> Iterator[Story]:
-    """Stories of one message, with each fault at each crash point: before the program asked for messages, and after."""
-    setup, then = plain.points[: plain.setup_points], plain.points[plain.setup_points :]
-    message, points = Sends("A"), range(1, len(then) + 1)
-    for point in points:
-        yield Story((message, Crashes(point)))
-    for point in (point for point in points if then[point - 1]):
-        yield Story((message, LosesConnection(point)))
-    for point in points:
-        yield Story((message, Crashes(point, MOST_CRASHES)))
-    apart = max(1, len(setup) / _MOST_IN_SETUP)
-    for point in (round(number * apart) for number in range(1, round(len(setup) / apart) + 1)):
-        yield Story((Crashes(point), message))
-        yield Story((LosesConnection(point), message))

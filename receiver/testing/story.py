@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
 SENDERS = "ABC"
-MOST_CRASHES = 3
+_MOST_CRASHES = 3
 """The most crashes at one crash point, in successive runs. Several find programs that give a message up after some tries."""
+_MOST_IN_SETUP = 12
+"""How many crash points are tried in turn before the program asks for messages: it may make a hundred tables there."""
 _MOST_MOVES = 10
 _FEW = 3
 _DAY_SECS = 86_400
@@ -109,6 +112,24 @@ def of_many(messages: int) -> tuple[Story, ...]:
     return Story((sends, Redelivers(messages))), Story((sends, Resends(messages)))
 
 
+def with_each_fault(setup: Sequence[bool], then: Sequence[bool]) -> Iterator[Story]:
+    """Stories of one message, with each fault at each crash point: before the program asked for messages, and after.
+
+    `setup` and `then` say of each of these points whether it belongs to a call to a database.
+    """
+    message, points = Sends("A"), range(1, len(then) + 1)
+    for point in points:
+        yield Story((message, Crashes(point)))
+    for point in (point for point in points if then[point - 1]):
+        yield Story((message, LosesConnection(point)))
+    for point in points:
+        yield Story((message, Crashes(point, _MOST_CRASHES)))
+    apart = max(1, len(setup) / _MOST_IN_SETUP)
+    for point in (round(number * apart) for number in range(1, round(len(setup) / apart) + 1)):
+        yield Story((Crashes(point), message))
+        yield Story((LosesConnection(point), message))
+
+
 def stories(messages: int, setup_points: int, message_points: int) -> st.SearchStrategy[Story]:
     """A strategy for stories of up to `messages` messages.
 
@@ -131,5 +152,5 @@ def stories(messages: int, setup_points: int, message_points: int) -> st.SearchS
 
 def _faults(points: int) -> st.SearchStrategy[Fault]:
     point = st.integers(1, max(1, points))
-    crashes = st.builds(Crashes, point, st.just(1) | st.integers(1, MOST_CRASHES))
+    crashes = st.builds(Crashes, point, st.just(1) | st.integers(1, _MOST_CRASHES))
     return crashes | st.builds(LosesConnection, point)

@@ -100,8 +100,7 @@ def one_sender(monkeypatch):
 def once(monkeypatch):
     """Each crash point is tried once, and no connection is lost there."""
     no_strike("loss")(monkeypatch)
-    monkeypatch.setattr(checking, "MOST_CRASHES", 1)
-    monkeypatch.setattr(story, "MOST_CRASHES", 1)
+    monkeypatch.setattr(story, "_MOST_CRASHES", 1)
 
 
 def nothing_drawn(monkeypatch):
