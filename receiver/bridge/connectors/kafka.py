@@ -137,7 +137,7 @@ class KafkaSource(Closing):
             self._consumer.close()
 
     def _config(self) -> dict[str, Any]:
-        session_ms = round(1_000 * _secs(self._address, "session", _SESSION_SECS))
+        session_ms = _session_ms(self._address)
         return {
             **kafka_client.client_config(self._address),
             "group.id": self._address.subscription,
@@ -354,14 +354,14 @@ def _behind(record: Any) -> tuple[int, str]:
     return record.partition(), f"{record.offset() + 1}" + ("" if epoch is None or epoch < 0 else f" {epoch}")
 
 
-def _secs(address: BrokerAddress, name: str, default: float) -> float:
+def _session_ms(address: BrokerAddress) -> int:
     try:
-        secs = float(address.options.get(name, default))
+        secs = float(address.options.get("session", _SESSION_SECS))
     except ValueError:
         secs = 0
     if not 1 <= secs <= 300:  # noqa: PLR2004 - beyond it librdkafka's own limit of a poll
-        raise SettingsError(f"{address}: {name} is a number of seconds from 1 to 300")
-    return secs
+        raise SettingsError(f"{address}: session is a number of seconds from 1 to 300")
+    return round(1_000 * secs)
 
 
 def _given_up(address: BrokerAddress) -> dict[int, int]:
