@@ -158,7 +158,7 @@ def error_of(address: BrokerAddress, error: Any) -> BrokerError:
             hint = (
                 f"make the topic first, kafka-topics.sh --create {topic}, or check its name and what this user may do"
             )
-        elif error.code() == KafkaError._SSL:  # noqa: SLF001
+        elif error.code() == KafkaError._SSL:
             hint = "name its authority's certificate (--tls-ca), and let each node advertise a name that its certificate has"
         elif error.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL:
             hint = "other clients are in this group, and share its partitions in another way: name a group for bridges alone"
