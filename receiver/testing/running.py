@@ -382,6 +382,7 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
         if current.asking is main or not is_set:
             return
         if current.crash:
+            signal.setitimer(signal.ITIMER_REAL, secs, secs)  # it may clean up now
             raise current.crash
         if current.calls == calls:
             current.meet(_idle())
@@ -392,6 +393,8 @@ def _alarm(current: Run, secs: float) -> Iterator[None]:
         with changing:  # if the handler were gone meanwhile, the signal would end this process
             if is_set and threading.current_thread() is not main:
                 signal.raise_signal(signal.SIGALRM)  # Python runs its handler in the main thread
+                # A main thread that waits isn't woken by that, nor by one that comes just before it begins to wait.
+                signal.setitimer(signal.ITIMER_REAL, _LOOK_SECS, _LOOK_SECS)
 
     current.on_crash = crash_in_main_too
     signal.signal(signal.SIGALRM, ring)

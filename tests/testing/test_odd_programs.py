@@ -3,9 +3,11 @@
 import asyncio
 import multiprocessing
 import os
+import queue
 import re
 import sqlite3
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -16,6 +18,7 @@ from sqlalchemy import NullPool, create_engine, text
 from receiver.errors import SettingsError
 from receiver.testing import NoDatabaseWarning, check_exactly_once
 from receiver.testing.crash_points import ProgramCrash
+from receiver.testing.running import IDLE_SECS
 from tests.testing.gallery import take, with_an_inbox
 from tests.testing.shop import report_of
 
@@ -78,6 +81,31 @@ def test_a_thread_that_outlives_a_process(checked_on_sqlite, monkeypatch):
     assert said.startswith(
         "the program failed without a fault from outside: its process still ran 1 s after consume had returned: does it leave a thread?"
     )
+
+
+def test_a_crash_in_a_thread_that_the_main_one_waits_for(checked_on_sqlite):
+    """The main thread ends at once, too: so many crashes are tried that none may take seconds."""
+
+    def consume(broker, shop):
+        engine, left = shop.opened(), queue.Queue()
+
+        def work():
+            while True:
+                message = left.get()
+                broker.acknowledge([message])
+                with engine.begin() as connection:
+                    take(connection, message)
+                left.task_done()
+
+        threading.Thread(target=work, daemon=True).start()
+        while messages := broker.receive(5):
+            for message in messages:
+                left.put(message)
+            left.join()
+
+    began = time.monotonic()
+    assert report_of(checked_on_sqlite, consume).startswith("the effect of message 1 of sender A is missing")
+    assert time.monotonic() - began < IDLE_SECS
 
 
 def orders_in(url):
