@@ -402,7 +402,7 @@ class FoldingThread:
             with translated(self._session.address):
                 if self.is_folding or self._try_lock():
                     self._fold_all()
-            self._failing = None
+                    self._failing = None
         except BaseException as error:  # noqa: BLE001 - what waits is in the store, and a dead thread would keep the lock
             self._let_go()
             if str(error) != self._failing:

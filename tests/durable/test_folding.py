@@ -117,6 +117,19 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
             assert caplog.text.count("can't fold receipts in, trying again") == times
 
 
+def test_receivers_that_fail_to_fold_by_turns_say_so_once_each(fresh_postgres_url, caplog, monkeypatch):
+    monkeypatch.setattr("receiver.durable.concurrent._TAKE_OVER_SECS", 0.01)
+    url = fresh_postgres_url
+    with concurrent(url) as first, concurrent(url):
+        until(lambda: first._folding._known is not None)
+        execute(url, "ALTER TABLE receiver_receipt RENAME TO elsewhere")
+        send(first, "a")
+        until(lambda: caplog.text.count("can't fold receipts in") == 2)
+        time.sleep(1)
+        execute(url, "ALTER TABLE elsewhere RENAME TO receiver_receipt")
+    assert caplog.text.count("can't fold receipts in") == 2
+
+
 def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
     with concurrent(fresh_postgres_url) as orders:
         until(lambda: orders._folding._known is not None)
