@@ -122,30 +122,35 @@ class Dispatcher:
         """Hand on messages that are due, in one lease. Returns whether another lease may have more to do."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
-        with self._leased() as lease:
-            if not self.target.ready(lease):
-                return True
-            numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
-            if not numbers:
-                return False
-            waiting = dict(zip(numbers, self._messages(lease, numbers), strict=True))
-            left = numbers
-            if self._arrived:
-                left = [number for number in numbers if _receipt_of(waiting[number]) not in self._arrived]
-            messages = [waiting[number] for number in left]
-            outcome = self.target.deliver(messages, lease) if left else Outcome()
-            if outcome.is_lasting:
-                self._arrived.update(_receipt_of(messages[index]) for index in outcome.delivered)
-            delivered = {left[index] for index in outcome.delivered}.union(set(numbers).difference(left))
-            lease.confirm(delivered)
-            tries = lease.tries_failed([left[index] for index in outcome.failed]) if outcome.failed else {}
-            parked = 0
-            for index, why in outcome.failed.items():
-                failed = messages[index]._replace(tries=tries[left[index]])
-                parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
-            for index, error in outcome.held.items():
-                self._is_held(messages[index], error)
-            has_more = lease.has_more or len(delivered) < len(numbers)
+        arrived: list[Received] = []
+        try:
+            with self._leased() as lease:
+                if not self.target.ready(lease):
+                    return True
+                numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
+                if not numbers:
+                    return False
+                left, messages = numbers, self._messages(lease, numbers)
+                if self._arrived:
+                    pairs = zip(numbers, messages, strict=True)
+                    waiting = {number: each for number, each in pairs if _receipt_of(each) not in self._arrived}
+                    left, messages = list(waiting), list(waiting.values())
+                outcome = self.target.deliver(messages, lease) if left else Outcome()
+                if outcome.is_lasting:
+                    arrived = [messages[index] for index in outcome.delivered]
+                delivered = {left[index] for index in outcome.delivered}.union(set(numbers).difference(left))
+                lease.confirm(delivered)
+                tries = lease.tries_failed([left[index] for index in outcome.failed]) if outcome.failed else {}
+                parked = 0
+                for index, why in outcome.failed.items():
+                    failed = messages[index]._replace(tries=tries[left[index]])
+                    parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
+                for index, error in outcome.held.items():
+                    self._is_held(messages[index], error)
+                has_more = lease.has_more or len(delivered) < len(numbers)
+        except BaseException:
+            self._arrived.update(map(_receipt_of, arrived))
+            raise
         # The lease is committed now. Sources that wait may have more that arrived.
         self._arrived = {
             each for each in self._arrived if each.source in self._due_secs and each.number not in delivered
