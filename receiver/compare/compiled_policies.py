@@ -243,7 +243,7 @@ def _last(receipts: Receipts) -> CompiledPolicy:
 def _texts(ids: TextNumbers) -> Iterator[tuple[slice, pa.Array]]:
     """All ids but the missing one, whose number is 0: slices of numbers, with their texts."""
     numbers = np.arange(1, ids.count, dtype=np.int32)
-    for rows in ids.stretches(numbers):
+    for rows in ids.slices(numbers):
         yield slice(rows.start + 1, rows.stop + 1), ids.texts(numbers[rows])
 
 

@@ -34,8 +34,8 @@ _LEAST_BITS = 12
 # numbering these rows.
 _AHEAD = 32
 _MANY_BYTES = 1 << 30
-_STRETCH = 1 << 17
-_STRETCH_BYTES = 1 << 25
+_SLICE = 1 << 17
+_SLICE_BYTES = 1 << 25
 
 _Words = npt.NDArray[np.uint64]
 _Bytes = npt.NDArray[np.uint8]
@@ -166,14 +166,14 @@ class TextNumbers:
         )
         return numbers
 
-    def stretches(self, numbers: Int32s) -> Iterator[slice]:
+    def slices(self, numbers: Int32s) -> Iterator[slice]:
         """Slices that cover these numbers in turn. Each is bounded in length and, unless it has one number, in bytes of text."""
-        for start in range(0, len(numbers), _STRETCH):
-            some = numbers[start : start + _STRETCH]
-            ends = np.cumsum(self._ends[some + 1] - self._ends[some])
+        for start in range(0, len(numbers), _SLICE):
+            few = numbers[start : start + _SLICE]
+            ends = np.cumsum(self._ends[few + 1] - self._ends[few])
             at = 0
             while at < len(ends):
-                room = _STRETCH_BYTES + (ends[at - 1] if at else 0)
+                room = _SLICE_BYTES + (ends[at - 1] if at else 0)
                 following = max(at + 1, int(np.searchsorted(ends, room, side="right")))
                 yield slice(start + at, start + following)
                 at = following

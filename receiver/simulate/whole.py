@@ -240,7 +240,7 @@ def receipt_batches(receipts: Receipts, is_duplicate: Iterable[Flags], schema: p
     """
     domains, sources = pa.array(receipts.domains, pa.string()), pa.array(receipts.sources, pa.string())
     names, unchecked = pa.array(map(str, _VERDICTS), pa.string()), np.int32(_VERDICTS.index(Verdict.UNCHECKED))
-    for rows in receipts.ids.stretches(receipts.id_number):
+    for rows in receipts.ids.slices(receipts.id_number):
         domain, ids = receipts.domain_of_channel[receipts.channel_number[rows]], receipts.id_number[rows]
         verdicts = (np.where(ids == 0, unchecked, flags[rows]) for flags in is_duplicate)
         columns = [

@@ -280,8 +280,8 @@ class Lease:
     def messages(self, numbers: Collection[int]) -> list[StoredMessage]:
         """The messages of these sequence numbers that still wait, in order; `StoreCorruptError` if one is broken."""
         wanted = set(numbers)
-        found = chain.from_iterable(self._unpacked(self._rows_with(wanted)))
-        return sorted((each for each in found if each.sequence in wanted), key=itemgetter(0))
+        messages = chain.from_iterable(self._unpacked(self._rows_with(wanted)))
+        return sorted((each for each in messages if each.sequence in wanted), key=itemgetter(0))
 
     def confirm(self, numbers: Collection[int]) -> None:
         """Note that the target has the messages of these sequence numbers: delete them from the inbox."""

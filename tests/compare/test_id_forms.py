@@ -97,7 +97,7 @@ def test_replication_group_message_ids_are_those_of_the_policy(texts):
 
 
 def test_ids_are_read_through_stretches(monkeypatch):
-    monkeypatch.setattr("receiver.simulate.numbering._STRETCH", 3)
+    monkeypatch.setattr("receiver.simulate.numbering._SLICE", 3)
     read = sequences_of(receipts_of([f"{n}:{n % 4}" for n in range(20)] + ["9" * 30 + ":0"]))
     assert [read.producers[1 + n] for n in range(20)] == [read.producers[1 + n % 4] for n in range(20)]
     assert len(set(read.producers[1:].tolist())) == 4
