@@ -5,20 +5,25 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from threading import Timer
 from types import FrameType
 
 _INTERRUPTED = 128 + signal.SIGINT
 _SOON_SECS = 0.05
+_LONGEST_IMPORT_SECS = 5.0
 
 
 def main() -> None:
     """Run the command and exit with its status. SIGTERM ends it as Ctrl-C does, so that nothing is left half done."""
     ended_by = signal.SIGINT
+    first_at: float | None = None
 
     def end(number: int, frame: FrameType | None) -> None:
-        nonlocal ended_by
-        if _is_importing(frame):
+        nonlocal ended_by, first_at
+        first_at = first_at or time.monotonic()
+        # A user's module may wait for something as it is imported, maybe for ever.
+        if _is_importing(frame) and time.monotonic() < first_at + _LONGEST_IMPORT_SECS:
             Timer(_SOON_SECS, os.kill, (os.getpid(), number)).start()
             return
         ended_by = signal.Signals(number)

@@ -127,6 +127,32 @@ def test_an_interrupt_during_an_import_is_not_lost(tmp_path, how, ended):
     assert ran.returncode == ended
 
 
+HANGS = """
+import __main__, os, signal, time
+__main__._LONGEST_IMPORT_SECS = 0.3
+os.kill(os.getpid(), signal.{name})
+while True:
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize(("how", "ended"), INTERRUPTS)
+def test_an_interrupt_ends_even_an_import_that_waits_for_ever(tmp_path, how, ended):
+    """So may the import of a function's module."""
+    (tmp_path / "hangs.py").write_text(HANGS.format(name=how.name))
+    with subprocess.Popen(
+        [*RECEIVER, "bridge", "stomp://localhost/queue/a", "python:hangs:f", "--store", "sqlite:///a.db"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+    ) as command:
+        try:
+            assert command.wait(timeout=60) == ended
+        finally:
+            command.kill()
+        assert command.stderr.read() == b""
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="no /dev/full here")
 def test_a_full_disk_behind_a_report(simulate, log):
     assert "can't write /dev/full: No space" in complaint(simulate(log, "--report", FULL))
