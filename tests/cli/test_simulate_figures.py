@@ -250,6 +250,7 @@ def test_logs_that_say_little(simulate, tmp_path, log, receipts):
         ("postgresql://u:hunter?2@host/db", "postgresql://***@host/db"),
         ("https://host:80/a.csv?signature=hunter@3", "https://***@3"),
         ("s3://folder/a@b.csv", "s3://folder/a@b.csv"),
+        (r"(?<=Order=)\w", r"(?<=Order=)\w"),
     ],
 )
 def test_a_report_says_what_made_it_and_no_password(simulate, tmp_path, address, shown):
