@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _BEFORE_LAST_AT = re.compile(r"\A([\w+]+:/+)?.*@", re.DOTALL)
-_PASSWORD_OPTION = re.compile(r"(pass\w*=)[^&]*", re.IGNORECASE)
+_PASSWORD_OPTION = re.compile(r"(pass[^=&?/]*=)[^&]*", re.IGNORECASE)
 _USER_OF_URL = re.compile(r"(?<=://)[^:/?]*(:.*)?@", re.DOTALL)
 _QUERY_OF_HTTP = re.compile(r"\?.*", re.DOTALL)
 _QUERY = re.compile(r"\?(?=[^/]*=).*", re.DOTALL)

@@ -18,6 +18,8 @@ from receiver.masking import masked, masked_log, masked_text
         ("postgresql://u:two\nlines@h/d", "postgresql://***@h/d"),
         ("postgresql://h/d?sslpassword=secret&sslmode=require", "postgresql://h/d?sslpassword=***&sslmode=require"),
         ("amqps://h/a?SSL.Passphrase=secret", "amqps://h/a?SSL.Passphrase=***"),
+        ("amqps://h/a?my-pass-phrase=secret", "amqps://h/a?my-pass-phrase=***"),
+        ("amqp://h/topic/passengers?subscription=x", "amqp://h/topic/passengers?subscription=x"),
         ("sqlite:///receiver.db", "sqlite:///receiver.db"),
         (None, "None"),
     ],
