@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from threading import Timer
+from traceback import walk_stack
 from types import FrameType
 
 _INTERRUPTED = 128 + signal.SIGINT
@@ -49,11 +50,7 @@ def main() -> None:
 
 def _is_importing(frame: FrameType | None) -> bool:
     """Whether a module is being imported. Libraries such as Numba then catch whatever is raised, and go on."""
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
+    return any(each.f_code.co_filename.startswith("<frozen importlib") for each, _ in walk_stack(frame))
 
 
 if __name__ == "__main__":
