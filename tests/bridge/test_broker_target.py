@@ -1,16 +1,19 @@
 """A broker as a target: which messages it refuses, and which go out to it."""
 
+import time
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
+from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED
 from receiver.bridge.targets.broker_target import ORIGINAL_DUPLICATE_ID, BrokerTarget
-from receiver.errors import BrokerError, MessageRefusedError
+from receiver.errors import BrokerError, MessageRefusedError, StoreError
+from receiver.retrying import Backoff
 from receiver.settings import ReceiverSettings
 from receiver.store.inbox import Lease
 from receiver.store.upkeep import parked_rows
@@ -272,3 +275,29 @@ def test_what_it_has_is_not_sent_again_while_the_store_is_full(tmp_path, sqlite_
     bridge = route.run()
     assert (route.effects(), route.waiting(), len(fulls)) == (TEN, 0, 5)
     assert bridge.figures.delivered == len(TEN)
+
+
+def test_what_it_has_is_not_sent_again_once_an_earlier_message_is_due(tmp_path, sqlite_url, monkeypatch):
+    """Those before it may fill a lease that is committed."""
+    route, leases, deleted = Route(sqlite_url, tmp_path, "call", Mode.AT_LEAST_ONCE), [], Lease.confirm
+
+    def see(received):
+        route.seen.append(received.text)
+        if route.seen == ["1"]:
+            raise ValueError
+
+    def confirm(lease, numbers):
+        deleted(lease, numbers)
+        leases.append(len(numbers))
+        if leases == [0, 1]:
+            time.sleep(1)  # now the first message is due again
+            raise StoreError("full")
+
+    monkeypatch.setattr(Lease, "confirm", confirm)
+    monkeypatch.setattr(inbox_flow, "_AT_ONCE", 2)
+    monkeypatch.setattr(inbox_flow, "_BACKOFF", Backoff(1, 1))
+    monkeypatch.setattr(route, "_see", see)
+    route.send(*(message(number, "a") for number in "123"), message("4", "b"))
+    bridge = route.run()
+    assert route.seen == ["1", "4", "1", "2", "3"]
+    assert (bridge.figures.delivered, bridge.figures.failed, route.waiting()) == (4, 1, 0)

@@ -151,9 +151,11 @@ class Dispatcher:
         except BaseException:
             self._arrived.update(map(_receipt_of, arrived))
             raise
-        # The lease is committed now. Sources that wait may have more that arrived.
+        # The lease is committed now. Other leases, and sources that wait, may have more that arrived.
         self._arrived = {
-            each for each in self._arrived if each.source in self._due_secs and each.number not in delivered
+            each
+            for each in self._arrived
+            if each.number not in delivered and (has_more or each.source in self._due_secs)
         }
         figures = self.figures
         figures.delivered += len(delivered)
