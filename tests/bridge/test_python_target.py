@@ -404,6 +404,25 @@ def test_what_it_has_handled_it_does_not_get_again_if_it_cannot_handle_more(rout
     assert bridge.figures.delivered == 10
 
 
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED, Mode.BEST_EFFORT])
+def test_what_it_has_handled_alone_it_does_not_get_again_if_it_cannot_handle_more(route, mode):
+    """A function of many gets them one by one once it has failed."""
+    calls = []
+
+    def post(messages):
+        if len(messages) > 1:
+            raise ValueError
+        calls.append(messages[0].text)
+        if len(calls) == 2:
+            raise OutputError("too many requests")
+
+    send(route, "1", "2", "3")
+    bridge = bridge_to(route, post, mode)
+    bridge.run(stop_when_idle_secs=0)
+    assert calls == ["1", "2", "2", "3"]
+    assert bridge.figures.delivered == 3
+
+
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 @pytest.mark.parametrize("is_given_many", [False, True])
 def test_what_outlasts_a_transaction_is_handed_on_once(tmp_path, postgresql_store, mode, is_given_many):

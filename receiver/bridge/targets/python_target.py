@@ -95,7 +95,11 @@ class PythonTarget(Target):
             _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
         outcome = Outcome(is_lasting=connection is None)
         return one_by_one(
-            messages, lambda message: self._turn([message], connection)[1], outcome=outcome, long_secs=_LONG_SECS
+            messages,
+            lambda message: self._turn([message], connection)[1],
+            outcome=outcome,
+            ends_by=_NOT_NOW if connection is None else (),  # with a connection, that takes back all of the lease
+            long_secs=_LONG_SECS,
         )
 
     def _turn(self, messages: Sequence[Received], connection: Connection | None) -> tuple[int, _Why]:
