@@ -11,7 +11,8 @@ from receiver.bridge.connectors import Message
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, MissingIds, Mode
-from receiver.bridge.targets import python_target
+from receiver.bridge.targets import Outcome, Target, python_target
+from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
@@ -324,6 +325,29 @@ def test_best_effort_says_what_a_stop_has_lost(tmp_path, caplog):
     route.plan("acknowledged", bridge.stop)
     bridge.run()
     assert "2 messages are lost" in caplog.text
+
+
+def test_best_effort_pauses_before_it_tries_again_what_others_hold(tmp_path, caplog):
+    """A stop may come in the pause."""
+    route, tried = Route("", tmp_path, "call", Mode.BEST_EFFORT), []
+
+    class Busy(Target):
+        name = "busy"
+
+        def deliver(self, messages, _lease):
+            tried.append(len(messages))
+            assert len(tried) < 10
+            if len(tried) == 3:
+                bridge.stop()
+            return Outcome(held={0: StoreBusyError("others hold it")})
+
+    send(route, "a1", "a2")
+    bridge = open_bridge(route.origin, Busy(), None, BridgeOptions(mode=Mode.BEST_EFFORT))
+    bridge.run()
+    assert tried == [2, 2, 2]
+    assert "others hold it" in caplog.text
+    assert "2 messages are lost" in caplog.text
+    assert (bridge.figures.failed, bridge.figures.delivered) == (0, 0)
 
 
 # Messages that can't be judged
