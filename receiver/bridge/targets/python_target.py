@@ -83,20 +83,19 @@ class PythonTarget(Target):
 
     def _delivered(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
-        if connection is None and not self.takes_many:  # then a turn would gain nothing
-            outcome = Outcome(is_lasting=True)
-            return one_by_one(messages, self._call, outcome=outcome, ends_by=_NOT_NOW, long_secs=_LONG_SECS)
-        is_together = len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
+        outcome = Outcome(is_lasting=connection is None)
+        has_turns = connection is not None or self.takes_many  # otherwise a turn would gain nothing
+        is_together = has_turns and len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
         self._lost_transaction = False
         if is_together:
             count, why = self._turn(messages, connection)
             if why is None:
-                return Outcome(list(range(count)), is_lasting=connection is None)
+                outcome.delivered += range(count)
+                return outcome
             _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
-        outcome = Outcome(is_lasting=connection is None)
         return one_by_one(
             messages,
-            lambda message: self._turn([message], connection)[1],
+            (lambda message: self._turn([message], connection)[1]) if has_turns else self._call,
             outcome=outcome,
             ends_by=_NOT_NOW if connection is None else (),  # with a connection, that takes back all of the lease
             long_secs=_LONG_SECS,
