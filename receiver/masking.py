@@ -21,8 +21,10 @@ def masked(address: object) -> str:
 def masked_log(url: str) -> str:
     """A log's URL with `***` for user and password, and for what follows a `?`, which may be a signature.
 
-    The path may have an @ too, and a `?` that stands for any letter.
+    The path may have an @ too, and a `?` that stands for any letter. A text without a URL stays as it is.
     """
+    if "://" not in url:
+        return url
     query = _QUERY_OF_HTTP if url.startswith("http") else _QUERY
     return query.sub("?***", _USER_OF_URL.sub("***@", url))
 

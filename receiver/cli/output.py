@@ -108,7 +108,7 @@ def _provenance() -> str:
     """The command line that is run, with the version and the date, without credentials in URLs."""
     from importlib.metadata import version
 
-    arguments = [masked_log(each) if "://" in each else each for each in sys.argv[1:]]
+    arguments = map(masked_log, sys.argv[1:])
     return f"{shlex.join(['receiver', *arguments])} (version {version('reliable-receiver')}, {datetime.now(UTC):%Y-%m-%d} UTC)"
 
 
