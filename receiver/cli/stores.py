@@ -47,7 +47,6 @@ def sanitised_address(url: str) -> str:
 
 def check_not_swapped(url: str, what: str) -> None:
     """`SettingsError` if `what`, the argument behind the store's address, is an address and `url` isn't: they are swapped."""
-
     if "://" in what and "://" not in url:
         raise SettingsError(
             f"{url!r:.200} isn't a store's address", hint=f"the store comes first: {shlex.join([masked(what), url])}"

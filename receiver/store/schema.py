@@ -1,7 +1,7 @@
 """Checks whether a database has our tables, and of which version; makes or migrates them if need be.
 
-Nothing is changed before a check has shown that the tables are ours. The check takes no lock, as SQLAlchemy's reflection
-does on PostgreSQL. So opening an up-to-date store waits for nobody. Alembic is loaded only if a store isn't of the current version.
+Nothing is changed before a check has shown that the tables are ours. The check takes no lock; SQLAlchemy's reflection
+would take some on PostgreSQL. So opening an up-to-date store waits for nobody. Alembic is loaded only for another version.
 
 Each migration declares what is lost when a store goes back from its version to the one before, as a mapping from words to SQL.
 The words have the counted noun in braces, in the singular: `{parked message}`. The SQL is a table with an optional WHERE, whose
