@@ -48,6 +48,8 @@ _TAKE_OVER_SECS = 0.5
 """How often other processes try to become the folding one."""
 _LEFT_AT_MOST = 10_000
 """The most forgotten ids whose claims may stay until all waiting receipts are folded in."""
+_WARNED_AT_MOST = 8
+"""The most warnings that a folding process keeps, so as not to log them again."""
 _BATCHES = "receiver_batches"
 """Key in a connection's `info`: the domains that have a batch under way on the connection."""
 
@@ -378,7 +380,8 @@ class FoldingThread:
         self.waiting: Waiting | None = None
         """The receipts that wait to be folded in, as last counted; None before that."""
         self._ends = threading.Event()
-        self._failing: str | None = None
+        self._warned: deque[str] = deque(maxlen=_WARNED_AT_MOST)
+        """The last warnings since the folding last succeeded: errors that alternate are logged once each, too."""
         self._thread = threading.Thread(target=self._run, name="receiver-folder", daemon=True)
         self._thread.start()
 
@@ -402,11 +405,11 @@ class FoldingThread:
             with translated(self._session.address):
                 if self.is_folding or self._try_lock():
                     self._fold_all()
-                    self._failing = None
+                    self._warned.clear()
         except BaseException as error:  # noqa: BLE001 - what waits is in the store, and a dead thread would keep the lock
             self._let_go()
-            if str(error) != self._failing:
-                self._failing = str(error)
+            if str(error) not in self._warned:
+                self._warned.append(str(error))
                 _LOGGER.warning("%s: can't fold receipts in, %s: %s", self._session.options.domain, what_then, error)
 
     def _try_lock(self) -> bool:

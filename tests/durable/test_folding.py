@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import Counter
 
 import pytest
 from sqlalchemy import text
@@ -118,16 +119,25 @@ def test_a_failure_to_fold_is_said_once(fresh_postgres_url, caplog, monkeypatch)
 
 
 def test_receivers_that_fail_to_fold_by_turns_say_so_once_each(fresh_postgres_url, caplog, monkeypatch):
+    """Each says each text once, also if errors alternate."""
     monkeypatch.setattr("receiver.durable.concurrent._TAKE_OVER_SECS", 0.01)
     url = fresh_postgres_url
+
+    def said(table):
+        return sum("can't fold" in text and f'"{table}" does not exist' in text for text in caplog.messages)
+
     with concurrent(url) as first, concurrent(url):
         until(lambda: first._folding._known is not None)
         execute(url, "ALTER TABLE receiver_receipt RENAME TO elsewhere")
         send(first, "a")
-        until(lambda: caplog.text.count("can't fold receipts in") == 2)
+        until(lambda: said("receiver_receipt") >= 2)
+        execute(url, "ALTER TABLE receiver_arrival RENAME TO arrivals")
+        until(lambda: said("receiver_arrival") >= 2)
+        execute(url, "ALTER TABLE arrivals RENAME TO receiver_arrival")
         time.sleep(1)
         execute(url, "ALTER TABLE elsewhere RENAME TO receiver_receipt")
-    assert caplog.text.count("can't fold receipts in") == 2
+    # Two receivers; a text names the statement, which depends on whether the receiver has to read its domain anew.
+    assert max(Counter(caplog.messages).values()) == 2
 
 
 def test_a_domain_that_is_dropped_is_missed(fresh_postgres_url, caplog):
