@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from receiver.bridge.options import BridgeOptions, IdRule
-from receiver.cli.options import (
-    AsJson,
-    Domain,
-    Fields,
-    FromPasswordFile,
-    TlsFiles,
-    examples,
-    password_of,
-    under_headings,
-    with_fields,
-)
+from receiver.cli import options
+from receiver.cli.options import Fields, examples, password_of, under_headings, with_fields
 from receiver.cli.output import console, plain_output, print_json, stages
 from receiver.cli.serving import Listening, serve
 from receiver.errors import SettingsError
@@ -92,7 +83,7 @@ def bridge(
     target: _Target,
     *,
     store: _Store = None,
-    domain: Domain = "default",
+    domain: options.Domain = "default",
     chosen: Annotated[
         BridgeOptions,
         Fields(
@@ -155,11 +146,11 @@ def bridge(
     stop_when_idle: Annotated[
         float | None, typer.Option(metavar="SECS", min=0, help="Stop once no message has come for SECS seconds.")
     ] = None,
-    from_password_file: FromPasswordFile = None,
+    from_password_file: options.FromPasswordFile = None,
     to_password_file: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file whose first line is the password for TO.")
     ] = None,
-    tls: TlsFiles,
+    tls: options.TlsFiles,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Log more, and a traceback if your function fails.")
     ] = False,
@@ -183,7 +174,7 @@ def bridge(
     if metrics is not None:
         # It raises `MissingExtraError`. And its library is found before a python: target puts the current folder on sys.path.
         import_module("receiver.durable.metrics")
-    options = replace(
+    how = replace(
         chosen,
         domain=domain,
         ids=rule,
@@ -196,7 +187,7 @@ def bridge(
     )
     with (
         plain_output(),  # for a target: messages that nobody reads mustn't count as delivered
-        closing(open_bridge(source, target, store, options)) as opened,
+        closing(open_bridge(source, target, store, how)) as opened,
         _stopped_by_signals(opened),
         _logging_status(opened, settings.status_secs),
     ):
@@ -298,9 +289,9 @@ def probe(
         float,
         typer.Option(metavar="SECS", min=1, help="Wait this long for the messages of a consumer that fell silent."),
     ] = 90.0,
-    as_json: AsJson = False,
-    from_password_file: FromPasswordFile = None,
-    tls: TlsFiles,
+    as_json: options.AsJson = False,
+    from_password_file: options.FromPasswordFile = None,
+    tls: options.TlsFiles,
 ) -> None:
     """Test how your broker redelivers, and which W and E that needs.
 
