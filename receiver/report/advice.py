@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from receiver.quantities import count, duration, exact_secs, seconds
-from receiver.report.words import named_source, of_duplicates, size
+from receiver.report.words import LONGEST_WORD, named_source, of_duplicates, size
 from receiver.settings import ReceiverSettings
 from receiver.simulate.figures import WORST_SOURCES, Analysis, Grade, Kind, Move, SettingFigures
 from receiver.simulate.recommend import FAIR_BURSTS
@@ -165,13 +165,15 @@ def price_setters(analysis: Analysis) -> str:
         return "No source sent a duplicate, so no source decides about W and E."
     by_window = sorted(sources, key=lambda source: -source.window_need)
     by_expiry = sorted(sources, key=lambda source: -source.expiry_need_us)
-    said = f"{named_source(by_window[0].source)} needs the largest window, {count(by_window[0].window_need)}"
+    said = (
+        f"{named_source(by_window[0].source, LONGEST_WORD)} needs the largest window, {count(by_window[0].window_need)}"
+    )
     if len(sources) > 1:
         said += f"; the next needs {count(by_window[1].window_need)}"
     # An analysis lists those with the largest window needs, and may leave out others with large expiry needs.
     largest_us, _ = analysis.missed_by_expiry_us[-1]
     if by_expiry[0].expiry_need_us >= largest_us:
-        who = "It also" if by_expiry[0] == by_window[0] else named_source(by_expiry[0].source)
+        who = "It also" if by_expiry[0] == by_window[0] else named_source(by_expiry[0].source, LONGEST_WORD)
         said += f". {who} needs the longest expiry, {duration(by_expiry[0].expiry_need_us)}"
         if 1 < len(sources) < WORST_SOURCES:
             said += f"; the next needs {duration(by_expiry[1].expiry_need_us)}"

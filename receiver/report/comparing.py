@@ -130,14 +130,8 @@ def _disputes(comparison: Comparison) -> Table:
         [
             (Column("row"), lambda dispute: str(dispute.row)),
             (Column("id", Cells.NAME), lambda dispute: words.sanitised(dispute.unique_message_id, words.LONGEST_NAME)),
-            (
-                Column("source", Cells.NAME, Only.PAGE),
-                lambda dispute: words.named_source(dispute.message_source_id, words.LONGEST_NAME),
-            ),
-            (
-                Column("domain", Cells.NAME, Only.PAGE),
-                lambda dispute: words.named_domain(dispute.domain, words.LONGEST_NAME),
-            ),
+            (Column("source", Cells.NAME, Only.PAGE), lambda dispute: words.named_source(dispute.message_source_id)),
+            (Column("domain", Cells.NAME, Only.PAGE), lambda dispute: words.named_domain(dispute.domain)),
             (Column("age"), lambda dispute: words.or_dash(dispute.age_us, duration)),
             (Column("duplicate", Cells.TEXT), lambda dispute: sides(dispute)[0] or "-"),
             (Column("new", Cells.TEXT), lambda dispute: sides(dispute)[1] or "-"),

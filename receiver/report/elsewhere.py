@@ -10,7 +10,7 @@ from receiver.policies.interface import FOR_EVER, Limit
 from receiver.policies.names import POLICIES, policy, text_of
 from receiver.quantities import count, duration, seconds
 from receiver.report.document import Cells, Column, Items, Shown, Table
-from receiver.report.words import LONGEST_NAME, MOST_DOMAINS, named_domain
+from receiver.report.words import MOST_DOMAINS, named_domain
 from receiver.simulate.recommend import elsewhere_with_margin
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def by_domain(analysis: Analysis) -> Table | None:
         "What each domain would need of them, without the margin",
         domains[:MOST_DOMAINS],
         [
-            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain, LONGEST_NAME)),
+            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain)),
             *map(shown, Limit),
         ],
     )

@@ -337,16 +337,13 @@ def _timeline(analysis: Analysis) -> list[Chart]:
 
 def _sources(analysis: Analysis) -> Table:
     domain: list[Shown[SourceFigures]] = [
-        (
-            Column("domain", Cells.NAME, is_spare=True),
-            lambda source: words.named_domain(source.domain, words.LONGEST_NAME),
-        )
+        (Column("domain", Cells.NAME, is_spare=True), lambda source: words.named_domain(source.domain))
     ]
     return Table.of(
         "Sources that need most, and the W or E that would do for each alone",
         analysis.sources[:_MOST_SOURCES],
         [
-            (Column("source", Cells.NAME), lambda source: words.named_source(source.source, words.LONGEST_NAME)),
+            (Column("source", Cells.NAME), lambda source: words.named_source(source.source)),
             *(domain if len(analysis.domains) > 1 else []),
             (Column("receipts"), lambda source: count(source.receipts)),
             (Column("duplicates"), lambda source: count(source.duplicates)),
@@ -387,7 +384,7 @@ def _domains(analysis: Analysis) -> Table:
         "Domains, most duplicates first" + (f"; {count(more)} more not shown" if more > 0 else ""),
         worst[: words.MOST_DOMAINS],
         [
-            (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain, words.LONGEST_NAME)),
+            (Column("domain", Cells.NAME), lambda domain: words.named_domain(domain.domain)),
             (Column("receipts"), lambda domain: count(domain.receipts)),
             (Column("sources"), lambda domain: count(domain.sources)),
             (Column("duplicates"), lambda domain: count(domain.duplicates)),

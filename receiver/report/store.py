@@ -18,7 +18,7 @@ from receiver.durable.forgetting import KnownId
 from receiver.durable.status import Counts
 from receiver.quantities import SECOND_US, count, duration
 from receiver.report.terminal import line
-from receiver.report.words import moment_or_none, named_domain, or_dash, sanitised, second, size
+from receiver.report.words import LONGEST_WORD, moment_or_none, named_domain, or_dash, sanitised, second, size
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import PROBLEMS, DomainName, StoreFinding
 from receiver.store.tables import DomainState
@@ -112,7 +112,7 @@ def _print_heading(address: str, figures: StoreFigures, console: Console) -> Non
 
 
 def _shown_domain(domain: DomainName) -> str:
-    return f"{named_domain(domain.name)} (key {sanitised(domain.key)})"
+    return f"{named_domain(domain.name, LONGEST_WORD)} (key {sanitised(domain.key)})"
 
 
 def _rows(domain: StoredDomain) -> str:

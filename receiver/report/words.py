@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 from receiver.quantities import SECOND_US, count, duration, moment, percent, three_digits
 from receiver.simulate.figures import LogFigures
 
-LONGEST_NAME, LONGEST_PARAGRAPH = 120, 2_000
-"""The most characters that a report shows of a name in a table, and of a paragraph."""
+LONGEST_WORD, LONGEST_NAME, LONGEST_PARAGRAPH = 60, 120, 2_000
+"""The most characters that a report shows of a text inside a sentence, of a name in a table, and of a paragraph."""
 MOST_DOMAINS = 50
 """The most rows of a table of domains."""
 
 
-def sanitised(text: str, most: int = 60) -> str:
+def sanitised(text: str, most: int = LONGEST_WORD) -> str:
     """Text from a log, harmless and on one line. Unprintable characters become escapes, the middle of a long text becomes …
 
     Control characters, ANSI escapes, line breaks and characters that reverse the direction of writing are all escaped.
@@ -29,12 +29,12 @@ def sanitised(text: str, most: int = 60) -> str:
     return "".join([*head, "…", *reversed(tail)])
 
 
-def named_source(source: str, most: int = 60) -> str:
+def named_source(source: str, most: int = LONGEST_NAME) -> str:
     """A source's name, sanitised; `(anonymous)` if it is empty."""
     return sanitised(source, most) or "(anonymous)"
 
 
-def named_domain(domain: str, most: int = 60) -> str:
+def named_domain(domain: str, most: int = LONGEST_NAME) -> str:
     """A domain's name, sanitised; `(no name)` if it is empty."""
     return sanitised(domain, most) or "(no name)"
 
