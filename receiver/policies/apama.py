@@ -21,7 +21,6 @@ from receiver.settings import ReceiverSettings
     vendors=(Vendor(("Apama",), aliases=("two-tier",)),),
     names_its_system=True,
     records_duplicates=True,
-    keeps_ids=True,
     goes_by_send_time=False,
     clock=Clock.RECEIPTS,
     limit=None,

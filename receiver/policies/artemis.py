@@ -40,7 +40,6 @@ _CAMEL = "https://github.com/apache/camel/blob/main/core/camel-support/src/main/
     ),
     names_its_system=True,
     records_duplicates=False,
-    keeps_ids=True,
     goes_by_send_time=False,
     clock=None,
     limit=Limit.ACCEPTED,

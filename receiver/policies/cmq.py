@@ -61,7 +61,6 @@ class CmqKeyCache(KeptForATime):
     vendors=(Vendor(("TDMQ CMQ",)),),
     names_its_system=False,
     records_duplicates=False,
-    keeps_ids=True,
     goes_by_send_time=True,
     clock=Clock.CALLER,
     limit=None,

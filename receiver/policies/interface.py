@@ -172,8 +172,6 @@ class Declaration:
     """Whether its name shows whose rule it is, so that tables and help needn't say so."""
     records_duplicates: bool
     """Whether a duplicate refreshes the memory of its id, as with Apama; otherwise only first receipts matter."""
-    keeps_ids: bool
-    """Whether each id is remembered by itself; otherwise one id may stand for many."""
     goes_by_send_time: bool
     """Whether the send time of a message matters, so that `receive` takes `jms_timestamp_ms` too."""
     clock: Clock | None
@@ -182,7 +180,7 @@ class Declaration:
     misses: Misses | None
     """Why it misses duplicates; None: it never does."""
     false_cause: Cause | None
-    """Why it calls an id a duplicate that never came before; None: it never does."""
+    """Why it calls an id a duplicate that never came before; None: it never does, for it remembers each id by itself."""
     compiled_policy: str | None
     """The name of its compiled rule in `receiver.compare.compiled_policies`; None if it is refused for comparisons."""
     refusals: tuple[Refusal, ...]
@@ -207,10 +205,14 @@ class Declaration:
                 self.limit or not any(vendor.setting for vendor in self.vendors),
                 "the limit that its vendors' settings size",
             ),
-            ((self.false_cause is None) == self.keeps_ids, "a false_cause if it doesn't keep each id, and only then"),
         ):
             if not is_right:
                 raise TypeError(f"policy {self.name} must declare {rule}")
+
+    @property
+    def keeps_ids(self) -> bool:
+        """Whether each id is remembered by itself; otherwise one id may stand for many."""
+        return self.false_cause is None
 
     def __call__(self, rule: type[_Rule]) -> type[_Rule]:
         """Register the class as a policy; `TypeError` if its kind or order is taken, or its parameters aren't as declared."""

@@ -43,7 +43,6 @@ def _of_detector(name: str) -> Any:
     ),
     names_its_system=False,
     records_duplicates=True,
-    keeps_ids=True,
     goes_by_send_time=False,
     clock=None,
     limit=Limit.USED,

@@ -17,7 +17,6 @@ from receiver.policies.interface import Declaration, Vendor
     vendors=(Vendor((), remark="forgets nothing, the yardstick"),),
     names_its_system=False,
     records_duplicates=False,
-    keeps_ids=True,
     goes_by_send_time=False,
     clock=None,
     limit=None,

@@ -41,7 +41,6 @@ def parse_sequence(text: str) -> tuple[int, str]:
     ),
     names_its_system=False,
     records_duplicates=False,
-    keeps_ids=False,
     goes_by_send_time=False,
     clock=None,
     limit=Limit.SOURCES,

@@ -69,7 +69,6 @@ class ReplicationGroupMessageId:
     vendors=(Vendor(("Solace",), aliases=("solace",)),),
     names_its_system=True,
     records_duplicates=False,
-    keeps_ids=False,
     goes_by_send_time=False,
     clock=None,
     limit=None,

@@ -173,7 +173,6 @@ class KeptForATime(KeptIds):
     ),
     names_its_system=False,
     records_duplicates=False,
-    keeps_ids=True,
     goes_by_send_time=False,
     clock=None,
     limit=Limit.AGE,

@@ -63,8 +63,6 @@ def test_all_that_is_left_out_is_named(imported):
         },
         "must declare in vendors, the sizes": {"vendors": "()"},
         "must declare the limit": {"limit": "None"},
-        "must declare a false_cause": {"keeps_ids": "False"},
-        "must declare a false_cause if": {"false_cause": "Cause.SEQUENCE_GAP"},
         "has the parameters keep_us, but its class takes expiry_us": {"parameters": '(Parameter("keep", "keep_us"),)'},
         "has the kind that ttl has": {"kind": '"ttl"'},
         "has the order that apama has": {"order": "10"},

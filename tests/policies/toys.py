@@ -16,7 +16,6 @@ FACTS = {
     "vendors": '(Vendor(("Toy MQ",), "keep=7", aliases=("toymq",), setting=Setting("toy_keep", "https://toy")),)',
     "names_its_system": "False",
     "records_duplicates": "False",
-    "keeps_ids": "True",
     "goes_by_send_time": "False",
     "clock": "None",
     "limit": "Limit.AGE",
