@@ -142,12 +142,13 @@ class ArtemisIdCache(FirstReceipts):
         del jms_timestamp_ms
         return self._slots_taken + len(self._pending or ()) + 1
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        slot = self._slots_taken + 1 if policy_state is None else policy_state
+    def _remember(self, id_: str) -> None:
+        number = self._slots_taken + 1 if self.policy_state is None else self.policy_state
+        slot = number, self.serial, id_, self.latest_us
         if self._pending is None:
-            self._enter(slot, self.serial, id_, now_us)
+            self._enter(*slot)
         else:
-            self._pending.append((slot, self.serial, id_, now_us))
+            self._pending.append(slot)
 
     def _enter(self, slot: int, serial: int, id_: str, received_at_us: int) -> None:
         self._slots_taken = slot

@@ -116,9 +116,9 @@ class CmqMinimumTimeCache(KeptIds):
         """The send time in microseconds since 1970; None if not known."""
         return jms_timestamp_ms * 1000 if jms_timestamp_ms else None
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        sent_us = now_us if policy_state is None else policy_state
-        self._kept[id_] = self.serial, now_us, sent_us
+    def _remember(self, id_: str) -> None:
+        sent_us = self.latest_us if self.policy_state is None else self.policy_state
+        self._kept[id_] = self.serial, self.latest_us, sent_us
         heappush(self._by_send_time, (sent_us, self.serial, id_))
         self._forget_passed()
 

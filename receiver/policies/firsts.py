@@ -23,10 +23,7 @@ class FirstReceipts(Declared):
         self._values = tuple(
             check_size(parameter.argument, value) for parameter, value in zip(self.parameters, values, strict=True)
         )
-        self.latest_us = 0
-        self.clock_clamped = 0
-        self.peak_ids = 0
-        self.serial = 0
+        self.latest_us = self.clock_clamped = self.peak_ids = self.serial = 0
         self.policy_state: int | None = None
         self._forgotten: deque[int] = deque(maxlen=0)
 
@@ -50,16 +47,16 @@ class FirstReceipts(Declared):
         """The entry that makes the next receipt of the id a duplicate; None if it is new. `IdFormatError` if that can't be told."""
 
     @abstractmethod
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        """Enter a new receipt, whose number is `serial`."""
+    def _remember(self, id_: str) -> None:
+        """Enter a new receipt. Its number is `serial`, its time `latest_us`; `policy_state` is its own."""
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:
         """The `policy_state` of a new receipt: what its row must keep beside id and time."""
         del jms_timestamp_ms
         return None
 
-    def _forget(self, now_us: int) -> None:
-        """Drop entries that are too old when a receipt comes now."""
+    def _forget(self) -> None:
+        """Drop entries that are too old when a receipt comes at `latest_us`."""
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         """The `window_left` and `expiry_left_us` of a duplicate that repeats the entry."""
@@ -89,7 +86,7 @@ class FirstReceipts(Declared):
         now_us = max(received_at_us, self.latest_us)
         self.clock_clamped += now_us > received_at_us
         self.latest_us = now_us
-        self._forget(now_us)
+        self._forget()
         entry = self._entry_of(id_)
         self.serial += 1
         if entry is not None:
@@ -102,7 +99,7 @@ class FirstReceipts(Declared):
                 distance=self.serial - entry[0],
             )
         self.policy_state = self._state_of(jms_timestamp_ms)
-        self._remember(id_, now_us, self.policy_state)
+        self._remember(id_)
         self.peak_ids = max(self.peak_ids, self.remembered_ids)
         return NEW
 
@@ -127,11 +124,10 @@ class FirstReceipts(Declared):
     def replay(self, entries: Iterable[ReceiptValues], clock_us: int | None) -> None:
         del clock_us
         for seq, received_at_us, first_received_at_us, _, id_, _, policy_state in entries:
-            self.serial = seq
-            self.latest_us = received_at_us
-            self._forget(received_at_us)
+            self.serial, self.latest_us, self.policy_state = seq, received_at_us, policy_state
+            self._forget()
             if first_received_at_us is None:  # otherwise a duplicate, kept only for the id's history
-                self._remember(id_ or ForgottenId(), received_at_us, policy_state)
+                self._remember(id_ or ForgottenId())
                 self.peak_ids = max(self.peak_ids, self.remembered_ids)
 
 
@@ -149,9 +145,8 @@ class KeptIds(FirstReceipts):
     def _entry_of(self, id_: str) -> Entry | None:
         return self._kept.get(id_)
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        del policy_state
-        self._kept[id_] = self.serial, now_us
+    def _remember(self, id_: str) -> None:
+        self._kept[id_] = self.serial, self.latest_us
 
     def entries(self) -> list[int]:
         return sorted(serial for serial, *_ in self._kept.values())

@@ -76,13 +76,12 @@ class HighestSequence(FirstReceipts):
         highest = self._highest.get(source)
         return highest[1] if highest is not None and number <= highest[0] else None
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        del policy_state
+    def _remember(self, id_: str) -> None:
         number, source = parse_sequence(id_)
         replaced = self._highest.get(source)
         if replaced is not None:
             self._forgotten.append(replaced[1][0])
-        self._highest[source] = number, (self.serial, now_us)
+        self._highest[source] = number, (self.serial, self.latest_us)
 
     def entries(self) -> list[int]:
         return sorted(entry[0] for _, entry in self._highest.values())

@@ -108,11 +108,10 @@ class SolaceLast(FirstReceipts):
             return None
         return None if is_newer else self._entry
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        del policy_state
+    def _remember(self, id_: str) -> None:
         self._forgotten.extend(self._entry[:1])
         self._last = ReplicationGroupMessageId.parse(id_)
-        self._entry = self.serial, now_us
+        self._entry = self.serial, self.latest_us
 
     def entries(self) -> list[int]:
         return list(self._entry[:1])

@@ -26,15 +26,15 @@ class KeptForATime(KeptIds):
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
         return 0, self._expiry_us - (self.latest_us - entry[1])
 
-    def _remember(self, id_: str, now_us: int, policy_state: int | None) -> None:
-        super()._remember(id_, now_us, policy_state)
+    def _remember(self, id_: str) -> None:
+        super()._remember(id_)
         self._ids.append(id_)
 
-    def _forget(self, now_us: int) -> None:
+    def _forget(self) -> None:
         ids, kept = self._ids, self._kept
         while ids:
             serial, received_at_us, *_ = kept[ids[0]]
-            if now_us - received_at_us <= self._expiry_us:
+            if self.latest_us - received_at_us <= self._expiry_us:
                 break
             del kept[ids.popleft()]
             self._forgotten.append(serial)
