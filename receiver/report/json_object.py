@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from receiver.compare import Cause, ComparedDomain, Comparison, Dispute, PolicyFigures
 from receiver.message import Verdict
-from receiver.quantities import moment
 from receiver.report.words import moment_or_none
 from receiver.simulate.figures import Analysis, Elsewhere, Recommendation, SettingFigures, SizedSetting
 
@@ -61,16 +60,16 @@ def _elsewhere(needs: Elsewhere) -> dict[str, Any]:
 
 
 def record(figures: DataclassInstance) -> dict[str, Any]:
-    """Figures by the names of their fields. Microseconds become a moment, or seconds."""
+    """Figures by the names of their fields, without `is_`. Microseconds become a moment, or seconds."""
     shown: dict[str, Any] = {}
     for field in fields(figures):
-        value, name = getattr(figures, field.name), field.name.removesuffix("_us")
-        if name == field.name:
-            shown[name] = str(value) if isinstance(value, StrEnum) else value
-        elif name.endswith("received_at"):
-            shown[name] = moment_or_none(value)
+        value, name = getattr(figures, field.name), field.name.removeprefix("is_")
+        if name.endswith("received_at_us"):
+            shown[name.removesuffix("_us")] = moment_or_none(value)
+        elif name.endswith("_us"):
+            shown[f"{name.removesuffix('_us')}_secs"] = None if value is None else value / 1_000_000
         else:
-            shown[f"{name}_secs"] = None if value is None else value / 1_000_000
+            shown[name] = str(value) if isinstance(value, StrEnum) else value
     return shown
 
 
@@ -113,8 +112,9 @@ def comparison_object(comparison: Comparison) -> dict[str, Any]:
 
 def _policy(figures: PolicyFigures) -> dict[str, Any]:
     shown = record(figures)
-    fitted = {"fitted": True} if shown.pop("is_fitted") else {}
-    return shown | {name: _causes(shown[name]) for name in ("missed_causes", "false_causes")} | fitted
+    if not figures.is_fitted:
+        del shown["fitted"]
+    return shown | {name: _causes(shown[name]) for name in ("missed_causes", "false_causes")}
 
 
 def _domain(domain: ComparedDomain, policies: list[str]) -> dict[str, Any]:
@@ -141,22 +141,14 @@ def _causes(causes: dict[Cause, int]) -> dict[str, int]:
 
 
 def _dispute(dispute: Dispute, policies: list[str]) -> dict[str, Any]:
-    verdicts = zip(policies, dispute.duplicate_by, dispute.causes, strict=True)
-    return {
-        "row": dispute.row,
-        "domain": dispute.domain,
-        "unique_message_id": dispute.unique_message_id,
-        "message_source_id": dispute.message_source_id,
-        "received_at": moment(dispute.received_at_us),
-        "duplicate": dispute.is_duplicate,
-        "earlier_row": dispute.earlier_row,
-        "age_secs": None if dispute.age_us is None else dispute.age_us / 1_000_000,
-        "verdicts": [
-            {
-                "policy": policy,
-                "verdict": str(Verdict.DUPLICATE if is_duplicate else Verdict.NEW),
-                "cause": cause and str(cause),
-            }
-            for policy, is_duplicate, cause in verdicts
-        ],
-    }
+    shown = record(dispute)
+    verdicts = zip(policies, shown.pop("duplicate_by"), shown.pop("causes"), strict=True)
+    shown["verdicts"] = [
+        {
+            "policy": policy,
+            "verdict": str(Verdict.DUPLICATE if is_duplicate else Verdict.NEW),
+            "cause": cause and str(cause),
+        }
+        for policy, is_duplicate, cause in verdicts
+    ]
+    return shown
