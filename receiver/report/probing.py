@@ -15,18 +15,13 @@ from receiver.report.terminal import print_contents
 from receiver.report.words import or_dash
 from receiver.settings import BridgeSettings
 
-_NAMES = {
-    Ending.CLOSED: "closed",
-    Ending.KILLED: "killed",
-    Ending.ACKNOWLEDGING: "killed as it acknowledged",
-    Ending.FROZEN: "silent",
+_ENDINGS = {
+    Ending.CLOSED: ("closed", "closed its connection"),
+    Ending.KILLED: ("killed", "was killed"),
+    Ending.ACKNOWLEDGING: ("killed as it acknowledged", "was killed as it acknowledged"),
+    Ending.FROZEN: ("silent", "fell silent, as without network"),
 }
-_MEANINGS = {
-    Ending.CLOSED: "closed its connection",
-    Ending.KILLED: "was killed",
-    Ending.ACKNOWLEDGING: "was killed as it acknowledged",
-    Ending.FROZEN: "fell silent, as without network",
-}
+"""How a consumer ended, in the table and in a sentence."""
 
 
 def probe_object(probe: Probe) -> dict[str, Any]:
@@ -49,7 +44,7 @@ def print_probe(probe: Probe, console: Console) -> None:
         f"What came again when a consumer ended ({count(probe.messages, 'message')} sent)",
         probe.redeliveries,
         [
-            (Column("it was", Cells.WORD), lambda each: _NAMES[each.ending]),
+            (Column("it was", Cells.WORD), lambda each: _ENDINGS[each.ending][0]),
             (Column("held"), lambda each: count(each.held)),
             (Column("again"), lambda each: count(each.again)),
             (Column("from"), lambda each: or_dash(each.first_us, duration)),
@@ -72,9 +67,10 @@ def print_probe(probe: Probe, console: Console) -> None:
 def _reasons(probe: Probe) -> Iterator[str]:
     longest = max(probe.redeliveries, key=lambda each: each.expiry_need_us)
     if longest.expiry_need_us:
+        _, how = _ENDINGS[longest.ending]
         yield (
-            f"A message came again {duration(longest.expiry_need_us)} after it was first taken, when a consumer "
-            f"{_MEANINGS[longest.ending]}. E is twice that."
+            f"A message came again {duration(longest.expiry_need_us)} after it was first taken, when a consumer {how}. "
+            "E is twice that."
         )
     widest = max(probe.redeliveries, key=lambda each: each.window_need)
     if widest.window_need:
