@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from receiver.simulate.figures import Grade, LogFigures
 
@@ -42,13 +42,11 @@ class Style(Enum):
 class Lead:
     """The advice, the most important sentence of a report."""
 
-    form: ClassVar = "lead"
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    form: ClassVar = "text"
     text: str
     style: Style = Style.SAID
     grade: Grade | None = None
@@ -59,7 +57,6 @@ class Text:
 class Items:
     """A list. Without a title it continues the block above it."""
 
-    form: ClassVar = "items"
     title: str
     texts: Sequence[str]
 
@@ -92,7 +89,6 @@ Shown = tuple[Column, Callable[[T], str]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    form: ClassVar = "table"
     title: str
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
@@ -122,7 +118,6 @@ class Chart:
     """A chart with its words. On a terminal, a chart with `instead` is shown as its `numbers`, or as `instead` if these don't fit.
     Other charts are only on pages."""
 
-    form: ClassVar = "chart"
     id: str
     title: str
     caption: str
