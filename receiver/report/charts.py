@@ -31,11 +31,7 @@ CONFIG: Spec = {
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelColor": _INK,
-        "titleColor": _INK,
-        "domainColor": _INK,
-        "tickColor": _INK,
-        "gridColor": _INK,
+        **dict.fromkeys(("labelColor", "titleColor", "domainColor", "tickColor", "gridColor"), _INK),
         "domainOpacity": 0.4,
         "tickOpacity": 0.4,
         "gridOpacity": 0.12,
