@@ -15,6 +15,7 @@ policy misses three duplicates wants to see all three: so if a policy misses at 
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, assert_never
@@ -88,20 +89,17 @@ class Disputes:
 
     def add(self, domain: Domain, judged: Sequence[Judged]) -> None:
         """Collect from one more domain. `judged` has the verdicts of each policy, in order."""
-        by_any, by_all = judged[0].is_duplicate.copy(), judged[0].is_duplicate.copy()
-        for each in judged[1:]:
-            by_any |= each.is_duplicate
-            by_all &= each.is_duplicate
-        disputed = np.flatnonzero(by_any & ~by_all)
+        verdicts = [each.is_duplicate for each in judged]
+        disputed = np.flatnonzero(reduce(np.logical_or, verdicts) & ~reduce(np.logical_and, verdicts))
         if not len(disputed):
             return
         self.count += len(disputed)
-        ways = disputed[_first_columns(np.stack([each.is_duplicate[disputed] for each in judged]))]
+        ways = disputed[_first_columns(np.stack([each[disputed] for each in verdicts]))]
         rows = np.union1d(disputed[:_SHOWN], np.sort(ways)[:_SHOWN])
         self._candidates = _preferred(self._candidates + self._in_full(domain, judged, rows))
         repeats = disputed[domain.rows.earlier[disputed] >= 0]
-        for index, each in enumerate(judged):
-            self._collect(index, domain, judged, repeats[~each.is_duplicate[repeats]])
+        for index, each in enumerate(verdicts):
+            self._collect(index, domain, judged, repeats[~each[repeats]])
 
     def _collect(
         self, index: int, domain: Domain, judged: Sequence[Judged], missed_rows: npt.NDArray[np.int64]
