@@ -268,14 +268,8 @@ def _counted(causes: dict[Cause, int]) -> str:
 
 def _meanings(comparison: Comparison) -> list[tuple[str, str]]:
     """The causes that occur in the comparison, each with its meaning."""
-    met = {
-        cause
-        for figures in comparison.policies
-        for causes in (figures.missed_causes, figures.false_causes)
-        for cause, number in causes.items()
-        if number
-    }
-    return [(str(cause), cause.meaning) for cause in Cause if cause in met]
+    counted = [causes for each in comparison.policies for causes in (each.missed_causes, each.false_causes)]
+    return [(str(cause), cause.meaning) for cause in Cause if any(causes.get(cause) for causes in counted)]
 
 
 def _disagreement(comparison: Comparison) -> str:
