@@ -113,10 +113,6 @@ def _judge_by_slot(earlier: Int32s, size: int) -> tuple[Flags, int]:
     return is_duplicate, min(size, slots)
 
 
-def _ring(size: int, domain: Domain) -> Judged:
-    return Judged(*_judge_by_slot(domain.rows.earlier, size))
-
-
 @compiled()
 def _judge_by_use(earlier: Int32s, size: int) -> tuple[Flags, int]:
     """Judge rows by an LRU memory of ids. It holds the rows that no later row repeats, from the oldest held on."""
@@ -137,8 +133,8 @@ def _judge_by_use(earlier: Int32s, size: int) -> tuple[Flags, int]:
     return is_duplicate, peak_ids
 
 
-def _used(size: int, domain: Domain) -> Judged:
-    return Judged(*_judge_by_use(domain.rows.earlier, size))
+def _sized(judge: Callable[[Int32s, int], tuple[Flags, int]], size: int, domain: Domain) -> Judged:
+    return Judged(*judge(domain.rows.earlier, size))
 
 
 @compiled()
@@ -211,15 +207,8 @@ def _judge_by_last(origins: npt.NDArray[np.uint64], numbers: npt.NDArray[np.uint
     return is_duplicate, min(1, len(numbers))
 
 
-class Rgmids(NamedTuple):
-    """Replication group message ids."""
-
-    origins: npt.NDArray[np.uint64]
-    numbers: npt.NDArray[np.uint64]
-
-
-def rgmids_of(receipts: Receipts) -> Rgmids:
-    """All ids of a log as replication group message ids; `IdFormatError` for the first id of another form."""
+def rgmids_of(receipts: Receipts) -> npt.NDArray[np.uint64]:
+    """The origins, and the numbers, of all ids of a log; `IdFormatError` for the first that is no replication group message id."""
     rgmids = np.zeros((receipts.ids.count, 2), np.uint64)
     for ids, texts in _texts(receipts.ids):
         if not pc.all(pc.match_substring_regex(texts, rf"\A{RGMID_FORM}\z")).as_py():
@@ -227,15 +216,15 @@ def rgmids_of(receipts: Receipts) -> Rgmids:
         letters = bytes_of(texts).reshape(-1, _RGMID_BYTES)[:, _HEX_DIGITS]
         digits = (letters & 15) + np.uint8(9) * (letters > ord("9"))  # "A" and "a" have 1 in their lower half
         rgmids[ids] = np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8")
-    return Rgmids(*np.ascontiguousarray(rgmids.T))
+    return np.ascontiguousarray(rgmids.T)
 
 
 def _last(receipts: Receipts) -> CompiledPolicy:
-    rgmids = rgmids_of(receipts)
+    origins, numbers = rgmids_of(receipts)
 
     def judge(domain: Domain) -> Judged:
         ids = receipts.id_number[domain.log_rows]
-        return Judged(*_judge_by_last(rgmids.origins[ids], rgmids.numbers[ids]))
+        return Judged(*_judge_by_last(origins[ids], numbers[ids]))
 
     return judge
 
@@ -261,8 +250,8 @@ _MAKERS: dict[str, Callable[[Policy, Receipts], CompiledPolicy]] = {
     "all": lambda _policy, _receipts: _all,
     "two-tier": lambda policy, _receipts: partial(_two_tier, *policy.sizes),
     "age": lambda policy, _receipts: partial(_age, policy.sizes[1]),
-    "ring": lambda policy, _receipts: partial(_ring, policy.sizes[0]),
-    "used": lambda policy, _receipts: partial(_used, policy.sizes[0]),
+    "ring": lambda policy, _receipts: partial(_sized, _judge_by_slot, policy.sizes[0]),
+    "used": lambda policy, _receipts: partial(_sized, _judge_by_use, policy.sizes[0]),
     "highest": lambda _policy, receipts: _highest(receipts),
     "last": lambda _policy, receipts: _last(receipts),
 }

@@ -90,10 +90,10 @@ hexadecimal = [st.text("0123456789abcdefABCDEF", min_size=digits, max_size=digit
 
 @given(st.lists(st.builds("rmid1:{}-{}-{}-{}".format, *hexadecimal), unique=True))
 def test_replication_group_message_ids_are_those_of_the_policy(texts):
-    read = rgmids_of(receipts_of(texts))
+    origins, numbers = rgmids_of(receipts_of(texts))
     parsed = [ReplicationGroupMessageId.parse(text) for text in texts]
-    assert read.origins[1:].tolist() == [rgmid.origin for rgmid in parsed]
-    assert read.numbers[1:].tolist() == [rgmid.number for rgmid in parsed]
+    assert origins[1:].tolist() == [rgmid.origin for rgmid in parsed]
+    assert numbers[1:].tolist() == [rgmid.number for rgmid in parsed]
 
 
 def test_ids_are_read_through_stretches(monkeypatch):
