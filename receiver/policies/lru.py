@@ -10,26 +10,16 @@ from typing import Any
 from receiver.errors import SettingsError
 from receiver.message import Decision, Receipt, ReceiptRow, ReceiptValues, check_receipt, for_each
 from receiver.policies.apama import ApamaTwoTier
-from receiver.policies.interface import (
-    Cause,
-    Declaration,
-    Declared,
-    Limit,
-    Misses,
-    Parameter,
-    Setting,
-    Vendor,
-    check_size,
-)
+from receiver.policies.interface import Cause, Declared, Limit, Misses, Parameter, Setting, Vendor, check_size
 
 
 def _of_detector(name: str) -> Any:
     return property(attrgetter(f"_detector.{name}"))
 
 
-@Declaration(
+@replace(
+    ApamaTwoTier.declaration,
     name="lru",
-    same_rule_as=None,
     kind="lru",
     order=25,
     parameters=(Parameter("size", "size"),),
@@ -42,14 +32,10 @@ def _of_detector(name: str) -> Any:
         ),
     ),
     names_its_system=False,
-    records_duplicates=True,
-    goes_by_send_time=False,
     clock=None,
     limit=Limit.USED,
     misses=Misses(Cause.EVICTED),
-    false_cause=None,
     compiled_policy="used",
-    refusals=(),
 )
 class LatestUsed(Declared):
     """Remembers the `size` ids received last. A duplicate makes its id the latest; the least recently received id goes.
