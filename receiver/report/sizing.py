@@ -9,22 +9,8 @@ from typing import TypeVar
 
 from receiver.quantities import count, duration, seconds, three_digits
 from receiver.report import advice, elsewhere, words
-from receiver.report.document import (
-    MARK,
-    Cells,
-    Chart,
-    Column,
-    Document,
-    Items,
-    Lead,
-    Only,
-    Shown,
-    Style,
-    Table,
-    Text,
-    blocks,
-)
-from receiver.simulate.figures import MEANINGS, Analysis, DomainFigures, Grade, Kind, SettingFigures, SourceFigures
+from receiver.report.document import MARK, Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
+from receiver.simulate.figures import MEANINGS, Analysis, DomainFigures, Grade, Kind, SettingFigures
 from receiver.simulate.findings import DOUBTS
 
 T = TypeVar("T")
@@ -219,8 +205,7 @@ class Grid:
 
 def _all_settings(analysis: Analysis) -> list[SettingFigures]:
     """The settings tried, and the recommended setting if it is off the grid."""
-    recommended = analysis.recommendation.setting
-    return [*analysis.settings, *([] if recommended in analysis.settings else [recommended])]
+    return list(dict.fromkeys([*analysis.settings, analysis.recommendation.setting]))
 
 
 def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
@@ -336,15 +321,13 @@ def _timeline(analysis: Analysis) -> list[Chart]:
 
 
 def _sources(analysis: Analysis) -> Table:
-    domain: list[Shown[SourceFigures]] = [
-        (Column("domain", Cells.NAME, is_spare=True), lambda source: words.named_domain(source.domain))
-    ]
+    domain = (Column("domain", Cells.NAME, is_spare=True), lambda source: words.named_domain(source.domain))
     return Table.of(
         "Sources that need most, and the W or E that would do for each alone",
         analysis.sources[:_MOST_SOURCES],
         [
             (Column("source", Cells.NAME), lambda source: words.named_source(source.source)),
-            *(domain if len(analysis.domains) > 1 else []),
+            *([domain] if len(analysis.domains) > 1 else []),
             (Column("receipts"), lambda source: count(source.receipts)),
             (Column("duplicates"), lambda source: count(source.duplicates)),
             (Column("needs W"), lambda source: count(source.window_need)),

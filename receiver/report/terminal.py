@@ -12,20 +12,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from receiver.report.document import (
-    MARK,
-    Cells,
-    Chart,
-    Column,
-    Content,
-    Document,
-    Items,
-    Lead,
-    Only,
-    Style,
-    Table,
-    Text,
-)
+from receiver.report.document import MARK, Cells, Chart, Content, Document, Items, Lead, Only, Style, Table, Text
 from receiver.report.words import sanitised
 from receiver.simulate.figures import Grade
 
@@ -120,13 +107,14 @@ def _fitted(table: Table, console: Console) -> Table:
             break
         shown.remove(spare[-1])
     most = max(room // max(len(elastic), 1), _LEAST_NAME_WIDTH)
-    return replace(taken, rows=[[_shortened(*pair, most) for pair in zip(columns, row, strict=True)] for row in rows])
+    kinds = [column.cells for column in columns]
+    return replace(taken, rows=[[_shortened(*pair, most) for pair in zip(kinds, row, strict=True)] for row in rows])
 
 
-def _shortened(column: Column, cell: str, most: int) -> str:
-    if column.cells is Cells.NAME:
+def _shortened(kind: Cells, cell: str, most: int) -> str:
+    if kind is Cells.NAME:
         return sanitised(cell, min(most, _MOST_NAME_WIDTH))
-    return _folded(cell, most) if column.cells is Cells.POLICY else cell
+    return _folded(cell, most) if kind is Cells.POLICY else cell
 
 
 def _folded(name: str, width: int) -> str:
