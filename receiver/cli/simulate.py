@@ -292,10 +292,7 @@ def _local_files(request: SimulateRequest) -> list[LogFile] | None:
 
 
 def _read_on_spark(
-    spark: SparkSession,
-    request: SimulateRequest,
-    files: list[LogFile] | None,
-    on_progress: OnProgress,
+    spark: SparkSession, request: SimulateRequest, files: list[LogFile] | None, on_progress: OnProgress
 ) -> Read:
     from receiver.logs.files import find_files, is_compacted, manifests_of
     from receiver.logs.remote import local_path

@@ -256,11 +256,7 @@ _NOT_REMEMBERED = 1
     "receiver lookup postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders --json",
 )
 def lookup(
-    url: StoreAddress,
-    unique_message_id: _UniqueMessageId,
-    *,
-    domain: _OnlyDomain = None,
-    as_json: AsJson = False,
+    url: StoreAddress, unique_message_id: _UniqueMessageId, *, domain: _OnlyDomain = None, as_json: AsJson = False
 ) -> int:
     """Say whether an id is remembered, and when it came.
 
@@ -289,11 +285,7 @@ def lookup(
     "receiver forget postgresql://bridge@db.example.com/orders order-4711 --domain broker-a:queue://orders",
 )
 def forget(
-    url: StoreAddress,
-    unique_message_id: _UniqueMessageId,
-    *,
-    domain: _OnlyDomain = None,
-    yes: Yes = False,
+    url: StoreAddress, unique_message_id: _UniqueMessageId, *, domain: _OnlyDomain = None, yes: Yes = False
 ) -> int:
     """Forget an id, so that the next message with it is new.
 

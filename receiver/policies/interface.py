@@ -335,11 +335,7 @@ class Policy(Protocol):
         """Whether a receipt of the id would be a duplicate now, at the latest receipt's time."""
 
     def receive(
-        self,
-        unique_message_id: str | None,
-        message_source_id: str | None = None,
-        *,
-        received_at_us: int,
+        self, unique_message_id: str | None, message_source_id: str | None = None, *, received_at_us: int
     ) -> Decision:
         """Decide on one receipt and record it.
 

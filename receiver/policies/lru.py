@@ -69,11 +69,7 @@ class LatestUsed(Declared):
         return unique_message_id in self._detector
 
     def receive(
-        self,
-        unique_message_id: str | None,
-        message_source_id: str | None = None,
-        *,
-        received_at_us: int,
+        self, unique_message_id: str | None, message_source_id: str | None = None, *, received_at_us: int
     ) -> Decision:
         if unique_message_id:
             check_receipt(unique_message_id, message_source_id, received_at_us, first=self.serial == 0)

@@ -102,8 +102,7 @@ class KeptForATime(KeptIds):
             is_tried=False,
             aliases=("powertools", "aws-powertools"),
             setting=Setting(
-                "expires_after_seconds",
-                "https://docs.powertools.aws.dev/lambda/python/latest/utilities/idempotency/",
+                "expires_after_seconds", "https://docs.powertools.aws.dev/lambda/python/latest/utilities/idempotency/"
             ),
         ),
         Vendor(

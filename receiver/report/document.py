@@ -99,13 +99,7 @@ class Table:
 
     @classmethod
     def of(
-        cls,
-        title: str,
-        items: Sequence[T],
-        columns: Sequence[Shown[T]],
-        *,
-        marked: Collection[T] = (),
-        note: str = "",
+        cls, title: str, items: Sequence[T], columns: Sequence[Shown[T]], *, marked: Collection[T] = (), note: str = ""
     ) -> Self:
         """A table with a row for each item."""
         rows = [[cell(item) for _, cell in columns] for item in items]

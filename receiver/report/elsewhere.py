@@ -189,8 +189,5 @@ def by_domain(analysis: Analysis) -> Table | None:
     return Table.of(
         "What each domain would need of them, without the margin",
         domains[:MOST_DOMAINS],
-        [
-            (Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain)),
-            *map(shown, Limit),
-        ],
+        [(Column("domain", Cells.NAME), lambda row: named_domain(row[0].domain)), *map(shown, Limit)],
     )

@@ -188,10 +188,7 @@ def _columns(reports: Sequence[UnitReport]) -> list[str]:
 
 
 def _check_order(
-    reports: Sequence[UnitReport],
-    name_of: Mapping[Channel, str],
-    carry_us: Int64s,
-    before: Manifest | None,
+    reports: Sequence[UnitReport], name_of: Mapping[Channel, str], carry_us: Int64s, before: Manifest | None
 ) -> None:
     """Raise `SettingsError` unless new receipts come after the old ones. A unit's samples have each channel's first receipt."""
     domains_before = before.domains if before else []
