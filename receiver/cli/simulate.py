@@ -50,7 +50,7 @@ class SimulateRequest(NamedTuple):
 
     logs: list[str]
     question: Question
-    options: ReadOptions
+    how: ReadOptions
     report: str | None
     """The path of the report, which mustn't be one of the logs."""
     verdicts: str | None
@@ -158,17 +158,8 @@ def simulate(
     question = _question(domain, window, expiry, current, _with_budget(settings, budget))
     if verdicts is not None:
         _check_is_single(question)
-    request = SimulateRequest(
-        logs=logs,
-        question=question,
-        options=options.read_options(column_map, time_unit, time_zone, on_error),
-        report=report,
-        verdicts=verdicts,
-        query=query,
-        master=master,
-        order_by=order_by,
-        verbose=verbose,
-    )
+    how = options.read_options(column_map, time_unit, time_zone, on_error)
+    request = SimulateRequest(logs, question, how, report, verdicts, query, master, order_by, verbose)
     from receiver.report.sizing import analysis_document
 
     with output.report_file(report) as write_report:
@@ -223,7 +214,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
 
     question, verdicts = request.question, request.verdicts
     with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
-        batches = read_logs(request.logs, request.options, request.query)
+        batches = read_logs(request.logs, request.how, request.query)
         output.check_outputs(batches.paths, report=request.report, verdicts=verdicts)  # no output has been written yet
         output.note_other_key(batches.manifests, question.key)
         with output.progress("Reading receipts", batches.size_bytes, in_bytes=True) as batches.on_read:
@@ -298,16 +289,16 @@ def _read_on_spark(
     from receiver.logs.remote import local_path
     from receiver.spark.sources import read_files, read_table_or_urls, spark_url
 
-    options, with_ids = request.options, request.verdicts is not None
+    with_ids = request.verdicts is not None
     if files is None and request.order_by is None and any(map(is_compacted, request.logs)):
         files = find_files(request.logs)
     if files is not None:
         output.note_other_key(manifests_of(files), request.question.key)
-        return read_files(spark, files, options, with_ids=with_ids, on_progress=on_progress)
+        return read_files(spark, files, request.how, with_ids=with_ids, on_progress=on_progress)
     return read_table_or_urls(
         spark,
         [log if _is_table_or_url(log) else spark_url(Path(local_path(log))) for log in request.logs],
-        options,
+        request.how,
         order_by=request.order_by,
         with_ids=with_ids,
         on_progress=on_progress,
