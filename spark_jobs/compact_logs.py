@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,9 +16,6 @@ from receiver.cli import options, run
 from receiver.cli.output import note_folders_left_out, stages
 from receiver.domains import domain_key
 from receiver.quantities import count
-
-if TYPE_CHECKING:
-    from receiver.logs.compacted import Folder, Manifest
 
 __all__ = ["main"]
 
@@ -53,7 +50,7 @@ def compact_logs(
 
     check_installed()  # first, for its extra has all that the imports below need
 
-    from receiver.logs.compacted import folder_at, manifest_of, new_folder
+    from receiver.logs.compacted import BAD_ROWS, folder_at, manifest_of, new_folder
     from receiver.logs.files import find_files
 
     key = domain_key(domain)
@@ -72,17 +69,11 @@ def compact_logs(
             spark, files, how, key, target, before=before, rows_per_file=rows_per_file, on_progress=on_progress
         )
     note_folders_left_out(logs)
-    _print(manifest, folder)
-
-
-def _print(manifest: Manifest, out: Folder) -> None:
-    from receiver.logs.compacted import BAD_ROWS
-
-    files = sum(len(domain.files) for domain in manifest.domains)
+    written = sum(len(each.files) for each in manifest.domains)
     of_domains = f"{count(manifest.receipts, 'receipt')} of {count(len(manifest.domains), 'domain')}"
-    print(f"{of_domains} in {count(files, 'file')}: {out}")
+    print(f"{of_domains} in {count(written, 'file')}: {folder}")
     if manifest.skipped:
-        print(f"{count(manifest.skipped, 'unreadable row')} left out: {out / BAD_ROWS}")
+        print(f"{count(manifest.skipped, 'unreadable row')} left out: {folder / BAD_ROWS}")
 
 
 def main() -> int:
