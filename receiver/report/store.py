@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import zip_longest
 from typing import Any, NamedTuple
@@ -186,24 +186,13 @@ _COLUMNS = (
     _Column("nodes", lambda d: [_record(row, "address node connected_at") for row in d.nodes]),
     _Column("line", lambda d: d.line()),
 )
-_NAMES = {column.name for column in _COLUMNS if column.name}
-_CHECKED = {"domain", "key", "rows", "remembered_ids", "rows_to_be_deleted"}
-_LISTED = {
-    "domain",
-    "key",
-    "policy",
-    "window",
-    "expiry_secs",
-    "receipts",
-    "latest_received_at",
-    "rows",
-    "inbox",
-    "parked",
-}
+_ALL = " ".join(column.name for column in _COLUMNS)
+_CHECKED = "domain key rows remembered_ids rows_to_be_deleted"
+_LISTED = "domain key policy window expiry_secs receipts latest_received_at rows inbox parked"
 
 
-def _object(domain: StoredDomain, names: Container[str] = _NAMES) -> dict[str, Any]:
-    return {column.name: column.value(domain) for column in _COLUMNS if column.name in names}
+def _object(domain: StoredDomain, names: str = _ALL) -> dict[str, Any]:
+    return {column.name: column.value(domain) for column in _COLUMNS if column.name in names.split()}
 
 
 def _table(domain: StoredDomain) -> Table:
