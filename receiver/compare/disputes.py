@@ -98,17 +98,11 @@ class Disputes:
         rows = np.union1d(disputed[:_SHOWN], np.sort(ways)[:_SHOWN])
         self._candidates = _preferred(self._candidates + self._in_full(domain, judged, rows))
         repeats = disputed[domain.rows.earlier[disputed] >= 0]
-        for index, each in enumerate(verdicts):
-            self._collect(index, domain, judged, repeats[~each[repeats]])
-
-    def _collect(
-        self, index: int, domain: Domain, judged: Sequence[Judged], missed_rows: npt.NDArray[np.int64]
-    ) -> None:
-        missed = self._missed[index]
-        if missed is None or not len(missed_rows):
-            return
-        few = len(missed) + len(missed_rows) <= _SHOWN
-        self._missed[index] = missed + self._in_full(domain, judged, missed_rows) if few else None
+        for index, (each, missed) in enumerate(zip(verdicts, self._missed, strict=True)):
+            more = repeats[~each[repeats]]
+            if missed is not None and len(more):
+                few = len(missed) + len(more) <= _SHOWN
+                self._missed[index] = missed + self._in_full(domain, judged, more) if few else None
 
     def _in_full(self, domain: Domain, judged: Sequence[Judged], rows: npt.NDArray[np.int64]) -> list[Dispute]:
         receipts = self._receipts
