@@ -1,14 +1,4 @@
-"""Sizing on Spark: receipts in, the analysis or the verdicts out.
-
-    from receiver.spark import judge, size_windows
-
-    analysis = size_windows(spark.read.parquet("s3a://bucket/receipts"), domain="destination")
-    analysis.as_dict()["recommendation"]
-
-Both work on a DataFrame, in the caller's own session, and leave its settings as they were. A frame has a log's columns, by
-our names or by those of JMS and Apama; `received_at` is a timestamp, a text or a number, as in logs. Receipts are ordered by
-`order_by`, a column without nulls. Without it, they are ordered by their files and rows if the frame knows these (read from
-Parquet, and neither joined nor grouped since), otherwise by time. Ties are ordered by content.
+"""Sizing on Spark: a DataFrame of receipts in, the analysis or the verdicts out. The caller's session is left as it was.
 
 The command writes the verdicts of a log by `verdict_rows` and `verdicts_file`.
 """
@@ -123,12 +113,13 @@ def size_windows(
     """Size the windows from a frame, as `receiver simulate` does from the same receipts in the same order.
 
     Args:
-        frame: The receipts. Its columns are those of a log.
+        frame: The receipts. Its columns are those of a log, by our names or by those of JMS and Apama. `received_at` is a
+            timestamp, a text or a number.
         domain: The KEY, as `--domain`.
         windows: The windows to try, in ids per source. None: chosen from the log.
         expiries_secs: The expiries to try, in seconds. None: chosen from the log.
         order_by: The column that orders the receipts. It must have no nulls. None: the order of files and rows if the frame
-            knows it (Parquet), otherwise that of time.
+            knows it (read from Parquet, and neither joined nor grouped since), otherwise that of time. Ties go by content.
         column_map: The frame's column for each of our columns that has another name.
         max_missed: How many duplicates a setting may miss, as `--max-missed`.
         margin: The factor by which a setting exceeds the log's need, as `--margin`.
