@@ -83,12 +83,7 @@ class CmqMinimumTimeCache(KeptIds):
     def __init__(self, retry_us: int, network_us: int) -> None:
         super().__init__(retry_us, network_us)
         self._limit_us = retry_us + network_us
-        self._minimum_us: int | None = None
         self._by_send_time: list[tuple[int, int, str]] = []  # a heap of send time, number and id
-
-    @property
-    def clock_us(self) -> int | None:
-        return self._minimum_us
 
     def advance(self, min_msg_time_us: int) -> None:
         """Set the earliest send time of all messages that aren't consumed yet, in microseconds since 1970."""
@@ -96,12 +91,12 @@ class CmqMinimumTimeCache(KeptIds):
             raise SettingsError(
                 f"min_msg_time_us must be whole microseconds of at least 0, not {min_msg_time_us!r:.80}"
             )
-        self._minimum_us = max(min_msg_time_us, self._minimum_us or 0)
+        self.clock_us = max(min_msg_time_us, self.clock_us or 0)
         self._forget_passed()
 
     def _forget_passed(self) -> None:
         heap = self._by_send_time
-        while heap and self._minimum_us is not None and self._minimum_us - heap[0][0] > self._limit_us:
+        while heap and self.clock_us is not None and self.clock_us - heap[0][0] > self._limit_us:
             _, serial, id_ = heappop(heap)
             kept = self._kept.get(id_)
             if kept is not None and kept[0] == serial:  # otherwise an older receipt of the id, from a replay
@@ -109,7 +104,7 @@ class CmqMinimumTimeCache(KeptIds):
             self._forgotten.append(serial)
 
     def _headroom(self, entry: Entry) -> tuple[int | None, int | None]:
-        passed_us = 0 if self._minimum_us is None else max(0, self._minimum_us - entry[2])
+        passed_us = 0 if self.clock_us is None else max(0, self.clock_us - entry[2])
         return 0, self._limit_us - passed_us
 
     def _state_of(self, jms_timestamp_ms: int | None) -> int | None:

@@ -25,15 +25,12 @@ class FirstReceipts(Declared):
         )
         self.latest_us = self.clock_clamped = self.peak_ids = self.serial = 0
         self.policy_state: int | None = None
+        self.clock_us: int | None = None
         self._forgotten: deque[int] = deque(maxlen=0)
 
     @property
     def values(self) -> tuple[int, ...]:
         return self._values
-
-    @property
-    def clock_us(self) -> int | None:
-        return None
 
     @property
     @abstractmethod
@@ -62,9 +59,6 @@ class FirstReceipts(Declared):
         """The `window_left` and `expiry_left_us` of a duplicate that repeats the entry."""
         del entry
         return None, None
-
-    @abstractmethod
-    def entries(self) -> list[int]: ...
 
     def receive(
         self,
