@@ -1,8 +1,8 @@
 """The rules of `receiver.policies` once more, compiled: each judges a whole domain, and tests compare it with the readable rule.
 
-The receipt that each duplicate repeats, which is the newest earlier one of its id, is known beforehand (`DomainRows.earlier`). So
-a rule that depends on an id's first remembered receipt hands the facts about that on along these links, and needs no table of
-ids. Nor does it need to forget: whether a receipt is too old is decided when its id comes again.
+The receipt that each duplicate repeats, which is the newest earlier one of its id, is known beforehand (`DomainRows.earlier`). A
+rule that goes by an id's first remembered receipt passes that receipt on along these links, so it needs no table of ids. Nor
+does it forget anything: whether a receipt is too old is decided when its id comes again.
 
 The rules that depend on the text of ids parse all ids of a log at once, into columns of numbers. If an id has another form, the
 readable rule's own parser gives the error.

@@ -305,7 +305,7 @@ class Policy(Protocol):
 
     @property
     def policy_state(self) -> int | None:
-        """The value that the log's row of the receipt just judged new must keep for a replay; None for most policies."""
+        """What the row of the receipt just judged new must also keep, for a replay; None for most policies."""
 
     @property
     def latest_us(self) -> int:

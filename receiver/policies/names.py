@@ -43,7 +43,7 @@ def policy(text: str) -> Policy:
     """A new policy that has seen nothing yet.
 
     Args:
-        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds. What is missing has the vendor's default.
+        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds. A parameter that is left out has the vendor's default.
 
     Raises:
         SettingsError: A name is unknown, or a value is missing or invalid.
@@ -97,9 +97,9 @@ def refuse_unfit(rule: type[Policy], use: Use, text: str) -> None:
 
 
 def compared_by_default() -> dict[str, str]:
-    """The policies that a comparison tries by default, each rule once, at its vendors' sizes: by text, the systems that have it.
+    """The policies that a comparison tries by default: each rule at each of its vendors' sizes. By text, the systems that have it.
 
-    The systems are empty if the policy's name shows them. Other names of the rule come first.
+    If the policy's name shows the system, none is named. Otherwise the rule's other names come before the systems.
     """
     return {
         str(policy(text_of(rule, vendor.sizes))): ""

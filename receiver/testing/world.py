@@ -101,7 +101,7 @@ class World:
         self.executes = False
         """Whether the program has executed anything through SQLAlchemy since it asked for messages."""
         self.setup_points: int | None = None
-        """How many of them were passed before the program asked for messages; None if it never did."""
+        """How many crash points were passed before the program asked for messages; None if it never did."""
         self._story = story
         self._left_to_send = messages
         self._body = body
