@@ -116,18 +116,12 @@ class ReplayShare:
     caught: Int64s
     """[cell]"""
     peak_ids: Int64s
-    by_source: Int64s
-    """[pair]: duplicates whose id a source's queue still holds."""
-    by_time: Int64s
-    """[pair]: duplicates whose id only the time queue still holds."""
-    caught_in_first_half: Int64s
-    """[pair]"""
-    least_window: Int64s
-    """[pair, source], row by row: the least slack in W of each source of `Facts.sources`, in their order, and last that of all
-    other sources together; `NONE_CAUGHT` if nothing is caught.
+    counts: Int64s
+    """[count, pair], row by row: the three counts of `count_slack`."""
+    least: Int64s
+    """[W or E, pair, source], row by row: the least slack in W, and in E in microseconds, of each source of `Facts.sources`, in
+    their order, and last that of all other sources together; `NONE_CAUGHT` if nothing is caught.
     """
-    least_expiry_us: Int64s
-    """[pair, source], row by row: the least slack in E, in microseconds."""
 
 
 def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
@@ -135,22 +129,19 @@ def replay_section(section: Section, asked: ReplayAsked) -> ReplayShare:
     replayed = section.replay(asked.windows)
     needs_us = {tried.window: counts.needs_us for tried, counts in zip(asked.windows, replayed, strict=True)}
     counts = np.zeros((3, len(asked.pairs)), np.int64)
-    least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
+    least = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
     # All sources that aren't among `Facts.sources` count as one more source.
     indexes = [asked.sources.get((section.domain, source), len(asked.sources)) for source in section.sources]
     source = np.array(indexes, np.int32)[section.rows.source[section.duplicates]]
     for pair, (window, expiry_us) in enumerate(asked.pairs):
         needs = section.window_needs, needs_us[window], section.in_first_half
-        counts[:, pair] = count_slack(window, expiry_us, *needs, source, least_window[pair], least_expiry_us[pair])
+        counts[:, pair] = count_slack(window, expiry_us, *needs, source, *least[:, pair])
     return ReplayShare(
         section.domain,
         np.concatenate([counts.caught for counts in replayed]),
         np.concatenate([counts.peak_ids for counts in replayed]),
-        counts[0],
-        counts[1],
-        counts[2],
-        least_window.ravel(),  # shares travel as flat columns
-        least_expiry_us.ravel(),
+        counts.ravel(),  # shares travel as flat columns
+        least.ravel(),
     )
 
 
@@ -199,11 +190,8 @@ class PairOutcome:
     peak_ids: int
     """The sum of the domains' peaks."""
     least_window: Int64s
-    """The least slack in W of each source of `Facts.sources`, in their order, and last that of all other sources together;
-    `NONE_CAUGHT` if nothing is caught.
-    """
+    """The least slack in W by source, as in `ReplayShare.least`. The next field has the least slack in E."""
     least_expiry_us: Int64s
-    """The least slack in E, in microseconds, of the same sources."""
 
     @property
     def caught(self) -> int:
@@ -236,15 +224,14 @@ def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures],
     """Add up all sections. A domain's peak is the largest peak of its sections; the log's is the sum over the domains."""
     caught, peak_ids = np.zeros((2, len(domains), len(asked.cell)), np.int64)
     counts = np.zeros((3, len(asked.pairs)), np.int64)
-    least_window, least_expiry_us = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
+    least = np.full((2, len(asked.pairs), len(asked.sources) + 1), NONE_CAUGHT)
     for share in shares:
         caught[share.domain] += share.caught
         np.maximum(peak_ids[share.domain], share.peak_ids, out=peak_ids[share.domain])
-        counts += share.by_source, share.by_time, share.caught_in_first_half
-        np.minimum(least_window, share.least_window.reshape(least_window.shape), out=least_window)
-        np.minimum(least_expiry_us, share.least_expiry_us.reshape(least_window.shape), out=least_expiry_us)
+        counts += share.counts.reshape(counts.shape)
+        np.minimum(least, share.least.reshape(least.shape), out=least)
     peaks = [int(peak_ids[:, asked.cell[pair]].sum()) for pair in asked.pairs]
-    outcomes = zip(*counts.tolist(), peaks, least_window, least_expiry_us, strict=True)
+    outcomes = zip(*counts.tolist(), peaks, *least, strict=True)
     cells = [asked.cell[pair] for pair in asked.grid]
 
     def figures(duplicates: int, caught: Int64s, peak_ids: Int64s) -> tuple[SettingFigures, ...]:

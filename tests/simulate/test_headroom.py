@@ -58,9 +58,9 @@ def outcome(*parts):
     shares, nothing = [], np.zeros(1, np.int64)
     for part in parts:
         windows, needs_us, source = np.array(part, np.int64).reshape(-1, 3).T
-        least_window, least_expiry_us = np.full((2, SOURCES + 1), NONE_CAUGHT)
-        counts = count_slack(5, 10, windows, needs_us, 0, source.astype(np.int32), least_window, least_expiry_us)
-        shares.append(ReplayShare(0, nothing, nothing, *np.array(counts).reshape(3, 1), least_window, least_expiry_us))
+        least = np.full((2, SOURCES + 1), NONE_CAUGHT)
+        counts = count_slack(5, 10, windows, needs_us, 0, source.astype(np.int32), *least)
+        shares.append(ReplayShare(0, nothing, nothing, np.array(counts), least.ravel()))
     sources = {(0, str(source)): source for source in range(SOURCES)}
     asked = ReplayAsked([WindowAsked(5, [10], with_needs=True)], {(5, 10): 0}, [], [(5, 10)], sources)
     return replayed_of(shares, [DomainFigures("d", 0, 0, 0, 0, 0)], asked).pairs[5, 10]
