@@ -56,9 +56,6 @@ class MadeReceipts:
         columns = (column.name for column in fields(MadeReceipts))
         return MadeReceipts(*(np.concatenate([getattr(part, name) for part in parts]) for name in columns))
 
-    def in_order(self) -> MadeReceipts:
-        return self.take(np.argsort(self.received_at_us, kind="stable"))
-
 
 def queue_of(source: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
     """For each source the queue to which it sends: 0 for orders, 1 for payments, which every fifth source uses."""
@@ -97,11 +94,9 @@ class BlockOutcome:
     """The time from which everything comes later, and how much later."""
 
 
-Scenario = Callable[[TrafficBlock], BlockOutcome]
-
-
-def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS) -> Iterator[MadeReceipts]:
-    """The plan's `plan.receipts` receipts in order of time, a block at a time."""
+def _traffic(plan: ScenarioPlan, block_rows: int) -> Iterator[MadeReceipts]:
+    """The plan's receipts in order of time, a block at a time."""
+    scenario = SCENARIO_FUNCTIONS[plan.scenario]
     rows = min(block_rows, max(1, plan.receipts // _LEAST_BLOCKS))
     senders = _Senders(plan)
     clock_us = round(plan.start.timestamp() * 1_000_000)
@@ -114,7 +109,8 @@ def traffic(plan: ScenarioPlan, scenario: Scenario, block_rows: int = BLOCK_ROWS
         outcome = scenario(TrafficBlock(number, plan, rng, firsts))
         if outcome.silence_us:
             waiting = [_later(part, *outcome.silence_us) for part in waiting]
-        merged = MadeReceipts.joined([*waiting, outcome.firsts, outcome.resends]).in_order()
+        merged = MadeReceipts.joined([*waiting, outcome.firsts, outcome.resends])
+        merged = merged.take(np.argsort(merged.received_at_us, kind="stable"))
         clock_us = int(outcome.firsts.received_at_us.max())
         due = int(np.searchsorted(merged.received_at_us, clock_us, side="right"))
         yield merged.take(slice(0, min(due, left)))
@@ -317,7 +313,7 @@ def _held_back(
     return held
 
 
-SCENARIO_FUNCTIONS: dict[str, Scenario] = {
+SCENARIO_FUNCTIONS: dict[str, Callable[[TrafficBlock], BlockOutcome]] = {
     "steady": steady,
     "sender-crash": sender_crash,
     "redelivery-storm": redelivery_storm,
@@ -331,10 +327,9 @@ SCENARIO_FUNCTIONS: dict[str, Scenario] = {
 
 def batches(plan: ScenarioPlan, block_rows: int = BLOCK_ROWS) -> Iterator[pa.RecordBatch]:
     """The plan's log in order, in batches of `SYNTHETIC_SCHEMA`. Only about `block_rows` rows are in memory at a time."""
-    scenario = SCENARIO_FUNCTIONS[plan.scenario]
     is_payments = queue_of(np.arange(plan.sources, dtype=np.int32))
     sources = pa.array([_source_name(index, bool(pays)) for index, pays in enumerate(is_payments)])
-    return (_batch(receipts, sources) for receipts in traffic(plan, scenario, block_rows))
+    return (_batch(receipts, sources) for receipts in _traffic(plan, block_rows))
 
 
 def _batch(receipts: MadeReceipts, sources: pa.Array) -> pa.RecordBatch:
