@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -38,6 +38,7 @@ _LISTS = {
     "list[str]": (pa.string(), list),
     "pa.Array": (pa.string(), pa.Array),
 }
+_COLUMNS = (np.ndarray, pa.Array, list)
 
 
 class Row(NamedTuple):
@@ -156,9 +157,16 @@ def _size_bytes(cell: Any) -> int:
 
 
 def _part(cell: Any, block: int, blocks: int) -> Any:
-    if isinstance(cell, (np.ndarray, pa.Array, list)):
+    if isinstance(cell, _COLUMNS):
         return cell[len(cell) * block // blocks : len(cell) * (block + 1) // blocks]
     return cell
+
+
+def _concatenated(parts: list[Any]) -> Any:
+    """The parts of a column as one column."""
+    if isinstance(parts[0], np.ndarray):
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return pa.concat_arrays(parts) if isinstance(parts[0], pa.Array) else list(chain.from_iterable(parts))
 
 
 def _batch(rows: list[tuple[tuple[int, ...], Any, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:
@@ -188,12 +196,10 @@ def _arrow_column(cells: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _elements(cells: list[Any], kind: pa.DataType) -> pa.Array:
-    if not cells or isinstance(cells[0], list):
-        return pa.array([name for cell in cells for name in cell], kind)
-    if isinstance(cells[0], pa.Array):
-        return pa.concat_arrays(cells)
-    numbers = cells[0] if len(cells) == 1 else np.concatenate(cells)
-    return pa.array(numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers, kind)
+    elements = _concatenated(cells) if cells else []
+    if isinstance(elements, np.ndarray) and elements.dtype == np.uint64:
+        elements = elements.view(np.int64)
+    return elements if isinstance(elements, pa.Array) else pa.array(elements, kind)
 
 
 def rows_of(batches: Iterable[pa.RecordBatch], *kinds: type[Any]) -> Iterator[Row]:
@@ -242,16 +248,8 @@ def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
 
 def _whole(blocks: list[Any]) -> Any:
     kind = type(blocks[0])
-    columns: dict[str, Any] = {}
-    for each in fields(kind):
-        cells = [getattr(block, each.name) for block in blocks]
-        if isinstance(cells[0], np.ndarray):
-            columns[each.name] = np.concatenate(cells)
-        elif isinstance(cells[0], pa.Array):
-            columns[each.name] = pa.concat_arrays(cells)
-        else:
-            columns[each.name] = [name for cell in cells for name in cell] if isinstance(cells[0], list) else cells[0]
-    return kind(**columns)
+    columns = [[getattr(block, each.name) for block in blocks] for each in fields(kind)]
+    return kind(*(_concatenated(parts) if isinstance(parts[0], _COLUMNS) else parts[0] for parts in columns))
 
 
 _Name = TypeVar("_Name")
