@@ -121,11 +121,11 @@ class SourceTotals:
             series, entry, firsts, lasts, new_before, first_us, replaced_us, receipts, again_from, again_in, again
         )
 
-    def firsts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
-        return self._before(self.firsts, series, chunk)
-
-    def lasts_before(self, series: Int64s, chunk: Int32s) -> Int64s:
-        return self._before(self.lasts, series, chunk)
+    def before(self, sums: Int64s, series: Int64s, chunk: Int32s | int) -> Int64s:
+        """`sums`, which are `firsts` or `lasts`, of each series before a chunk."""
+        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
+        same = (at >= 0) & (self.entry[at] >> 32 == series)
+        return np.where(same, sums[at], 0)
 
     def alive_from(self, first: int, chunk: int) -> Int64s:
         """For each chunk of a domain from `first` to before `chunk`: how many different ids the domain has received from that
@@ -135,11 +135,6 @@ class SourceTotals:
         come_before = np.flatnonzero(self.again_in[begin:end] < chunk) + begin
         np.subtract.at(alive, self.again_from[come_before] - first, self.again[come_before])
         return alive[::-1].cumsum()[::-1]
-
-    def _before(self, sums: Int64s, series: Int64s, chunk: Int32s) -> Int64s:
-        at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
-        same = (at >= 0) & (self.entry[at] >> 32 == series)
-        return np.where(same, sums[at], 0)
 
 
 def _running(counts: Int64s, begins: npt.NDArray[np.intp]) -> Int64s:
@@ -218,8 +213,8 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
     row, to_chunk, next_in = row[order], to_chunk[order], next_in[order]
     is_first = changes(row) | changes(chunk) | changes(series)
     newer_ids = (
-        totals.firsts_before(series, to_chunk)
-        - totals.lasts_before(series, chunk)
+        totals.before(totals.firsts, series, to_chunk)
+        - totals.before(totals.lasts, series, chunk)
         - column(references, "lasts_within", np.int64)[order]
         - _replaced_later(series, is_first, to_chunk, next_in, np.zeros(plan.chunks, np.int64))
     )

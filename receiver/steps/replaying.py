@@ -178,9 +178,10 @@ def _sent_at_least(totals: SourceTotals, series: Int64s, from_chunk: int, to_chu
     Ids that the series sent for the first time in between are distinct, and so are those that it sent for the last time. Only
     ids that also came before and come after aren't counted.
     """
-    begin, end = (np.full(len(series), chunk, np.int32) for chunk in (from_chunk, to_chunk))
-    firsts = totals.firsts_before(series, end) - totals.firsts_before(series, begin)
-    lasts = totals.lasts_before(series, end) - totals.lasts_before(series, begin)
+    firsts, lasts = (
+        totals.before(sums, series, to_chunk) - totals.before(sums, series, from_chunk)
+        for sums in (totals.firsts, totals.lasts)
+    )
     at_least: Int64s = np.maximum(firsts, lasts)
     return at_least
 

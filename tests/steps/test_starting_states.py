@@ -101,8 +101,8 @@ class _Sums:
 
     def before(self, source: str, chunk: int) -> tuple[int, int]:
         series = np.array([self._totals.series[0, source]], np.int64)
-        at = np.array([chunk], np.int32)
-        return int(self._totals.firsts_before(series, at)[0]), int(self._totals.lasts_before(series, at)[0])
+        firsts, lasts = (self._totals.before(sums, series, chunk) for sums in (self._totals.firsts, self._totals.lasts))
+        return int(firsts[0]), int(lasts[0])
 
 
 @given(hot_domains(), st.sampled_from([2, 3, 5]))
