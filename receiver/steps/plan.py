@@ -115,7 +115,7 @@ def plan_of(
     key_us, unit, row, sizes = (np.concatenate(column) for column in zip(*chunks, strict=True))
     chunk_domain = np.repeat(np.arange(len(domains), dtype=np.int32), [len(own.row) for own in chunks])
     receipts = sum(report.receipts for report in reports)
-    looks_across_domains = splits_a_queue(name_of)
+    looks_across_domains = bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
     return CutPlan(
         key=key.text,
         domains=domains,
@@ -146,11 +146,6 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
         if before.file == unit.file:
             carry_us[unit.number] = max(int(carry_us[before.number]), reports[before.number].last_us)
     return carry_us
-
-
-def splits_a_queue(name_of: dict[Channel, str]) -> bool:
-    """Whether a queue is read in several domains, so that a repeat may be hidden from each of them."""
-    return bool((parted_queues(name_of.keys(), name_of.values()) >= 0).any())
 
 
 def _samples(
