@@ -68,10 +68,12 @@ def _hash(data: _Bytes, start: int, end: int, seed: np.uint64) -> np.uint64:
 
 
 @compiled()
-def hash_texts(offsets: Int32s, data: _Bytes, seed: np.uint64, hashes: _Words) -> None:
+def hash_texts(offsets: Int32s, data: _Bytes, seed: np.uint64) -> _Words:
     """A 64-bit hash per text."""
+    hashes = np.empty(len(offsets) - 1, np.uint64)
     for i in range(len(hashes)):
         hashes[i] = _hash(data, offsets[i], offsets[i + 1], seed)
+    return hashes
 
 
 @compiled()
@@ -158,8 +160,7 @@ class TextNumbers:
         check_numbered(self.count + len(texts) - 1, "ids")  # the missing id has a number of its own
         offsets, data = text_buffers(texts)
         self._make_room(len(texts), int(offsets[-1] - offsets[0]))
-        hashes = np.empty(len(texts), np.uint64)
-        hash_texts(offsets, data, self._seed, hashes)
+        hashes = hash_texts(offsets, data, self._seed)
         numbers = np.empty(len(texts), np.int32)
         self.count = _number_texts(
             offsets, data, hashes, numbers, self._slots, _shift(self._slots), self._ends, self._stored, self.count
@@ -288,9 +289,8 @@ def plain_text(texts: pa.Array) -> pa.Array:
 
 def digest_hashes(digests: pa.Array) -> _Words:
     """A hash of each digest, equal in every process; 0 for a missing digest."""
-    hashes = np.zeros(len(digests), np.uint64)
     offsets, data = text_buffers(plain_text(digests))
-    hash_texts(offsets, data, _DIGEST_SEED, hashes)
+    hashes = hash_texts(offsets, data, _DIGEST_SEED)
     hashes[np.diff(offsets) == 0] = 0
     return hashes
 

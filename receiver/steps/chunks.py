@@ -291,8 +291,8 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
     linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
     again = receipts.again_in()[receipts.linked_row] - np.int32(receipts.chunk)
-    gone = np.zeros(plan.chunks - receipts.chunk, np.int64)
-    alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, receipts.ref_to - receipts.chunk, gone)
+    ref_to, later = receipts.ref_to - receipts.chunk, plan.chunks - receipts.chunk
+    alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, ref_to, later)
     # Not Python's own hash: it differs from process to process.
     keys = [zlib.crc32(f"{domain}:{name}".encode()) % plan.partitions for name in receipts.sources]
     for key, chosen in split_by(np.array(keys, np.int64)[source]):
@@ -314,8 +314,9 @@ def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
 
 
 @compiled()
-def _alive_within(linked_row: Int32s, again_in: Int32s, ref_row: Int32s, ref_to: Int32s, gone: Int64s) -> Int64s:
-    """`References.alive_within`. Chunks are counted from the references' own. `gone` has a 0 for each chunk."""
+def _alive_within(linked_row: Int32s, again_in: Int32s, ref_row: Int32s, ref_to: Int32s, chunks: int) -> Int64s:
+    """`References.alive_within`. Chunks are counted from the references' own."""
+    gone = np.zeros(chunks, np.int64)
     alive_within = np.empty(len(ref_row), np.int64)
     linked = 0
     for ref in range(len(ref_row)):

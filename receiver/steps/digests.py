@@ -40,14 +40,10 @@ def _round(
 
 
 @compiled()
-def _digest(  # noqa: PLR0917 - compiled functions take no names
-    offsets: Int32s,
-    data: npt.NDArray[np.uint8],
-    key_high: np.uint64,
-    key_low: np.uint64,
-    high: npt.NDArray[np.uint64],
-    low: npt.NDArray[np.uint64],
-) -> None:
+def _digest(
+    offsets: Int32s, data: npt.NDArray[np.uint8], key_high: np.uint64, key_low: np.uint64
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    high, low = np.empty(len(offsets) - 1, np.uint64), np.empty(len(offsets) - 1, np.uint64)
     for row in range(len(high)):
         at, end = offsets[row], offsets[row + 1]
         last = np.uint64(end - at) << np.uint64(56)
@@ -78,6 +74,7 @@ def _digest(  # noqa: PLR0917 - compiled functions take no names
         for _ in range(4):
             v0, v1, v2, v3 = _round(v0, v1, v2, v3)
         high[row] = v0 ^ v1 ^ v2 ^ v3
+    return high, low
 
 
 def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
@@ -85,9 +82,8 @@ def digests_of(texts: pa.Array, key: bytes) -> tuple[Int64s, Int64s]:
 
     `key` has 16 bytes.
     """
-    high, low = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint64)
     key_low, key_high = np.frombuffer(key, "<u8")
-    _digest(*text_buffers(texts), key_high, key_low, high, low)
+    high, low = _digest(*text_buffers(texts), key_high, key_low)
     return high.view(np.int64), low.view(np.int64)
 
 

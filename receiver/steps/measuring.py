@@ -216,7 +216,7 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
         totals.before(totals.firsts, series, to_chunk)
         - totals.before(totals.lasts, series, chunk)
         - column(references, "lasts_within", np.int64)[order]
-        - _replaced_later(series, is_first, to_chunk, next_in, np.zeros(plan.chunks, np.int64))
+        - _replaced_later(series, is_first, to_chunk, next_in, plan.chunks)
     )
     label, received_at_us, alive_within = (
         column(references, name, np.int64)[order] for name in ("label", "received_at_us", "alive_within")
@@ -239,18 +239,12 @@ def _earlier_receipts(plan: CutPlan, totals: SourceTotals, references: list[Refe
 
 
 @compiled()
-def _replaced_later(
-    series: Int64s,
-    is_first: Flags,
-    to_chunk: Int32s,
-    next_in: Int32s,
-    waiting: Int64s,
-) -> Int64s:
+def _replaced_later(series: Int64s, is_first: Flags, to_chunk: Int32s, next_in: Int32s, chunks: int) -> Int64s:
     """For each reference: how many receipts of its series, up to its own, are replaced in the chunk that refers, or later.
 
-    References are ordered by series, then by receipt; each receipt counts once, at its first reference (`is_first`). `waiting`
-    has an element for each chunk: how many receipts so far are replaced there. It must be all 0, and is left so.
+    References are ordered by series, then by receipt; each receipt counts once, at its first reference (`is_first`).
     """
+    waiting = np.zeros(chunks, np.int64)  # for each chunk, how many receipts of the series so far are replaced there
     replaced_later = np.zeros(len(series), np.int64)
     begin = 0
     while begin < len(series):

@@ -123,8 +123,7 @@ class _TailPlan:
 def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> _TailPlan:
     depth = window + 1
     first = plan.first_chunk
-    reached = np.full(plan.chunks + 1, -1, np.int32)
-    _note_reached(totals.entry, totals.firsts, totals.lasts, depth, reached)
+    reached = _reached(totals.entry, totals.firsts, totals.lasts, depth, plan.chunks)
     # Chunks are numbered domain by domain, so values of earlier domains are below the number of a domain's first chunk.
     reached = np.maximum.accumulate(reached)[: plan.chunks]
     horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
@@ -147,15 +146,12 @@ def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int)
 
 
 @compiled()
-def _note_reached(
-    entry: Int64s,
-    firsts: Int64s,
-    lasts: Int64s,
-    depth: int,
-    reached: Int32s,
-) -> None:
-    """For the chunk c after each entry (see `SourceTotals`), note in `reached[c]` the newest chunk from whose begin to that of c
-    a series has surely sent `depth` ids."""
+def _reached(entry: Int64s, firsts: Int64s, lasts: Int64s, depth: int, chunks: int) -> Int32s:
+    """For each chunk, and a chunk after all: the newest chunk from whose begin to its own a series has surely sent `depth` ids.
+
+    Only noted at the chunks that follow an entry (see `SourceTotals`), -1 at others.
+    """
+    reached = np.full(chunks + 1, -1, np.int32)
     begin, at = 0, 0
     for end in range(len(entry)):
         if entry[end] >> 32 != entry[begin] >> 32:
@@ -170,6 +166,7 @@ def _note_reached(
         if at > begin:
             behind = (entry[end] & 0xFFFFFFFF) + 1
             reached[behind] = max(reached[behind], entry[at - 1] & 0xFFFFFFFF)
+    return reached
 
 
 def _sent_at_least(totals: SourceTotals, series: Int64s, from_chunk: int, to_chunk: int) -> Int64s:
