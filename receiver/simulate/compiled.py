@@ -107,7 +107,5 @@ def check_numbered(count: int, what: str, hint: str = _CUT_BY_SPARK) -> None:
     """Raise `LogFormatError` if the `count` of `what` is more than can be numbered. Call it before numbering."""
     if count > MOST_NUMBERED:
         raise LogFormatError(
-            "the log",
-            f"more than {MOST_NUMBERED:,} {what}, which is all that one process can number",
-            hint=hint,
+            "the log", f"more than {MOST_NUMBERED:,} {what}, which is all that one process can number", hint=hint
         )

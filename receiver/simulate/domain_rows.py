@@ -47,13 +47,7 @@ class DomainRows(NamedTuple):
 
 
 @compiled()
-def _link_by_id(
-    ids: Int32s,
-    source: Int32s,
-    newest: Int32s,
-    earlier: Int32s,
-    in_several: Flags,
-) -> int:
+def _link_by_id(ids: Int32s, source: Int32s, newest: Int32s, earlier: Int32s, in_several: Flags) -> int:
     duplicates = 0
     for row in range(len(ids)):
         previous = newest[ids[row]]
@@ -68,12 +62,7 @@ def _link_by_id(
 
 @compiled()
 def _link_by_source(  # noqa: PLR0917 - compiled functions take no names
-    source: Int32s,
-    replaced: Int32s,
-    next_index: Int64s,
-    slab_index: Int32s,
-    slab_row: Int32s,
-    replaced_by: Int32s,
+    source: Int32s, replaced: Int32s, next_index: Int64s, slab_index: Int32s, slab_row: Int32s, replaced_by: Int32s
 ) -> None:
     for row in range(len(source)):
         at = next_index[source[row]]
@@ -92,14 +81,7 @@ def _replaced_in_several(several: Int32s, source: Int32s, replaced: Int32s) -> N
     replaced[order[1:][follows]] = order[:-1][follows]
 
 
-def link_rows(
-    received_at_us: Int64s,
-    source: Int32s,
-    ids: Int32s,
-    *,
-    sources: int,
-    distinct_ids: int,
-) -> DomainRows:
+def link_rows(received_at_us: Int64s, source: Int32s, ids: Int32s, *, sources: int, distinct_ids: int) -> DomainRows:
     """Link the receipts of one domain, given in order with times that never descend.
 
     `source` and `ids` are numbers below `sources` and `distinct_ids`.

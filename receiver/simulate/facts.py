@@ -12,14 +12,7 @@ import numpy as np
 
 from receiver.simulate.compiled import Int64s
 from receiver.simulate.domain_rows import expiry_need_us
-from receiver.simulate.figures import (
-    WORST_SOURCES,
-    DomainFigures,
-    Elsewhere,
-    LogFigures,
-    SourceFigures,
-    Timeline,
-)
+from receiver.simulate.figures import WORST_SOURCES, DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
 from receiver.simulate.shares import ROUND, IdCounts, Measures, Share
 
 if TYPE_CHECKING:

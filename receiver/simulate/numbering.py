@@ -269,9 +269,7 @@ class Channels(Names[Channel]):
         return np.array([self.number(Channel(*names)) for names in zip(*named, strict=True)], np.int32)[index]
 
 
-def distinct(
-    numbers: Int32s | Int64s,
-) -> tuple[Int64s, Int32s]:
+def distinct(numbers: Int32s | Int64s) -> tuple[Int64s, Int32s]:
     """The different numbers (from 0 up) in ascending order, and for each row the index of its number among them."""
     if int(numbers.max(initial=0)) > _MANY:
         ascending, inverse = np.unique(numbers, return_inverse=True)

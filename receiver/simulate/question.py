@@ -107,10 +107,7 @@ def _number(option: str, text: str, hint: str) -> Decimal:
     except DecimalException:
         value = Decimal("NaN")
     if not value.is_finite() or value < 0 or value > _LARGEST:
-        raise SettingsError(
-            f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}",
-            hint=hint,
-        )
+        raise SettingsError(f"{option}: {text.strip()!r} isn't a number from 0 to {_LARGEST:,}", hint=hint)
     return value
 
 

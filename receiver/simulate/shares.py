@@ -270,11 +270,7 @@ def parted_queues(channels: Collection[Channel], domains: Collection[Hashable]) 
 
 
 def cross_domain_counts(
-    queue: Int32s,
-    ids: Int32s,
-    new: Flags,
-    connection: Int32s,
-    names: Sequence[str],
+    queue: Int32s, ids: Int32s, new: Flags, connection: Int32s, names: Sequence[str]
 ) -> dict[tuple[str, str], int]:
     """How many receipts are new in their domain although their queue brought the id before, by (connection of the newest such
     receipt, connection of this one).

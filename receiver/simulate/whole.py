@@ -81,13 +81,7 @@ def taken(column: npt.NDArray[_Value], log_rows: Int64s) -> npt.NDArray[_Value]:
     return column if len(log_rows) == len(column) else column[log_rows]
 
 
-def _domain(
-    receipts: Receipts,
-    name: str,
-    log_rows: Int64s,
-    ids_seen: Int32s,
-    sources_seen: Int32s,
-) -> Domain:
+def _domain(receipts: Receipts, name: str, log_rows: Int64s, ids_seen: Int32s, sources_seen: Int32s) -> Domain:
     has_id = taken(receipts.id_number, log_rows) != 0
     checked, unchecked = (log_rows, log_rows[:0]) if has_id.all() else (log_rows[has_id], log_rows[~has_id])
     ids, distinct_ids = taken(receipts.id_number, checked), receipts.ids.count

@@ -267,10 +267,7 @@ def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterato
 
 
 def first_to_last(
-    label: Int64s,
-    is_last: Flags,
-    new_before: Int64s,
-    received_at_us: Int64s,
+    label: Int64s, is_last: Flags, new_before: Int64s, received_at_us: Int64s
 ) -> tuple[int, int, npt.NDArray[np.intp]]:
     """The needs of ids whose first and last receipt are both among these columns of `IdEnds`: the size of a ring, and a time in
     microseconds. Also the rows whose other end isn't here."""

@@ -149,10 +149,7 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
 
 
 def _samples(
-    reports: Sequence[UnitReport],
-    domain_of: Sequence[Int64s],
-    carry_us: Int64s,
-    domains: int,
+    reports: Sequence[UnitReport], domain_of: Sequence[Int64s], carry_us: Int64s, domains: int
 ) -> Iterable[_Places]:
     """The samples of each domain; `domain_of` has the domain of each report's channels."""
     pairs = zip(domain_of, reports, strict=True)
@@ -232,13 +229,7 @@ def keys_us(plan: CutPlan, piece: Piece) -> Int64s:
     return keys
 
 
-def _chunks(
-    plan: CutPlan,
-    cuts: npt.NDArray[np.intp],
-    domain: Int64s,
-    piece: Piece,
-    key_us: Int64s,
-) -> Int32s:
+def _chunks(plan: CutPlan, cuts: npt.NDArray[np.intp], domain: Int64s, piece: Piece, key_us: Int64s) -> Int32s:
     """The chunk of each receipt of a piece. `cuts` are the chunks that aren't the first of their domain."""
     before = _receipts_before(plan, cuts, piece, key_us)
     # Most cuts lie before the whole piece, or behind it. Each of the few within it is handled separately.
