@@ -46,8 +46,6 @@ _FOREIGN_ROTATIONS = 2
 """If a host's batches have waited for so many times `rotate_secs`, it is dead or can't write: other hosts make its files."""
 _PATIENCE_SECS = 10.0
 """How long to wait for others that make files in the folder, if no store's settings say so."""
-_TOO_MUCH = "too much waits in the store already"
-_CLOSED = "the recorder is closed"
 _FORKED = "the recorder belongs to the process that opened it"
 
 _LOGGER = logging.getLogger(__name__)
@@ -108,8 +106,8 @@ class Recorder(Closing):
     ) -> RecordedRow | None:
         """The row that a batch of these rows must leave in the store, in its transaction; None if there is nothing to record.
 
-        `full`: receipts that have more than the id, source and time of their row, or no row, each behind its index in the batch,
-        and with its time as read. `is_checked`: a batch has checked them.
+        `full`: receipts without a row, or with more than their row's id, source and time; each with its time as read, behind its
+        index in the batch. `is_checked`: a batch has checked them.
         """
         plain = _plain(rows, full)
         receipts = len(plain) + len(full)
@@ -121,11 +119,11 @@ class Recorder(Closing):
             return None
         with self._lock:
             if self._closing and self._store is None:  # in a store they wait for the next receiver that records there
-                self._note_failure(_CLOSED, dropped=receipts)
+                self._note_failure("the recorder is closed", dropped=receipts)
                 return None
             self._ask_if_much_waits()  # even if all batches are rolled back, which corrects the count
             if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_LIMIT_BYTES):
-                self._note_failure(_TOO_MUCH, dropped=receipts)
+                self._note_failure("too much waits in the store already", dropped=receipts)
                 return None
             try:
                 row = self._row(plain, full, is_checked=is_checked)
