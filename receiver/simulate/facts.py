@@ -306,14 +306,12 @@ def _bursts(domain_of: Sequence[int], shares: Sequence[Share], gap_us: int) -> i
 
 def _peak_per_second(by_source: _BySource, shares: Sequence[Share]) -> int:
     """The most receipts of a source in one second; if a second goes on in another chunk, the counts of both add up."""
-    if not shares:
-        return 0
-    source = np.concatenate([at[share.edge_source] for share, at in zip(shares, by_source.of_chunk, strict=True)])
+    source = _all([at[share.edge_source] for share, at in zip(shares, by_source.of_chunk, strict=True)])
     second, count = (_all([getattr(share, name) for share in shares]) for name in ("edge_second", "in_edge"))
     order = np.lexsort((second, source))
     begins = np.flatnonzero((np.diff(second[order], prepend=-1) != 0) | (np.diff(source[order], prepend=-1) != 0))
     at_edges = np.add.reduceat(count[order], begins) if len(begins) else count
-    return max(int(at_edges.max(initial=0)), *(share.most_in_second for share in shares))
+    return max([int(at_edges.max(initial=0)), *(share.most_in_second for share in shares)])
 
 
 def _timeline(shares: Sequence[Share], measures: Measures) -> Timeline:
