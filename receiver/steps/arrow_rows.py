@@ -238,12 +238,11 @@ def _reader(column: pa.Array, kind: str) -> Callable[[int], Any]:
         return column.to_pylist().__getitem__  # type: ignore[no-any-return]
     made = _LISTS[kind][1]
     elements, offsets = column.values, column.offsets.to_pylist()
-    if made is pa.Array:
-        return lambda row: elements[offsets[row] : offsets[row + 1]]
     if made is list:
         return lambda row: elements[offsets[row] : offsets[row + 1]].to_pylist()
-    numbers = elements.to_numpy(zero_copy_only=False).view(made)
-    return lambda row: numbers[offsets[row] : offsets[row + 1]]
+    if made is not pa.Array:
+        elements = elements.to_numpy(zero_copy_only=False).view(made)
+    return lambda row: elements[offsets[row] : offsets[row + 1]]
 
 
 def _whole(blocks: list[Any]) -> Any:
