@@ -53,8 +53,9 @@ class ChunkedLog(Replays, Closing):
     """The pieces, which are freed with the log."""
     measured: RowFlow
     totals: SourceTotals
-    _behind: tuple[int, int, RowFlow] | None = None
-    """The largest window and expiry for which the tails are enough, and the chunks behind their tails."""
+    _behind: RowFlow | None = None
+    """The chunks behind their tails, once they are wanted. The tails are enough for windows and expiries up to `_enough_for`."""
+    _enough_for: Pair = (0, 0)
 
     def in_sections(
         self, what: str, work: Callable[[Section], Iterable[_Counts]], kind: type[_Counts], largest: Pair
@@ -82,18 +83,19 @@ class ChunkedLog(Replays, Closing):
 
     def close(self) -> None:
         """Free the kept rows of the log."""
-        for flow in (self.pieces, self.measured, *(self._behind[2:] if self._behind else ())):
-            flow.forget()
+        for flow in (self.pieces, self.measured, self._behind):
+            if flow is not None:
+                flow.forget()
 
     def _kept_behind(self, window: int, expiry_us: int) -> RowFlow:
         if self._behind is not None:
-            if self._behind[0] >= window and self._behind[1] >= expiry_us:
-                return self._behind[2]
-            self._behind[2].forget()
-        behind = behind_tails(self.measured, self.plan, self.totals, window, expiry_us)
-        kept, _ = behind.dealt(self.plan.tasks).kept("Putting chunks behind their tails")
-        self._behind = window, expiry_us, kept
-        return kept
+            if self._enough_for[0] >= window and self._enough_for[1] >= expiry_us:
+                return self._behind
+            self._behind.forget()
+        behind = behind_tails(self.measured, self.plan, self.totals, window, expiry_us).dealt(self.plan.tasks)
+        self._behind, _ = behind.kept("Putting chunks behind their tails")
+        self._enough_for = window, expiry_us
+        return self._behind
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> RowFlow:
@@ -147,9 +149,9 @@ def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int)
 
 @compiled()
 def _reached(entry: Int64s, firsts: Int64s, lasts: Int64s, depth: int, chunks: int) -> Int32s:
-    """For each chunk, and a chunk after all: the newest chunk from whose begin to its own a series has surely sent `depth` ids.
+    """For each chunk, and for one behind all: the newest chunk since whose begin a series has surely sent `depth` ids, or -1.
 
-    Only noted at the chunks that follow an entry (see `SourceTotals`), -1 at others.
+    Only the chunks right behind an entry (see `SourceTotals`) are looked at; others have -1.
     """
     reached = np.full(chunks + 1, -1, np.int32)
     begin, at = 0, 0
