@@ -63,7 +63,7 @@ def assemble(
             yield Row(task, receipts)
             yield Row(0, _source_counts(receipts, linked))
             yield from _id_ends(plan, receipts, linked)
-            yield from _references(plan, receipts)
+            yield from _references(plan, receipts, linked.again_in)
 
     kinds = ChunkReceipts, References, IdEnds, SourceCounts, NeededElsewhere
     chunks = cut_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
@@ -180,11 +180,11 @@ def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
 
 
 class _Linked(NamedTuple):
-    """The columns of `Links` for each `ChunkReceipts.linked_row`."""
+    """Columns for `ChunkReceipts.linked_row`: two of `Links`, and `ChunkReceipts.again_in`."""
 
     is_duplicate: Flags
     replaces: Flags
-    is_last: Flags
+    again_in: Int32s
 
 
 def _assembled(
@@ -216,7 +216,8 @@ def _assembled(
         redelivered_row=np.flatnonzero(checked.redelivered).astype(np.int32),
         unchecked_us=columns.received_at_us[~columns.is_checked],
     )
-    return receipts, _Linked(*(column(links, name, np.bool_)[by_row] for name in _Linked._fields))
+    is_duplicate, replaces = (column(links, name, np.bool_)[by_row] for name in ("is_duplicate", "replaces"))
+    return receipts, _Linked(is_duplicate, replaces, receipts.again_in()[receipts.linked_row])
 
 
 def _rows_of(links: Sequence[Links], receipt_key: Int64s) -> Int32s:
@@ -236,7 +237,7 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
 
     every = by_source(slice(None))
     replaced_here = receipts.linked_row[receipts.next_in == receipts.chunk]
-    again, times = np.unique(receipts.again_in()[receipts.linked_row], return_counts=True)
+    again_in, again = np.unique(linked.again_in, return_counts=True)
     return SourceCounts(
         chunk=receipts.chunk,
         receipts=len(receipts.source),
@@ -246,17 +247,18 @@ def _source_counts(receipts: ChunkReceipts, linked: _Linked) -> SourceCounts:
         sources=receipts.sources,
         firsts=every - by_source(receipts.linked_row[linked.replaces]),
         lasts=every - by_source(receipts.linked_row[receipts.next_in < NEVER]),
-        again_in=again.astype(np.int32),
-        again=times,
+        again_in=again_in,
+        again=again,
     )
 
 
 def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterator[Row]:
     """The needs of ids whose first and last receipt are both in this chunk; `IdEnds` of the other ids."""
-    at = np.flatnonzero(~linked.is_duplicate | linked.is_last)
+    is_last = linked.again_in == NEVER
+    at = np.flatnonzero(~linked.is_duplicate | is_last)
     # The new receipts before a row are all that aren't duplicates.
     new_before = receipts.linked_row.astype(np.int64) - (np.cumsum(linked.is_duplicate) - linked.is_duplicate)
-    label, is_last = receipts.label[at], linked.is_last[at]
+    label, is_last = receipts.label[at], is_last[at]
     times_us = receipts.received_at_us[receipts.linked_row[at]]
     ring, ttl_us, alone = first_to_last(label, is_last, new_before[at], times_us)
     yield Row(0, NeededElsewhere(int(plan.chunk_domain[receipts.chunk]), ring, 0, ttl_us))
@@ -280,14 +282,14 @@ def first_to_last(
     return ring, ttl_us, np.flatnonzero(is_alone)
 
 
-def _references(plan: CutPlan, receipts: ChunkReceipts) -> Iterable[Row]:
+def _references(plan: CutPlan, receipts: ChunkReceipts, again_in: Int32s) -> Iterable[Row]:
     if not len(receipts.ref_row):
         return
     domain = int(plan.chunk_domain[receipts.chunk])
     source = receipts.source[receipts.ref_row]
     linked = np.searchsorted(receipts.linked_row, receipts.ref_row)
     lasts_within = _lasts_within(receipts)
-    again = receipts.again_in()[receipts.linked_row] - np.int32(receipts.chunk)
+    again = again_in - np.int32(receipts.chunk)
     ref_to, later = receipts.ref_to - receipts.chunk, plan.chunks - receipts.chunk
     alive_within = _alive_within(receipts.linked_row, again, receipts.ref_row, ref_to, later)
     # Not Python's own hash: it differs from process to process.

@@ -191,7 +191,6 @@ def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
 
 def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
     receipts = runs.receipts
-    is_last = np.roll(runs.first, -1)
     rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1)
     ref_row, ref_to = _references(runs)
     refs_of = dict(split_by(receipts.chunk[ref_row]))
@@ -204,7 +203,6 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
             label=runs.run[here] * plan.partitions + partition,
             is_duplicate=~runs.first[here],
             replaces=runs.replaces[here],
-            is_last=is_last[here],
             next_in=runs.next_in[here],
             ref_at=np.searchsorted(here, ref_row[refs]).astype(np.int32),
             ref_to=ref_to[refs],

@@ -197,8 +197,6 @@ class Links:
     """Whether the id came before in the domain."""
     replaces: Flags
     """Whether the id came before from the same source."""
-    is_last: Flags
-    """Whether the id never comes again in the domain."""
     next_in: Int32s
     """The chunk in which the receipt is replaced, or NEVER."""
     ref_at: Int32s

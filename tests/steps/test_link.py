@@ -52,8 +52,8 @@ class Log(NamedTuple):
 
 
 class Linked(NamedTuple):
-    repeats: dict[tuple[int, int, int], tuple[bool, bool, bool, int]]
-    """(chunk, unit, row in the unit) -> (is_duplicate, replaces, is_last, next_in)."""
+    repeats: dict[tuple[int, int, int], tuple[bool, bool, int]]
+    """(chunk, unit, row in the unit) -> (is_duplicate, replaces, next_in)."""
     ids: list[list[tuple[int, int, int]]]
     """The receipts with one label, ascending."""
     refs: list[tuple[int, int, int, int]]
@@ -172,7 +172,7 @@ def links_of(log: Log, plan: CutPlan, parts: dict[int, list[Row]]) -> Linked:
             elif isinstance(value, Links):
                 assert key == log.chunk_task[value.chunk]
                 where = receipts_of(value)
-                columns = value.is_duplicate, value.replaces, value.is_last, value.next_in
+                columns = value.is_duplicate, value.replaces, value.next_in
                 cells = [column.tolist() for column in columns]
                 assert len(set(where)) == len(where)
                 repeats |= dict(zip(where, zip(*cells, strict=True), strict=True))
@@ -220,11 +220,11 @@ def expected(log: Log, without_digest: set[int], looks_across_domains: bool) -> 
     return Linked(repeats, ids, sorted(refs), reused, from_others, most, dict(ways))
 
 
-def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, bool, int]:
+def repeat_of(run: list[Placed], number: int) -> tuple[bool, bool, int]:
     source = run[number].receipt.source
     later = [each.chunk for each in run[number + 1 :] if each.receipt.source == source]
     replaces = any(each.receipt.source == source for each in run[:number])
-    return number > 0, replaces, number == len(run) - 1, min(later, default=NEVER)
+    return number > 0, replaces, min(later, default=NEVER)
 
 
 def refs_of(run: list[Placed]):
@@ -266,8 +266,8 @@ def test_a_receipt_is_referred_to_until_its_source_sends_again():
     links = links_of(log, plan_of(log, looks_across_domains=False), partitions_of(log, 1, set(), has_places=False))
     assert links.refs == [(0, 0, 0, 1), (0, 0, 0, 2), (1, 0, 1, 2), (1, 0, 1, 3), (2, 0, 2, 3)]
     assert links.repeats == {
-        (0, 0, 0): (False, False, False, 2),
-        (1, 0, 1): (True, False, False, 3),
-        (2, 0, 2): (True, True, False, NEVER),
-        (3, 0, 3): (True, True, True, NEVER),
+        (0, 0, 0): (False, False, 2),
+        (1, 0, 1): (True, False, 3),
+        (2, 0, 2): (True, True, NEVER),
+        (3, 0, 3): (True, True, NEVER),
     }
