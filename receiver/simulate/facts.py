@@ -80,7 +80,6 @@ class LogSeen(NamedTuple):
     """Ordered by name; their `duplicates` and needs come from shares."""
     lacking: dict[str, int]
     """`Facts.lacking`"""
-    has_digest: bool
     has_redelivered: bool
     status_lines: list[StatusLine]
     """In any order."""
@@ -128,7 +127,6 @@ class Facts:
     (connection of the earlier receipt, connection of this one)."""
     lacking: dict[str, int]
     """How many receipts lack a part of their channel, by part."""
-    has_digest: bool
     reused: int
     """Duplicates with another digest than the receipt that they repeat, if both have one."""
     has_redelivered: bool
@@ -189,7 +187,6 @@ def facts_of(
         timeline=_timeline(shares, measures) if seen.log.receipts else None,
         cross_domain=_cross_domain(ids),
         lacking=seen.lacking,
-        has_digest=seen.has_digest,
         reused=sum(each.reused for each in ids),
         has_redelivered=seen.has_redelivered,
         unmarked_duplicates=duplicates - marked_duplicates,

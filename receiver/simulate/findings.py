@@ -279,7 +279,7 @@ def _missing_parts(known: Known) -> str:
 
 def _id_reuse(known: Known) -> str:
     facts = known.facts
-    if not facts.has_digest or not facts.reused:
+    if not facts.reused:
         return ""
     return (
         f"Duplicates with another body digest than the receipt they repeat: {_share(facts.reused, facts.log.duplicates)}. "

@@ -145,7 +145,6 @@ def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:
         log=log_figures(receipts, domains),
         domains=[DomainFigures(each.name, each.receipts, sources=each.sources) for each in domains],
         lacking=lacking_parts(receipts.channels, by_channel),
-        has_digest=receipts.digest_hash is not None,
         has_redelivered=receipts.redelivered is not None,
         status_lines=receipts.status_lines,
     )

@@ -123,7 +123,6 @@ def reports_of(unordered: Iterable[UnitReport], units: Sequence[Unit], key: Doma
 def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
     """What is known about the log before its ids are compared."""
     domains = _domains(reports, key)
-    present = {column for report in reports for column in report.columns_present}
     lacking: Counter[str] = Counter()
     for report in reports:
         lacking.update(numbering.lacking_parts(channels_of(report), report.receipts_by_channel.tolist()))
@@ -143,8 +142,7 @@ def seen_of(reports: Sequence[UnitReport], key: DomainKey) -> LogSeen:
         ),
         domains=domains,
         lacking=dict(lacking),
-        has_digest="body_digest" in present,
-        has_redelivered="jms_redelivered" in present,
+        has_redelivered=any("jms_redelivered" in report.columns_present for report in reports),
         status_lines=list(status_lines_of(reports)),
     )
 
