@@ -18,7 +18,7 @@ from receiver.domains import Channel, DomainKey, domain_key
 from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.numbering import distinct
 from receiver.simulate.shares import parted_queues
-from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs
+from receiver.steps.arrow_rows import Row, changes, order_unless_sorted, runs, split_by
 from receiver.steps.schemas import Piece, Unit, UnitReport, channel_column, channels_of
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def plan_of(
     carry_us = carry_us_of(reports, units)
     chunks = [
         _chunks_by(samples, chunks_per_domain or -(-round(samples.receipts.sum()) // chunk_rows))
-        for samples in _samples(reports, domain_of, carry_us, len(domains))
+        for samples in _samples(reports, domain_of, carry_us)
     ]
     key_us, unit, row, sizes = (np.concatenate(column) for column in zip(*chunks, strict=True))
     chunk_domain = np.repeat(np.arange(len(domains), dtype=np.int32), [len(own.row) for own in chunks])
@@ -148,21 +148,17 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
     return carry_us
 
 
-def _samples(
-    reports: Sequence[UnitReport], domain_of: Sequence[Int64s], carry_us: Int64s, domains: int
-) -> Iterable[_Places]:
-    """The samples of each domain; `domain_of` has the domain of each report's channels."""
+def _samples(reports: Sequence[UnitReport], domain_of: Sequence[Int64s], carry_us: Int64s) -> Iterable[_Places]:
+    """The samples of each domain, in order; it has at least one. `domain_of` has the domain of each report's channels."""
     pairs = zip(domain_of, reports, strict=True)
     domain = np.concatenate([of_channel[report.samples_channel] for of_channel, report in pairs])
     key_us = np.concatenate([np.maximum(report.samples_latest_us, carry_us[report.unit]) for report in reports])
     unit = np.concatenate([np.full(len(report.samples_row), report.unit, np.int32) for report in reports])
     row = np.concatenate([report.samples_row for report in reports])
     receipts = np.concatenate([_receipts_per_sample(report) for report in reports])
-    order = np.lexsort((row, unit, key_us, domain))
-    ends = np.searchsorted(domain[order], np.arange(domains), side="right").tolist()
-    for start, end in zip([0, *ends], ends, strict=False):
-        rows = order[start:end]
-        yield _Places(key_us[rows], unit[rows], row[rows], receipts[rows])
+    order = np.lexsort((row, unit, key_us))
+    for _, at in split_by(domain[order]):
+        yield _Places(*(column[order[at]] for column in (key_us, unit, row, receipts)))
 
 
 def _receipts_per_sample(report: UnitReport) -> npt.NDArray[np.float64]:
