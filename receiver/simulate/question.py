@@ -17,7 +17,6 @@ from receiver.simulate.figures import Pair
 
 MAX_SETTINGS = 10_000
 _LARGEST = 10**12
-_RANGE_PARTS = 3
 _WINDOWS_HINT = "in ids, such as 2000, 0,100,2000 or 100:20000:16"
 _EXPIRIES_HINT = "in seconds, such as 120, 0,1.5,120 or 1:600:12"
 _PRESENT_HINT = "write W,E, such as 2000,120"
@@ -113,7 +112,7 @@ def _number(option: str, text: str, hint: str) -> Decimal:
 
 def _range(option: str, text: str, hint: str, significant_digits: int | None) -> list[Decimal]:
     parts = text.split(":")
-    if len(parts) != _RANGE_PARTS:
+    if len(parts) != 3:  # noqa: PLR2004
         raise SettingsError(f"{option}: {text!r} isn't a range", hint="FIRST:LAST:COUNT, such as 100:20000:16")
     first, last, count = (_number(option, part, hint) for part in parts)
     if first <= 0:

@@ -68,12 +68,11 @@ def split_domains(receipts: Receipts) -> Iterator[Domain]:
     domain = receipts.domain_of_channel[receipts.channel_number]
     few = len(receipts.domains) <= 1 << 16  # 16-bit numbers are sorted many times faster
     order = np.argsort(domain.astype(np.uint16) if few else domain, kind="stable")
-    ends = np.cumsum(np.bincount(domain, minlength=len(receipts.domains)))
+    log_rows = np.split(order, np.cumsum(np.bincount(domain, minlength=len(receipts.domains))))
     ids_seen = np.full(receipts.ids.count, _NOTHING, np.int32)
     sources_seen = np.full(len(receipts.sources), _NOTHING, np.int32)
     for number in sorted(range(len(receipts.domains)), key=receipts.domains.__getitem__):
-        log_rows = order[ends[number - 1] if number else 0 : ends[number]]
-        yield _domain(receipts, receipts.domains[number], log_rows, ids_seen, sources_seen)
+        yield _domain(receipts, receipts.domains[number], log_rows[number], ids_seen, sources_seen)
 
 
 def taken(column: npt.NDArray[_Value], log_rows: Int64s) -> npt.NDArray[_Value]:
