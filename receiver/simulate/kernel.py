@@ -292,14 +292,12 @@ def replay_windows(
     """
 
     def replay(each: WindowAsked) -> WindowCounts:
-        counts = WindowCounts(
-            np.zeros(len(each.expiries_us), np.int64),
-            np.zeros(len(each.expiries_us), np.int64),
-            np.full(rows.duplicates if each.with_needs else 0, _NOTHING, np.int64),
-        )
+        expiries_us = np.array(each.expiries_us, np.int64)
+        caught, peak_ids = np.zeros((2, len(expiries_us)), np.int64)
+        needs_us = np.full(rows.duplicates if each.with_needs else 0, _NOTHING, np.int64)
         if counted_from < len(rows.source):
-            _replay(rows, sparse_times, counted_from, each.window, np.array(each.expiries_us, np.int64), *counts)
-        return counts._replace(needs_us=counts.needs_us[uncounted:])
+            _replay(rows, sparse_times, counted_from, each.window, expiries_us, caught, peak_ids, needs_us)
+        return WindowCounts(caught, peak_ids, needs_us[uncounted:])
 
     sparse_times = rows.received_at_us[::_SPARSE].copy()
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
