@@ -173,10 +173,10 @@ def _marks(rows: Sequence[Int32s], sizes: Sequence[int]) -> Flags:
 def _order(chunk: Int32s, key_us: Int64s) -> Int64s | None:
     """The stable order by chunk, then key; None if the receipts are in that order."""
     by_key = order_unless_sorted(key_us)
-    by_chunk_ = order_unless_sorted(chunk if by_key is None else chunk[by_key])
-    if by_key is None or by_chunk_ is None:
-        return by_chunk_ if by_key is None else by_key
-    return by_key[by_chunk_]
+    if by_key is None:
+        return order_unless_sorted(chunk)
+    then_by_chunk = order_unless_sorted(chunk[by_key])
+    return by_key if then_by_chunk is None else by_key[then_by_chunk]
 
 
 class _Linked(NamedTuple):
