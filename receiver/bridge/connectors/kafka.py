@@ -31,6 +31,7 @@ _TOPIC_ID = "topic"
 """The name of a position that isn't a partition's: its value is the topic's id, which tells topics of equal name apart."""
 _PIECE_SECS = 0.1
 """The longest single wait: a failure within a callback doesn't end a wait."""
+_TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _LOST = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(?:,[0-9]{1,9}:[0-9]{1,18})*")
 _FETCHED_BYTES = 60 << 20
 """More bytes than one fetch brings, except for a single larger message."""
@@ -58,6 +59,10 @@ class KafkaSource(Closing):
         """By partition, the position behind messages that were taken and not acknowledged."""
         self._begun: dict[int, tuple[int, str]] = {}
         """By assigned partition, the offset where it began, and the epoch of the message before that."""
+        self._unproved: set[int] = set()
+        """The partitions that may have lost their end: the message before the beginning should come first."""
+        self._sought: set[int] = set()
+        """The partitions whose messages of this `take` come again."""
         self._assigned: set[int] | None = None
         """The assigned partitions; None while the group hasn't assigned any."""
         self._at_end: set[int] = set()
@@ -97,13 +102,14 @@ class KafkaSource(Closing):
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         self._check()
+        self._sought.clear()
         try:
             records = self._polled(at_most, wait_secs)
         except KafkaException as error:
             self._failure = kafka_client.failure_of(self._address, error)
             records = []
         good = takewhile(self._accepts, records if self._failure is None else ())
-        taken = [Delivery(decoded(record), _behind(record)) for record in good if not self._was_taken(record)]
+        taken = [Delivery(decoded(record), _behind(record)) for record in good if not self._is_left_out(record)]
         if taken and not self._is_of_the_topic():
             taken = []
         if not taken:
@@ -205,30 +211,56 @@ class KafkaSource(Closing):
         error = record.error()
         if error is not None:
             # If an offset is gone, the next connection reports the lost offsets.
-            self._failure = kafka_client.error_of(self._address, error)
-        elif self._was_taken(record):
-            self._check_same(record)
-        elif len(record.value() or b"") > self._max_body_bytes:
+            self._failure = self._lost_end_error(record) or kafka_client.error_of(self._address, error)
+        elif record.partition() in self._unproved:
+            self._prove(record)
+        elif not self._is_left_out(record) and len(record.value() or b"") > self._max_body_bytes:
             name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
             self._failure = too_large_error(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
 
-    def _was_taken(self, record: Any) -> bool:
-        """Whether the record is from before the beginning: the message asked for as a check, or one fetched before a rebalance."""
+    def _is_left_out(self, record: Any) -> bool:
+        """Whether the record comes again, or is from before the beginning: the message asked for as a check, or one fetched before
+        a rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
-        return bool(record.offset() < offset)
+        return record.partition() in self._sought or bool(record.offset() < offset)
 
-    def _check_same(self, record: Any) -> None:
+    def _prove(self, record: Any) -> None:
         """Check that the message before the beginning is the one that was taken: a partition that loses its end, such as by a
-        power cut, reuses the offsets for other messages, in another epoch."""
+        power cut, reuses the offsets for other messages, in another epoch.
+
+        The message may not come: a compacted topic has dropped it, or the end of a transaction has its offset. Then the library
+        asks the broker how far the epoch reaches.
+        """
         number, (offset, epoch) = record.partition(), self._begun[record.partition()]
-        if epoch and record.offset() == offset - 1 and str(record.leader_epoch()) != epoch:
-            self._failure = MessagesLostError(
-                f"{self._address}: offset {offset - 1:,} of partition {number} now has another message: the partition has "
-                "lost its end, or the topic was deleted and created again",
-                hint="to take all that is there, use a new domain (--connection-id); "
-                f"&lost={number}:{offset} behind the group goes on behind that offset",
-            )
+        if record.offset() < offset - 1:
+            return
+        self._unproved.discard(number)
+        if record.offset() >= offset:
+            self._sought.add(number)
+            self._at_end.discard(number)
+            try:
+                self._consumer.seek(TopicPartition(self._address.name, number, offset, leader_epoch=int(epoch)))
+            except KafkaException as error:
+                self._failure = kafka_client.failure_of(self._address, error)
+        elif str(record.leader_epoch()) != epoch:
+            self._failure = self._other_message_error(number, offset)
+
+    def _lost_end_error(self, record: Any) -> MessagesLostError | None:
+        """The error for an epoch that doesn't reach to where this source began; None for other errors."""
+        number = record.partition()
+        at = offset_of(self._next.get(number) or self._kept.get(number, "0"))
+        if _TRUNCATED not in record.error().str() or self._begun.get(number) != at:
+            return None
+        return self._other_message_error(number, at[0])
+
+    def _other_message_error(self, number: int, offset: int) -> MessagesLostError:
+        return MessagesLostError(
+            f"{self._address}: offset {offset - 1:,} of partition {number} now has another message: the partition has "
+            "lost its end, or the topic was deleted and created again",
+            hint="to take all that is there, use a new domain (--connection-id); "
+            f"&lost={number}:{offset} behind the group goes on behind that offset",
+        )
 
     def _on_error(self, error: Any) -> None:
         if error.code() in kafka_client.ENDED:
@@ -251,10 +283,9 @@ class KafkaSource(Closing):
             self._at_end.clear()
             self._assigned = set(bounds)
             # Begin one message earlier, if its epoch is known and it may be there.
-            at = {
-                number: offset - bool(epoch and bounds[number][0] < offset)
-                for number, (offset, epoch) in self._begun.items()
-            }
+            begun = self._begun.items()
+            self._unproved = {number for number, (offset, epoch) in begun if epoch and bounds[number][0] < offset}
+            at = {number: offset - (number in self._unproved) for number, (offset, _) in begun}
             consumer.assign([TopicPartition(self._address.name, *each) for each in at.items()])
             return
         consumer.unassign()
