@@ -324,12 +324,14 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
-        retries = None
+        retries, delivered = None, self.figures.delivered
         while True:
             self.health.note_progress()
             try:
                 action()
             except ReceiverError as error:
+                if self.figures.delivered > delivered:  # a full target takes a little each time, so no pause may grow
+                    retries, delivered = None, self.figures.delivered
                 retries = retries or Retries(_BACKOFF)
                 if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise

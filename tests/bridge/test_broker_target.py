@@ -6,6 +6,8 @@ from functools import partial
 
 import pytest
 
+from receiver.bridge import bridge as bridge_module
+from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
@@ -89,6 +91,31 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["0", "1", "2", "3", "4"]
     assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.APP_CONTROLLED])
+def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch):
+    """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds."""
+    route, pauses = Route(sqlite_url, tmp_path, "queue", mode), []
+
+    class Full:
+        """A sink that takes one of the messages."""
+
+        def send(self, messages):
+            self.accepted = 1
+            if len(messages) > 1:
+                raise BrokerError("it is full")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(Bridge, "_stops_within", lambda _bridge, secs: pauses.append(secs))
+    send(route, *TEN)
+    target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
+    bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
+    bridge.run(stop_when_idle_secs=0)
+    assert len(pauses) == len(TEN) - 1
+    assert max(pauses) <= bridge_module._BACKOFF.first_secs
 
 
 @pytest.mark.parametrize("mode", Mode)
