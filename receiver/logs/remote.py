@@ -18,6 +18,8 @@ from receiver.masking import masked_log
 _PATIENCE_SECS = 300
 _SKIPPED_BYTES = 1 << 20
 _HTTP = ("http://", "https://")
+_MARKERS = ("/", "_$folder$")
+"""The ends of names of empty objects that stand for folders, as consoles of S3, Hadoop and EMR make them."""
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
@@ -50,7 +52,11 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
             entries = {name: entry for name, entry in entries.items() if not is_hidden(name.removeprefix(path))}
         else:
             entries = {path: files.info(path)}
-        files_there = sorted((name, entry.get("size")) for name, entry in entries.items() if entry["type"] == "file")
+        files_there = sorted(
+            (name, entry.get("size"))
+            for name, entry in entries.items()
+            if entry["type"] == "file" and (name == path or not name.endswith(_MARKERS))
+        )
     if not files_there:
         raise LogFormatError(masked_log(url), "no file matches", hint="name a log of receipts")
     return [(_url_of(name, url, files), size_bytes) for name, size_bytes in files_there]
@@ -148,7 +154,7 @@ class UrlPath:
             self._files.invalidate_cache()
             names = self._files.find(self._path)
         for name in names:
-            if fnmatchcase(name, pattern):
+            if fnmatchcase(name, pattern) and not name.endswith(_MARKERS):
                 yield self / name.removeprefix(self._path).lstrip("/")
 
     def read_bytes(self) -> bytes:

@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from receiver.cli import app
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.remote import is_url
+from receiver.logs.compacted import new_folder
+from receiver.logs.remote import UrlPath, is_url
 from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
 
 ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number in range(20)]
@@ -68,6 +69,19 @@ def test_a_folder_of_partitions_and_a_glob(s3):
     assert read("s3://receipts/days/day=2026-11-02/part.csv", "s3://receipts/days/day=2026-11-01/part.csv") == ROWS
 
 
+def test_objects_that_stand_for_folders_are_no_logs(s3):
+    for marker in ("marked/", "marked/day=1/", "marked/day=1_$folder$", "bare/"):
+        put(s3, marker, b"")
+    put(s3, "marked/day=1/part.csv", csv_bytes(ROWS))
+    for log in ("marked", "marked/", "marked/*/*", "marked/**"):
+        assert read(f"s3://receipts/{log}") == ROWS, log
+    for log in ("marked/*", "bare/"):
+        with pytest.raises(LogFormatError, match="no file matches"):
+            read(f"s3://receipts/{log}")
+    with new_folder(UrlPath("s3://receipts/bare")) as folder:
+        assert str(folder) == "s3://receipts/bare"
+
+
 def test_a_folder_above_a_compacted_log_is_refused(s3):
     put(s3, "above/compacted/domain=q/day=2026-11-01/part-00000.csv", csv_bytes(ROWS))
     put(s3, "above/compacted/_receiver_log.json", b"{}")
@@ -99,6 +113,9 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
     (tmp_path / "logs" / "2.csv").write_bytes(csv_bytes(ROWS[10:]))
     assert [row.unique_message_id for row in read(f"{address}/logs/1.csv")][-1] == '<a href="/else.csv">'
     assert [line for line in asked if line.startswith("GET")] == ["GET /logs/1.csv HTTP/1.1"]
+    (tmp_path / "answer").mkdir()
+    (tmp_path / "answer" / "index.html").write_bytes(csv_bytes(ROWS))
+    assert read(f"{address}/answer/") == ROWS
     for log in ("logs/", "logs", "logs/*.csv"):
         assert read(f"{address}/{log}")[10:] == ROWS[10:]
     with pytest.raises(LogFormatError, match="Cannot connect"):
