@@ -45,7 +45,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
         files, path = _filesystem(url)
         # A bucket's folders are only prefixes of names, so a cached listing may be outdated.
         files.invalidate_cache()
-        if "*" in path or ("?" in path and not path.startswith(_HTTP)) or "[" in path:  # by HTTP, ? begins a query
+        if _is_glob(path) and not (files.isfile(path) or _is_folder(files, path)):
             entries = files.glob(path, detail=True)
         elif _is_folder(files, path):
             entries = files.find(path, detail=True)
@@ -69,6 +69,10 @@ def _url_of(name: str, url: str, files: Any) -> str:
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(reversed(url), reversed(path), strict=False)))
     whole = url[: len(url) - same] + name.removeprefix(path[: len(path) - same])
     return whole if path_of(whole) == name else str(files.unstrip_protocol(name))
+
+
+def _is_glob(path: str) -> bool:
+    return "*" in path or "[" in path or ("?" in path and not path.startswith(_HTTP))  # by HTTP, ? begins a query
 
 
 def is_hidden(path: str) -> bool:

@@ -82,6 +82,14 @@ def test_objects_that_stand_for_folders_are_no_logs(s3):
         assert str(folder) == "s3://receipts/bare"
 
 
+@pytest.mark.parametrize("name", ["a[1].csv", "b?c.csv", "d*e.csv"])
+def test_a_name_that_is_there_is_no_glob(s3, name):
+    put(s3, f"named/{name}".replace("?", "-").replace("*", "-"), csv_bytes(ROWS))
+    assert read(put(s3, f"named/{name}", csv_bytes(ROWS[:9]))) == ROWS[:9]
+    put(s3, f"in/{name}/part.csv", csv_bytes(ROWS[9:]))
+    assert read(f"s3://receipts/in/{name}/") == ROWS[9:]
+
+
 def test_a_folder_above_a_compacted_log_is_refused(s3):
     put(s3, "above/compacted/domain=q/day=2026-11-01/part-00000.csv", csv_bytes(ROWS))
     put(s3, "above/compacted/_receiver_log.json", b"{}")
