@@ -105,14 +105,9 @@ class UrlStream:
 
     def _read_whole(self) -> None:
         """Go on in one answer with the whole file: by HTTP, not every server sends the ranges that fsspec asks for."""
-        from aiohttp import ClientTimeout
-
         self._in_ranges = False
         self._stream.close()
-        # The whole file may take longer than the five minutes of a usual answer.
-        patience = {"timeout": ClientTimeout(sock_read=_PATIENCE_SECS)}
-        files = type(self._files)(client_kwargs=self._files.client_kwargs | patience)
-        self._stream = files.open(self._path, "rb", block_size=0)
+        self._stream = self._files.open(self._path, "rb", block_size=0)
         left = self._read_bytes
         while left and (piece := self._stream.read(min(left, _SKIPPED_BYTES))):
             left -= len(piece)
@@ -207,7 +202,7 @@ def _filesystem(url: str) -> tuple[Any, str]:
     except ImportError as error:
         raise MissingExtraError("remote", "reading logs at URLs") from error
     try:
-        files, path = url_to_fs(url)
+        files, path = url_to_fs(url, **({"get_client": _http_client} if url.startswith(_HTTP) else {}))
     except ImportError as error:
         raise SettingsError(
             f"{masked_log(url)} can't be read: {error}", hint="install that package beside this one"
@@ -219,6 +214,15 @@ def _filesystem(url: str) -> tuple[Any, str]:
             hint="such as s3://BUCKET/FOLDER/, or a database with --query SQL",
         ) from error
     return files, path
+
+
+async def _http_client(**options: Any) -> Any:
+    """A client of HTTP that waits as long as answers come, however many are open: aiohttp's own would end each after five
+    minutes, and let a hundredth one wait for ever."""
+    from aiohttp import ClientSession, ClientTimeout, TCPConnector
+
+    patience = ClientTimeout(sock_connect=_PATIENCE_SECS, sock_read=_PATIENCE_SECS)
+    return ClientSession(connector=TCPConnector(limit=0), timeout=patience, **options)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 import ssl
+import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -11,7 +12,9 @@ from urllib.parse import urlsplit
 import boto3
 import pytest
 import trustme
+from aiohttp import ClientTimeout
 from fsspec import register_implementation
+from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
 from typer.testing import CliRunner
@@ -19,7 +22,7 @@ from typer.testing import CliRunner
 from receiver.cli import app
 from receiver.errors import LogFormatError, SettingsError
 from receiver.logs.compacted import new_folder
-from receiver.logs.remote import UrlPath, is_url
+from receiver.logs.remote import UrlPath, UrlStream, is_url
 from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
 
 ROWS = [Row(1_795_225_068_000_000 + number, f"id {number % 7}", "s") for number in range(20)]
@@ -148,6 +151,34 @@ def test_a_long_file_from_a_server_without_ranges(web, tmp_path):
     rows = [Row(second, f"{second}" * 10_000) for second in range(1_000, 1_200)]
     (tmp_path / "long.csv").write_bytes(csv_bytes(rows))
     assert read(f"{web[0]}/long.csv") == read(tmp_path / "long.csv")
+
+
+class Whole(SimpleHTTPRequestHandler):
+    """Answers with the whole file only."""
+
+    def end_headers(self):
+        self.send_header("Accept-Ranges", "none")
+        super().end_headers()
+
+    def log_message(self, _form, *_arguments):
+        pass
+
+
+def test_many_long_answers_are_open_at_once(tmp_path, monkeypatch):
+    """aiohttp's own client ends each after five minutes, here after one second, and has more than a hundred wait."""
+    monkeypatch.setattr("aiohttp.client.DEFAULT_TIMEOUT", ClientTimeout(total=1))
+    HTTPFileSystem.clear_instance_cache()
+    (tmp_path / "1.csv").write_bytes(content := b"0123456789" * 100_000)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Whole, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            streams = [UrlStream(f"http://127.0.0.1:{server.server_port}/1.csv") for _ in range(101)]
+            time.sleep(1)
+            for stream in streams:
+                assert b"".join(iter(partial(stream.read, 100_000), b"")) == content
+                stream.close()
+        finally:
+            server.shutdown()
 
 
 def test_a_bad_row_is_named(s3):
