@@ -89,6 +89,7 @@ class UrlStream:
             self._files, self._path = _filesystem(url)
             self._stream = self._files.open(self._path, "rb")
         self._read_bytes = 0
+        self._size_bytes = getattr(self._stream, "size", None) or 0
         self._in_ranges = url.startswith(_HTTP)
 
     def read(self, size: int = -1) -> bytes:
@@ -101,6 +102,12 @@ class UrlStream:
                 self._read_whole()
                 piece = bytes(self._stream.read(size))
         self._read_bytes += len(piece)
+        if not piece and self._read_bytes < self._size_bytes:
+            raise LogFormatError(
+                masked_log(self._url),
+                f"ended after {self._read_bytes:,} of {self._size_bytes:,} bytes",
+                hint="read it again, once nothing writes to it",
+            )
         return piece
 
     def _read_whole(self) -> None:

@@ -3,8 +3,10 @@
 import json
 import ssl
 import time
+from collections import deque
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -156,8 +158,10 @@ def test_a_long_file_from_a_server_without_ranges(web, tmp_path):
 class Whole(SimpleHTTPRequestHandler):
     """Answers with the whole file only."""
 
+    ranges = "none"
+
     def end_headers(self):
-        self.send_header("Accept-Ranges", "none")
+        self.send_header("Accept-Ranges", self.ranges)
         super().end_headers()
 
     def log_message(self, _form, *_arguments):
@@ -177,6 +181,36 @@ def test_many_long_answers_are_open_at_once(tmp_path, monkeypatch):
             for stream in streams:
                 assert b"".join(iter(partial(stream.read, 100_000), b"")) == content
                 stream.close()
+        finally:
+            server.shutdown()
+
+
+class Ranges(Whole):
+    """Answers with ranges."""
+
+    ranges = "bytes"
+
+    def do_GET(self):
+        content = Path(self.translate_path(self.path)).read_bytes()
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        part = content[int(first) : int(last) + 1]
+        self.send_response(206 if part else 416)
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        self.wfile.write(part)
+
+
+def test_a_file_that_is_cut_while_it_is_read_has_not_ended(tmp_path):
+    (tmp_path / "1.csv").write_bytes(bytes(12_000_000))
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            stream = UrlStream(f"http://127.0.0.1:{server.server_port}/1.csv")
+            stream.read(100_000)
+            (tmp_path / "1.csv").write_bytes(bytes(100))
+            with pytest.raises(LogFormatError, match=r"/1\.csv: ended after [56],\d{3},\d{3} of 12,000,000 bytes"):
+                deque(iter(partial(stream.read, 100_000), b""), maxlen=0)
+            stream.close()
         finally:
             server.shutdown()
 
