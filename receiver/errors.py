@@ -161,8 +161,9 @@ class OutputError(ReceiverError):
 def unwritable(path: str, error: OSError, *, what: str = "can't write") -> OutputError:
     """The error for an `OSError` while writing `path`."""
     folder = path.rpartition("/")[0]
+    missing = f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file"
     hints = {
-        ENOENT: f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file",
+        ENOENT: "this is written to paths only: name one, and copy the file from there" if ":/" in path else missing,
         EACCES: "name another place, or let this user write there",
         EROFS: "name another place: nothing can be written there",
         ENOTDIR: "name another place: a folder of this path is a file",

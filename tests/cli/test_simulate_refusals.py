@@ -87,6 +87,7 @@ def packed_parquet() -> bytes:
         (["a.csv", "--window", "2k"], "hint: in ids, such as 2000"),
         (["a.csv", "--report", "no folder/r.html"], "hint: make the folder first: mkdir -p 'no folder'"),
         (["a.csv", "--verdicts", "no/v.csv"], "hint: make the folder first: mkdir -p no"),
+        (["a.csv", "--verdicts", "s3://b/v.csv"], "hint: this is written to paths only: name one, and copy the file"),
         (["a.csv", "--report", "."], "hint: name a file in that folder"),
         (["a.csv.gz"], "hint: copy it again from where it came, or leave out .gz if it isn't compressed"),
         (["u16.csv"], "hint: write it as UTF-8: iconv -f UTF-16 -t UTF-8"),
