@@ -171,9 +171,11 @@ def _at_url(url: str) -> list[LogFile]:
 
 
 def _manifest_at(folder: UrlPath) -> Manifest | None:
+    # First, for fsspec keeps what it lists: then it asks for none of the manifest's files by itself.
+    inside = list(folder.rglob(f"*/{MANIFEST}"))
     if (manifest := manifest_of(folder)) is not None:
         return manifest
-    for inner in folder.rglob(f"*/{MANIFEST}"):  # reading its files one by one would lose their order
+    for inner in inside:  # reading its files one by one would lose their order
         raise LogFormatError(str(folder), f"holds a compacted log: {inner}", hint="name the folder of that log itself")
     return None
 

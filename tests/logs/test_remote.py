@@ -12,6 +12,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 import boto3
+import msgspec
 import pytest
 import trustme
 from aiohttp import ClientTimeout
@@ -19,11 +20,13 @@ from fsspec import register_implementation
 from fsspec.implementations.http import HTTPFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.utils import infer_storage_options
+from s3fs import S3FileSystem
 from typer.testing import CliRunner
 
 from receiver.cli import app
 from receiver.errors import LogFormatError, SettingsError
-from receiver.logs.compacted import new_folder
+from receiver.logs.compacted import MANIFEST, DomainFiles, Manifest, PartFile, new_folder
+from receiver.logs.files import find_files
 from receiver.logs.remote import UrlPath, UrlStream, is_url
 from tests.logs.reading import FORMATS, Row, csv_bytes, opened, read
 
@@ -102,6 +105,25 @@ def test_a_folder_above_a_compacted_log_is_refused(s3):
         LogFormatError, match=r"holds a compacted log: s3://receipts/above/compacted/_receiver_log\.json"
     ):
         read("s3://receipts/above")
+
+
+def test_the_files_of_a_compacted_log_are_listed_together(s3, monkeypatch):
+    parts = [PartFile(f"_data/day=2026-11-0{day}/part.csv", len(ROWS), ROWS[-1].received_at) for day in range(1, 6)]
+    manifest = Manifest("name:x", [DomainFiles("x", parts)], ["received_at"], 5 * len(ROWS), 0, 0)
+    for part in parts:
+        put(s3, f"listed/{part.path}", csv_bytes(ROWS))
+    put(s3, f"listed/{MANIFEST}", msgspec.json.encode(manifest))
+    asked = []
+    call = S3FileSystem._call_s3
+
+    async def noted(self, method, *arguments, **options):
+        asked.append(method)
+        return await call(self, method, *arguments, **options)
+
+    monkeypatch.setattr(S3FileSystem, "_call_s3", noted)
+    assert [file.size_bytes for file in find_files(["s3://receipts/listed"])] == [len(csv_bytes(ROWS))] * 5
+    assert "head_object" not in asked
+    assert read("s3://receipts/listed") == ROWS * 5
 
 
 @pytest.fixture
