@@ -324,18 +324,20 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
-        retries, delivered = None, self.figures.delivered
+        retries, delivered = None, 0
         while True:
             self.health.note_progress()
             try:
                 action()
             except ReceiverError as error:
-                if self.figures.delivered > delivered:  # a full target takes a little each time, so no pause may grow
-                    retries, delivered = None, self.figures.delivered
-                retries = retries or Retries(_BACKOFF)
+                # A full target takes a few messages each time. Then no pause may grow, and one warning is enough.
+                goes_on = retries is not None and self.figures.delivered > delivered
+                if retries is None or goes_on:
+                    retries = Retries(_BACKOFF)
+                delivered = self.figures.delivered
                 if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise
-                self._complain(error, "step")
+                self._complain(error, "step", warns=not goes_on)
             else:
                 self.health.works("step")
                 return True
@@ -379,14 +381,14 @@ class Bridge:
         if source is not None:
             source.close()
 
-    def _complain(self, error: ReceiverError, of: str) -> None:
+    def _complain(self, error: ReceiverError, of: str, *, warns: bool = True) -> None:
         """Log a failure, and note that the bridge isn't ready: `of` is `source`, `target`, or `step` for the step under way."""
         self.health.fails(of, error)
         if isinstance(error, OutputError):
             self.figures.output_errors += 1
         else:
             self.figures.connection_errors += 1
-        _LOGGER.warning("%s", str(error)[:LONGEST_ERROR])
+        _LOGGER.log(logging.WARNING if warns else logging.DEBUG, "%s", str(error)[:LONGEST_ERROR])
 
 
 def _body_bytes(taken: list[Delivery]) -> int:

@@ -1,5 +1,6 @@
 """A broker as a target: which messages it refuses, and which go out to it."""
 
+import logging
 import time
 from dataclasses import replace
 from functools import partial
@@ -94,8 +95,9 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
 
 
 @pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.APP_CONTROLLED])
-def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch):
-    """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds."""
+def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch, caplog):
+    """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds. It is
+    warned of once."""
     route, pauses = Route(sqlite_url, tmp_path, "queue", mode), []
 
     class Full:
@@ -116,6 +118,11 @@ def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlit
     bridge.run(stop_when_idle_secs=0)
     assert len(pauses) == len(TEN) - 1
     assert max(pauses) <= bridge_module._BACKOFF.first_secs
+    assert [
+        record.levelname
+        for record in caplog.records
+        if "it is full" in record.message and record.levelno > logging.DEBUG
+    ] == ["WARNING"]
 
 
 @pytest.mark.parametrize("mode", Mode)
