@@ -324,20 +324,22 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
-        retries, delivered = None, 0
+        retries, handed_on, warned_at = None, 0, 0.0
         while True:
             self.health.note_progress()
             try:
                 action()
             except ReceiverError as error:
-                # A full target takes a few messages each time. Then no pause may grow, and one warning is enough.
-                goes_on = retries is not None and self.figures.delivered > delivered
+                # A full target takes a few messages each time. Then no pause may grow, and few warnings are enough.
+                now, before, handed_on = time.monotonic(), handed_on, self._flow.handed_on
+                goes_on = retries is not None and handed_on > before
                 if retries is None or goes_on:
                     retries = Retries(_BACKOFF)
-                delivered = self.figures.delivered
                 if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise
-                self._complain(error, "step", warns=not goes_on)
+                warns = not goes_on or now - warned_at >= _BACKOFF.longest_secs
+                warned_at = now if warns else warned_at
+                self._complain(error, "step", warns=warns)
             else:
                 self.health.works("step")
                 return True
@@ -382,7 +384,10 @@ class Bridge:
             source.close()
 
     def _complain(self, error: ReceiverError, of: str, *, warns: bool = True) -> None:
-        """Log a failure, and note that the bridge isn't ready: `of` is `source`, `target`, or `step` for the step under way."""
+        """Log a failure, and note that the bridge isn't ready: `of` is `source`, `target`, or `step` for the step under way.
+
+        `warns`: log it as a warning, not only for `--verbose`.
+        """
         self.health.fails(of, error)
         if isinstance(error, OutputError):
             self.figures.output_errors += 1

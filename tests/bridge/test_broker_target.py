@@ -94,35 +94,36 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
     assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
 
 
-@pytest.mark.parametrize("mode", [mode for mode in Mode if mode is not Mode.APP_CONTROLLED])
+class Full:
+    """A sink that takes one of the messages."""
+
+    def send(self, messages):
+        self.accepted = 1
+        if len(messages) > 1:
+            raise BrokerError("it is full")
+
+    def close(self):
+        pass
+
+
+@pytest.mark.parametrize("mode", Mode)
 def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch, caplog):
     """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds. It is
-    warned of once."""
-    route, pauses = Route(sqlite_url, tmp_path, "queue", mode), []
-
-    class Full:
-        """A sink that takes one of the messages."""
-
-        def send(self, messages):
-            self.accepted = 1
-            if len(messages) > 1:
-                raise BrokerError("it is full")
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(Bridge, "_stops_within", lambda _bridge, secs: pauses.append(secs))
-    send(route, *TEN)
-    target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
-    bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
-    bridge.run(stop_when_idle_secs=0)
-    assert len(pauses) == len(TEN) - 1
-    assert max(pauses) <= bridge_module._BACKOFF.first_secs
-    assert [
-        record.levelname
-        for record in caplog.records
-        if "it is full" in record.message and record.levelno > logging.DEBUG
-    ] == ["WARNING"]
+    warned of now and then."""
+    for longest_secs, warnings in ((30, 1), (0, len(TEN) - 1)):
+        caplog.clear()
+        pauses = []
+        monkeypatch.setattr(bridge_module, "_BACKOFF", Backoff(0.001, longest_secs))
+        monkeypatch.setattr(Bridge, "_stops_within", lambda _bridge, secs: pauses.append(secs))  # noqa: B023
+        route = Route(sqlite_url, tmp_path, f"queue{longest_secs}", mode)
+        send(route, *TEN)
+        target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
+        bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
+        bridge.run(stop_when_idle_secs=0)
+        assert len(pauses) == len(TEN) - 1
+        assert max(pauses) <= 0.001
+        said = [record.levelno for record in caplog.records if record.message == "it is full"]
+        assert said.count(logging.WARNING) == warnings
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -74,6 +74,7 @@ class ControlledFlow(KeepingFlow):
             outcome = self.target.deliver(list(left.values()), lease)
             if outcome.is_lasting:
                 arrived.update(numbers[index] - first for index in outcome.delivered)
+                self.arrived_uncommitted += len(outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
