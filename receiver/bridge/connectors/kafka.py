@@ -61,8 +61,10 @@ class KafkaSource(Closing):
         """By assigned partition, the offset where it began, and the epoch of the message before that."""
         self._unproved: set[int] = set()
         """The partitions that may have lost their end: the message before the beginning should come first."""
-        self._sought: set[int] = set()
-        """The partitions whose messages of this `take` come again."""
+        self._rewound: set[int] = set()
+        """The partitions that this `take` has wound back: their messages in it come again."""
+        self._asked: set[int] = set()
+        """The partitions whose broker was asked how far the epoch reaches, and of which no message has come since."""
         self._assigned: set[int] | None = None
         """The assigned partitions; None while the group hasn't assigned any."""
         self._at_end: set[int] = set()
@@ -102,7 +104,7 @@ class KafkaSource(Closing):
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         self._check()
-        self._sought.clear()
+        self._rewound.clear()
         try:
             records = self._polled(at_most, wait_secs)
         except KafkaException as error:
@@ -214,16 +216,18 @@ class KafkaSource(Closing):
             self._failure = self._lost_end_error(record) or kafka_client.error_of(self._address, error)
         elif record.partition() in self._unproved:
             self._prove(record)
-        elif not self._is_left_out(record) and len(record.value() or b"") > self._max_body_bytes:
-            name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
-            self._failure = too_large_error(name, f"{len(record.value()):,}", self._max_body_bytes)
+        elif not self._is_left_out(record):
+            self._asked.discard(record.partition())
+            if len(record.value() or b"") > self._max_body_bytes:
+                name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
+                self._failure = too_large_error(name, f"{len(record.value()):,}", self._max_body_bytes)
         return self._failure is None
 
     def _is_left_out(self, record: Any) -> bool:
         """Whether the record comes again, or is from before the beginning: the message asked for as a check, or one fetched before
         a rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
-        return record.partition() in self._sought or bool(record.offset() < offset)
+        return record.partition() in self._rewound or bool(record.offset() < offset)
 
     def _prove(self, record: Any) -> None:
         """Check that the message before the beginning is the one that was taken: a partition that loses its end, such as by a
@@ -237,7 +241,8 @@ class KafkaSource(Closing):
             return
         self._unproved.discard(number)
         if record.offset() >= offset:
-            self._sought.add(number)
+            self._rewound.add(number)
+            self._asked.add(number)
             self._at_end.discard(number)
             try:
                 self._consumer.seek(TopicPartition(self._address.name, number, offset, leader_epoch=int(epoch)))
@@ -249,10 +254,9 @@ class KafkaSource(Closing):
     def _lost_end_error(self, record: Any) -> MessagesLostError | None:
         """The error for an epoch that doesn't reach to where this source began; None for other errors."""
         number = record.partition()
-        at = offset_of(self._next.get(number) or self._kept.get(number, "0"))
-        if _TRUNCATED not in record.error().str() or self._begun.get(number) != at:
+        if number not in self._asked or _TRUNCATED not in record.error().str():
             return None
-        return self._other_message_error(number, at[0])
+        return self._other_message_error(number, self._begun[number][0])
 
     def _other_message_error(self, number: int, offset: int) -> MessagesLostError:
         return MessagesLostError(
@@ -281,6 +285,7 @@ class KafkaSource(Closing):
             self._failure = self._failure or kafka_client.failure_of(self._address, error)
         else:
             self._at_end.clear()
+            self._asked.clear()
             self._assigned = set(bounds)
             # Begin one message earlier, if its epoch is known and it may be there.
             begun = self._begun.items()
