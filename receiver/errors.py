@@ -161,9 +161,10 @@ class OutputError(ReceiverError):
 def unwritable(path: str, error: OSError, *, what: str = "can't write") -> OutputError:
     """The error for an `OSError` while writing `path`."""
     folder = path.rpartition("/")[0]
+    is_url = re.match(r"[A-Za-z][\w+.-]*:/", path)
     missing = f"make the folder first: mkdir -p {shlex.quote(folder)}" if folder else "name a file"
     hints = {
-        ENOENT: "this is written to paths only: name one, and copy the file from there" if ":/" in path else missing,
+        ENOENT: "this is written to paths only: name one, and copy the file from there" if is_url else missing,
         EACCES: "name another place, or let this user write there",
         EROFS: "name another place: nothing can be written there",
         ENOTDIR: "name another place: a folder of this path is a file",

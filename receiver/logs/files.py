@@ -171,8 +171,9 @@ def _at_url(url: str) -> list[LogFile]:
 
 
 def _manifest_at(folder: UrlPath) -> Manifest | None:
-    # First, for fsspec keeps what it lists: then it asks for none of the manifest's files by itself.
-    inside = list(folder.rglob(f"*/{MANIFEST}"))
+    inside: Iterable[UrlPath] = folder.rglob(f"*/{MANIFEST}")
+    if folder.keeps_lists:  # list first: then none of the manifest's files is asked for by itself
+        inside = list(inside)
     if (manifest := manifest_of(folder)) is not None:
         return manifest
     for inner in inside:  # reading its files one by one would lose their order

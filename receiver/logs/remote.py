@@ -16,6 +16,7 @@ from receiver.errors import LogFormatError, MissingExtraError, OutputError, Rece
 from receiver.masking import masked_log
 
 _PATIENCE_SECS = 300
+_CONNECTS_SECS = 30
 _SKIPPED_BYTES = 1 << 20
 _HTTP = ("http://", "https://")
 _MARKERS = ("/", "_$folder$")
@@ -55,7 +56,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
         files_there = sorted(
             (name, entry.get("size"))
             for name, entry in entries.items()
-            if entry["type"] == "file" and (name == path or not name.endswith(_MARKERS))
+            if entry["type"] == "file" and (name == path or entry.get("size") or not name.endswith(_MARKERS))
         )
     if not files_there:
         raise LogFormatError(masked_log(url), "no file matches", hint="name a log of receipts")
@@ -145,8 +146,16 @@ class UrlPath:
             self._files.invalidate_cache()
             return _is_folder(self._files, self._path)
 
+    @property
+    def keeps_lists(self) -> bool:
+        """Whether fsspec answers questions on files from the last list of their folder."""
+        return not self.url.startswith(_HTTP)
+
     def is_file(self) -> bool:
         with _translated(self.url):
+            if self._files.isfile(self._path):
+                return True
+            self._files.invalidate_cache(self._path)  # it may be newer than the list of its folder
             return bool(self._files.isfile(self._path))
 
     def size_bytes(self) -> int | None:
@@ -225,10 +234,10 @@ def _filesystem(url: str) -> tuple[Any, str]:
 
 async def _http_client(**options: Any) -> Any:
     """A client of HTTP that waits as long as answers come, however many are open: aiohttp's own would end each after five
-    minutes, and let a hundredth one wait for ever."""
+    minutes, and let the 101st wait for ever."""
     from aiohttp import ClientSession, ClientTimeout, TCPConnector
 
-    patience = ClientTimeout(sock_connect=_PATIENCE_SECS, sock_read=_PATIENCE_SECS)
+    patience = ClientTimeout(sock_connect=_CONNECTS_SECS, sock_read=_PATIENCE_SECS)
     return ClientSession(connector=TCPConnector(limit=0), timeout=patience, **options)
 
 

@@ -107,12 +107,18 @@ def test_a_folder_above_a_compacted_log_is_refused(s3):
         read("s3://receipts/above")
 
 
-def test_the_files_of_a_compacted_log_are_listed_together(s3, monkeypatch):
-    parts = [PartFile(f"_data/day=2026-11-0{day}/part.csv", len(ROWS), ROWS[-1].received_at) for day in range(1, 6)]
-    manifest = Manifest("name:x", [DomainFiles("x", parts)], ["received_at"], 5 * len(ROWS), 0, 0)
+def compacted_log(count, write):
+    """Write a compacted log of so many parts, by a function of its paths and bytes."""
+    paths = [f"_data/day=2026-11-01/part-{number}.csv" for number in range(count)]
+    parts = [PartFile(path, len(ROWS), ROWS[-1].received_at) for path in paths]
     for part in parts:
-        put(s3, f"listed/{part.path}", csv_bytes(ROWS))
-    put(s3, f"listed/{MANIFEST}", msgspec.json.encode(manifest))
+        write(part.path, csv_bytes(ROWS))
+    manifest = Manifest("name:x", [DomainFiles("x", parts)], ["received_at"], len(parts) * len(ROWS), 0, 0)
+    write(MANIFEST, msgspec.json.encode(manifest))
+
+
+def test_the_files_of_a_compacted_log_are_listed_together(s3, monkeypatch):
+    compacted_log(5, lambda path, data: put(s3, f"listed/{path}", data))
     asked = []
     call = S3FileSystem._call_s3
 
@@ -124,6 +130,21 @@ def test_the_files_of_a_compacted_log_are_listed_together(s3, monkeypatch):
     assert [file.size_bytes for file in find_files(["s3://receipts/listed"])] == [len(csv_bytes(ROWS))] * 5
     assert "head_object" not in asked
     assert read("s3://receipts/listed") == ROWS * 5
+
+
+def test_a_compacted_log_may_grow_after_its_folder_was_listed(s3, monkeypatch):
+    def written(path, data):
+        put(s3, f"grows/{path}", data)
+
+    compacted_log(1, written)
+    listed = UrlPath.rglob
+
+    def grown(self, pattern):
+        yield from list(listed(self, pattern))
+        compacted_log(2, written)
+
+    monkeypatch.setattr(UrlPath, "rglob", grown)
+    assert read("s3://receipts/grows") == ROWS * 2
 
 
 @pytest.fixture
@@ -153,6 +174,19 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
     assert read(f"{address}/answer/") == ROWS
     for log in ("logs/", "logs", "logs/*.csv"):
         assert read(f"{address}/{log}")[10:] == ROWS[10:]
+
+
+def test_a_compacted_log_by_http_is_read_without_a_list_of_its_folders(web, tmp_path):
+    """A server may refuse to list them."""
+    address, asked = web
+
+    def written(path, data):
+        (tmp_path / "log" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "log" / path).write_bytes(data)
+
+    compacted_log(2, written)
+    assert read(f"{address}/log") == ROWS * 2
+    assert [line for line in asked if "_data/ " in line] == []
     with pytest.raises(LogFormatError, match="Cannot connect"):
         opened("http://127.0.0.1:1/logs/1.csv?x=1")
 
