@@ -43,7 +43,8 @@ def policy(text: str) -> Policy:
     """A new policy that has seen nothing yet.
 
     Args:
-        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds. A parameter that is left out has the vendor's default.
+        text: Such as `artemis:id_cache_size=20000` or `perfect`. Times are in seconds. Parameters left out have the vendor's
+            defaults.
 
     Raises:
         SettingsError: A name is unknown, or a value is missing or invalid.

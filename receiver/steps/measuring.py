@@ -122,7 +122,7 @@ class SourceTotals:
         )
 
     def before(self, sums: Int64s, series: Int64s, chunk: Int32s | int) -> Int64s:
-        """`sums`, which are `firsts` or `lasts`, of each series before a chunk."""
+        """For each series, its running sum before a chunk. `sums` is `firsts` or `lasts`."""
         at = np.searchsorted(self.entry, (series << 32) | chunk) - 1
         same = (at >= 0) & (self.entry[at] >> 32 == series)
         return np.where(same, sums[at], 0)

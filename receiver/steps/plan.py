@@ -149,7 +149,8 @@ def carry_us_of(reports: Sequence[UnitReport], units: Sequence[Unit]) -> Int64s:
 
 
 def _samples(reports: Sequence[UnitReport], domain_of: Sequence[Int64s], carry_us: Int64s) -> Iterable[_Places]:
-    """The samples of each domain, in order; it has at least one. `domain_of` has the domain of each report's channels."""
+    """The samples of each domain, in order. Each has one, for the first receipt of a channel is sampled. `domain_of` has the
+    domain of each report's channels."""
     pairs = zip(domain_of, reports, strict=True)
     domain = np.concatenate([of_channel[report.samples_channel] for of_channel, report in pairs])
     key_us = np.concatenate([np.maximum(report.samples_latest_us, carry_us[report.unit]) for report in reports])

@@ -149,7 +149,8 @@ def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int)
 
 @compiled()
 def _reached(entry: Int64s, firsts: Int64s, lasts: Int64s, depth: int, chunks: int) -> Int32s:
-    """For each chunk, and for one behind all: the newest chunk since whose begin a series has surely sent `depth` ids, or -1.
+    """For each chunk, and for one behind all: the newest chunk from whose begin to that of this one a series has surely sent
+    `depth` ids; -1 if none is known.
 
     Only the chunks right behind an entry (see `SourceTotals`) are looked at; others have -1.
     """
