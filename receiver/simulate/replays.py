@@ -118,7 +118,7 @@ class ReplayShare:
     peak_ids: Int64s
     counts: Int64s
     """[count, pair], row by row: the three counts of `count_slack`."""
-    least: Int64s
+    least_slack: Int64s
     """[W or E, pair, source], row by row: the least slack in W, and in E in microseconds, of each source of `Facts.sources`, in
     their order, and last that of all other sources together; `NONE_CAUGHT` if nothing is caught.
     """
@@ -190,7 +190,7 @@ class PairOutcome:
     peak_ids: int
     """The sum of the domains' peaks."""
     least_window: Int64s
-    """The least slack in W by source, as in `ReplayShare.least`. The next field has the least slack in E."""
+    """The least slack in W by source, as in `ReplayShare.least_slack`. The next field has the least slack in E."""
     least_expiry_us: Int64s
 
     @property
@@ -229,7 +229,7 @@ def replayed_of(shares: Iterable[ReplayShare], domains: Sequence[DomainFigures],
         caught[share.domain] += share.caught
         np.maximum(peak_ids[share.domain], share.peak_ids, out=peak_ids[share.domain])
         counts += share.counts.reshape(counts.shape)
-        np.minimum(least, share.least.reshape(least.shape), out=least)
+        np.minimum(least, share.least_slack.reshape(least.shape), out=least)
     peaks = [int(peak_ids[:, asked.cell[pair]].sum()) for pair in asked.pairs]
     outcomes = zip(*counts.tolist(), peaks, *least, strict=True)
     cells = [asked.cell[pair] for pair in asked.grid]
