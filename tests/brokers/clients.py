@@ -9,7 +9,7 @@ from proton.utils import BlockingConnection
 
 from examples.demo.processes import HOST
 
-SECS = 60
+SECS = 120
 
 
 class Amqp:
