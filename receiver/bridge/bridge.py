@@ -324,7 +324,7 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
-        retries, handed_on, warned_at = None, 0, 0.0
+        retries, handed_on, warned_at = None, 0, -math.inf
         while True:
             self.health.note_progress()
             try:
@@ -332,12 +332,11 @@ class Bridge:
             except ReceiverError as error:
                 # A full target takes a few messages each time. Then no pause may grow, and few warnings are enough.
                 now, before, handed_on = time.monotonic(), handed_on, self._flow.handed_on
-                goes_on = retries is not None and handed_on > before
-                if retries is None or goes_on:
+                if retries is None or handed_on > before:
                     retries = Retries(_BACKOFF)
                 if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise
-                warns = not goes_on or now - warned_at >= _BACKOFF.longest_secs
+                warns = handed_on <= before or now - warned_at >= _BACKOFF.longest_secs
                 warned_at = now if warns else warned_at
                 self._complain(error, "step", warns=warns)
             else:

@@ -69,14 +69,12 @@ class Flow(ABC):
         self.receiver = receiver
         self.target = target
         self.figures = figures
-        self.arrived_uncommitted = 0
-        """How often targets have taken a message for good in a transaction that wasn't committed then."""
 
     @property
     def handed_on(self) -> int:
         """A number that grows whenever a target takes messages."""
         duplicates = self.figures.of_duplicates
-        return self.figures.delivered + self.arrived_uncommitted + (duplicates.delivered if duplicates else 0)
+        return self.figures.delivered + (duplicates.delivered if duplicates else 0)
 
     def prepare(self) -> None:
         """Called before the first batch, so that problems show at the start."""

@@ -33,6 +33,12 @@ class ControlledFlow(KeepingFlow):
         super().__init__(receiver, dispatcher, duplicates)
         self._attempts = _Attempts()
         """The failed attempts at the current batch."""
+        self._arrived_uncommitted = 0
+        """How often the target has taken a message for good in a batch that wasn't committed then."""
+
+    @property
+    def handed_on(self) -> int:
+        return super().handed_on + self._arrived_uncommitted
 
     def attach(self, source: Source) -> None:
         super().attach(source)
@@ -74,7 +80,7 @@ class ControlledFlow(KeepingFlow):
             outcome = self.target.deliver(list(left.values()), lease)
             if outcome.is_lasting:
                 arrived.update(numbers[index] - first for index in outcome.delivered)
-                self.arrived_uncommitted += len(outcome.delivered)
+                self._arrived_uncommitted += len(outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
@@ -83,8 +89,7 @@ class ControlledFlow(KeepingFlow):
                 self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
                 for at, why in outcome.failed.items()
             ]
-            for error in outcome.held.values():
-                raise error
+            outcome.raise_held()
             if not all(gives_up):
                 raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
             for index in outcome.delivered:

@@ -54,8 +54,7 @@ class DirectFlow(Flow):
             self.figures.waiting = len(self._waiting)
             if outcome.error is not None:
                 raise outcome.error
-            for error in outcome.held.values():
-                raise error
+            outcome.raise_held()
         if why:
             raise OutputError(f"{self.target.name}: a message failed: {why}", hint="it is tried again")
         return False

@@ -55,6 +55,11 @@ class Outcome:
         if isinstance(why, MessageUnfitError):
             self.final.add(index)
 
+    def raise_held(self) -> None:
+        """Raise the error of the first message for which others hold what it needs, if there is one."""
+        for error in self.held.values():
+            raise error
+
 
 def one_by_one(
     messages: Sequence[Received],
