@@ -45,6 +45,23 @@ class Choosy:
         self._sink.close()
 
 
+class Full:
+    """A sink that takes the first of the messages that it is given, as many as it has room for."""
+
+    def __init__(self, sink, room):
+        self._sink, self._room = sink, room
+
+    def send(self, messages):
+        taken = messages[: self._room]
+        self.accepted = len(taken)
+        self._sink.send(taken)
+        if len(messages) > self._room:
+            raise BrokerError("it is full")
+
+    def close(self):
+        self._sink.close()
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_a_message_that_its_target_can_not_have_is_not_tried_again(tmp_path, sqlite_url, mode, monkeypatch, caplog):
     route = Route(sqlite_url, tmp_path, "queue", mode)
@@ -72,38 +89,12 @@ def test_a_message_that_its_target_can_not_have_is_not_tried_again(tmp_path, sql
 @pytest.mark.parametrize("mode", Mode)
 def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlite_url, mode):
     route = Route(sqlite_url, tmp_path, "queue", mode)
-
-    class Full:
-        """A sink that takes two of the messages."""
-
-        def send(self, messages):
-            self.accepted = len(messages[:2])
-            with route.broker.sink("out") as sink:
-                sink.send(messages[:2])
-            if len(messages) > 2:
-                raise BrokerError("it is full")
-
-        def close(self):
-            pass
-
     route.send(*(message(str(number)) for number in range(5)))
-    target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
+    target = BrokerTarget("amqp://full", lambda: Full(route.broker.sink("out"), 2), IdRule(), adds_duplicate_ids=False)
     bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
     bridge.run(stop_when_idle_secs=0)
     assert route.effects() == ["0", "1", "2", "3", "4"]
     assert (bridge.figures.delivered, bridge.figures.connection_errors) == (5, 2)
-
-
-class Full:
-    """A sink that takes one of the messages."""
-
-    def send(self, messages):
-        self.accepted = 1
-        if len(messages) > 1:
-            raise BrokerError("it is full")
-
-    def close(self):
-        pass
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -117,7 +108,12 @@ def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlit
         monkeypatch.setattr(Bridge, "_stops_within", lambda _bridge, secs: pauses.append(secs))  # noqa: B023
         route = Route(sqlite_url, tmp_path, f"queue{longest_secs}", mode)
         send(route, *TEN)
-        target = BrokerTarget("amqp://full", Full, IdRule(), adds_duplicate_ids=False)
+        target = BrokerTarget(
+            "amqp://full",
+            lambda broker=route.broker: Full(broker.sink("out"), 1),
+            IdRule(),
+            adds_duplicate_ids=False,
+        )
         bridge = open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode))
         bridge.run(stop_when_idle_secs=0)
         assert len(pauses) == len(TEN) - 1
