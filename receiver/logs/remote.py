@@ -19,8 +19,6 @@ _PATIENCE_SECS = 300
 _CONNECTS_SECS = 30
 _SKIPPED_BYTES = 1 << 20
 _HTTP = ("http://", "https://")
-_MARKERS = ("/", "_$folder$")
-"""The ends of names of empty objects that stand for folders, as consoles of S3, Hadoop and EMR make them."""
 TABLE = "table:"
 """The beginning of a log's name that is a table of Spark."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://\S+")
@@ -56,7 +54,7 @@ def urls_at(url: str) -> list[tuple[str, int | None]]:
         files_there = sorted(
             (name, entry.get("size"))
             for name, entry in entries.items()
-            if entry["type"] == "file" and (name == path or entry.get("size") or not name.endswith(_MARKERS))
+            if entry["type"] == "file" and (name == path or not _stands_for_folder(name, entry))
         )
     if not files_there:
         raise LogFormatError(masked_log(url), "no file matches", hint="name a log of receipts")
@@ -74,6 +72,11 @@ def _url_of(name: str, url: str, files: Any) -> str:
 
 def _is_glob(path: str) -> bool:
     return "*" in path or "[" in path or ("?" in path and not path.startswith(_HTTP))  # by HTTP, ? begins a query
+
+
+def _stands_for_folder(name: str, entry: dict[str, Any]) -> bool:
+    """Whether it is an empty object that stands for a folder, as consoles of S3, Hadoop and EMR make them."""
+    return name.endswith(("/", "_$folder$")) and not entry.get("size")
 
 
 def is_hidden(path: str) -> bool:
@@ -167,9 +170,9 @@ class UrlPath:
         """The files in the folder, and in folders inside it."""
         with _translated(self.url):
             self._files.invalidate_cache()
-            names = self._files.find(self._path)
-        for name in names:
-            if fnmatchcase(name, pattern) and not name.endswith(_MARKERS):
+            entries = self._files.find(self._path, detail=True)
+        for name, entry in entries.items():
+            if fnmatchcase(name, pattern) and not _stands_for_folder(name, entry):
                 yield self / name.removeprefix(self._path).lstrip("/")
 
     def read_bytes(self) -> bytes:
