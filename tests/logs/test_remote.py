@@ -4,6 +4,7 @@ import json
 import ssl
 import time
 from collections import deque
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -147,6 +148,19 @@ def test_a_compacted_log_may_grow_after_its_folder_was_listed(s3, monkeypatch):
     assert read("s3://receipts/grows") == ROWS * 2
 
 
+@contextmanager
+def serving(handler, context=None):
+    """A server by HTTP, or with `context` by HTTPS; its port."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        Thread(target=server.serve_forever).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
 @pytest.fixture
 def web(tmp_path):
     """A server of the files in `tmp_path`. Yields its address and a list of what was asked for."""
@@ -156,10 +170,8 @@ def web(tmp_path):
         def log_message(self, _form, *arguments):
             asked.append(str(arguments[0]))
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(tmp_path))) as server:
-        Thread(target=server.serve_forever).start()
-        yield f"http://127.0.0.1:{server.server_port}", asked
-        server.shutdown()
+    with serving(partial(Handler, directory=str(tmp_path))) as port:
+        yield f"http://127.0.0.1:{port}", asked
 
 
 def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
@@ -174,6 +186,8 @@ def test_a_file_by_http_is_read_once_whatever_links_it_holds(web, tmp_path):
     assert read(f"{address}/answer/") == ROWS
     for log in ("logs/", "logs", "logs/*.csv"):
         assert read(f"{address}/{log}")[10:] == ROWS[10:]
+    with pytest.raises(LogFormatError, match="Cannot connect"):
+        opened("http://127.0.0.1:1/logs/1.csv?x=1")
 
 
 def test_a_compacted_log_by_http_is_read_without_a_list_of_its_folders(web, tmp_path):
@@ -187,20 +201,17 @@ def test_a_compacted_log_by_http_is_read_without_a_list_of_its_folders(web, tmp_
     compacted_log(2, written)
     assert read(f"{address}/log") == ROWS * 2
     assert [line for line in asked if "_data/ " in line] == []
-    with pytest.raises(LogFormatError, match="Cannot connect"):
-        opened("http://127.0.0.1:1/logs/1.csv?x=1")
 
 
 @pytest.mark.parametrize("query", ["", "?signature=secret"])
 def test_a_server_that_nobody_vouches_for_is_said_to_be_one(query):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("localhost").configure_cert(context)
-    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        Thread(target=server.serve_forever).start()
-        with pytest.raises(LogFormatError, match="certificate verify failed") as error:
-            read(f"https://me:secret@localhost:{server.server_port}/1.csv{query}")
-        server.shutdown()
+    with (
+        serving(SimpleHTTPRequestHandler, context) as port,
+        pytest.raises(LogFormatError, match="certificate verify failed") as error,
+    ):
+        read(f"https://me:secret@localhost:{port}/1.csv{query}")
     assert "secret" not in str(error.value)
 
 
@@ -229,16 +240,12 @@ def test_many_long_answers_are_open_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("aiohttp.client.DEFAULT_TIMEOUT", ClientTimeout(total=1))
     HTTPFileSystem.clear_instance_cache()
     (tmp_path / "1.csv").write_bytes(content := b"0123456789" * 100_000)
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Whole, directory=str(tmp_path))) as server:
-        Thread(target=server.serve_forever).start()
-        try:
-            streams = [UrlStream(f"http://127.0.0.1:{server.server_port}/1.csv") for _ in range(101)]
-            time.sleep(1)
-            for stream in streams:
-                assert b"".join(iter(partial(stream.read, 100_000), b"")) == content
-                stream.close()
-        finally:
-            server.shutdown()
+    with serving(partial(Whole, directory=str(tmp_path))) as port:
+        streams = [UrlStream(f"http://127.0.0.1:{port}/1.csv") for _ in range(101)]
+        time.sleep(1)
+        for stream in streams:
+            assert b"".join(iter(partial(stream.read, 100_000), b"")) == content
+            stream.close()
 
 
 class Ranges(Whole):
@@ -258,17 +265,13 @@ class Ranges(Whole):
 
 def test_a_file_that_is_cut_while_it_is_read_has_not_ended(tmp_path):
     (tmp_path / "1.csv").write_bytes(bytes(12_000_000))
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path))) as server:
-        Thread(target=server.serve_forever).start()
-        try:
-            stream = UrlStream(f"http://127.0.0.1:{server.server_port}/1.csv")
-            stream.read(100_000)
-            (tmp_path / "1.csv").write_bytes(bytes(100))
-            with pytest.raises(LogFormatError, match=r"/1\.csv: ended after [56],\d{3},\d{3} of 12,000,000 bytes"):
-                deque(iter(partial(stream.read, 100_000), b""), maxlen=0)
-            stream.close()
-        finally:
-            server.shutdown()
+    with serving(partial(Ranges, directory=str(tmp_path))) as port:
+        stream = UrlStream(f"http://127.0.0.1:{port}/1.csv")
+        stream.read(100_000)
+        (tmp_path / "1.csv").write_bytes(bytes(100))
+        with pytest.raises(LogFormatError, match=r"/1\.csv: ended after [56],\d{3},\d{3} of 12,000,000 bytes"):
+            deque(iter(partial(stream.read, 100_000), b""), maxlen=0)
+        stream.close()
 
 
 def test_a_bad_row_is_named(s3):
