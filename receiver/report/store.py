@@ -192,7 +192,8 @@ _LISTED = "domain key policy window expiry_secs receipts latest_received_at rows
 
 
 def _object(domain: StoredDomain, names: str = _ALL) -> dict[str, Any]:
-    return {column.name: column.value(domain) for column in _COLUMNS if column.name in names.split()}
+    wanted = names.split()
+    return {column.name: column.value(domain) for column in _COLUMNS if column.name in wanted}
 
 
 def _table(domain: StoredDomain) -> Table:

@@ -190,8 +190,9 @@ class PairOutcome:
     peak_ids: int
     """The sum of the domains' peaks."""
     least_window: Int64s
-    """The least slack in W by source, as in `ReplayShare.least_slack`. The next field has the least slack in E."""
+    """The least slack in W by source, as in `ReplayShare.least_slack`."""
     least_expiry_us: Int64s
+    """The least slack in E by source, as in `ReplayShare.least_slack`."""
 
     @property
     def caught(self) -> int:

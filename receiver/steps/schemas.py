@@ -324,7 +324,7 @@ class References:
     lasts_within: Int64s
     """The `SourceCounts.lasts` of its source in its own chunk, up to and including this receipt."""
     alive_within: Int64s
-    """Of how many ids the last receipt before `to_chunk` is this one or an earlier one of its chunk."""
+    """The number of ids whose last receipt before `to_chunk` is this receipt or an earlier receipt of its chunk."""
 
 
 @dataclass(frozen=True, slots=True)
