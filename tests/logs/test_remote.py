@@ -89,6 +89,9 @@ def test_objects_that_stand_for_folders_are_no_logs(s3):
             read(f"s3://receipts/{log}")
     with new_folder(UrlPath("s3://receipts/bare")) as folder:
         assert str(folder) == "s3://receipts/bare"
+    put(s3, "filled/x_$folder$", b"x")
+    with pytest.raises(SettingsError, match="isn't empty"), new_folder(UrlPath("s3://receipts/filled")):
+        pass
 
 
 @pytest.mark.parametrize("name", ["a[1].csv", "b?c.csv", "d*e.csv"])
