@@ -75,7 +75,6 @@ class Batch:
         cache = self._cache = self.transaction.cache
         policy = self._policy = cache.policy
         self._receive: Callable[..., Decision] = policy.receive
-        self._sizes = cache.sizes
         self._clamped_before = policy.clock_clamped
         self._records = self._session.recorder is not None
         self._rejected: list[str] = []
@@ -280,10 +279,11 @@ class Batch:
             decision = replace(decision, delivered_anyway=True)
         if self._transactional is not None and not decision.deliver:
             self._rejected.append(id_)
-        headroom = headroom_of(decision, *self._sizes)
+        state = self.transaction.state
+        headroom = headroom_of(decision, state.window_size, state.expiry_us)
         # The time of the receipt just before is the second value of its row.
-        before_us = self._rows[-1][1] if self._rows else self.transaction.state.latest_us
-        need = need_of(decision, self._sizes[0], before_us - last_us)
+        before_us = self._rows[-1][1] if self._rows else state.latest_us
+        need = need_of(decision, state.window_size, before_us - last_us)
         self._tally.note_duplicate(
             Duplicate(options.domain, id_, source, now_us, first_us, last_us, redelivered, decision, headroom, need)
         )

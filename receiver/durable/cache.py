@@ -108,26 +108,23 @@ class DomainCache:
     """The policy of a domain, the histories of its ids, and which rows are still to be deleted."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
-        self._state: DomainState | None = None
+        self.state: DomainState
+        """The log's state as of the last batch."""
+        self.is_dropped = True
+        """Whether the log must be read anew: the policy may differ from it."""
         self._server_run: Hashable = None
         """The run of the server in which the log was last read or written."""
         self._newest: tuple[Any, ...] | None = None
         """The newest row that is recorded here; None before the first."""
         self._retirement = Retirement(settings)
-        self.sizes = 0, 0
-        """The window in ids and the expiry in microseconds, as of the last batch; 0 if the policy has none."""
         self.remembered_ids = 0
         """How many ids the policy remembers, as of the last batch."""
-        self.sources = self.silent_sources = self.retired_sources = 0
-        """As of the last batch: the domain's sources, how many of them were silent for a day (a count up to a quarter of an
-        hour old), and how many were retired since the domain was made."""
+        self.sources = self.silent_sources = 0
+        """As of the last batch: the domain's sources, and how many of them were silent for a day (a count up to a quarter of
+        an hour old)."""
         self._silent_as_of_us = 0
-        self.latest_us = 0
-        """The time of the domain's latest receipt, as of the last batch."""
         self.needs: NeedsByHour = {}
         """The needs of the domain's duplicates, as of the last batch."""
-        self._needs_stored: str | None = None
-        """The needs as they stand in the domain's row."""
         self.policy: Policy
         self._histories: dict[str, History | str] = {}
         """By id. A text stands for the history of an id that came once, as most do: the digests as its row has them."""
@@ -139,11 +136,7 @@ class DomainCache:
         self._deletable: list[int] = []
 
     def drop(self) -> None:
-        self._state = None
-
-    @property
-    def is_dropped(self) -> bool:
-        return self._state is None
+        self.is_dropped = True
 
     @property
     def has_deletable(self) -> bool:
@@ -154,11 +147,11 @@ class DomainCache:
 
         Returns whether the log had changed since the last batch.
         """
-        known, known_run = self._state, self._server_run
+        known, known_run = None if self.is_dropped else self.state, self._server_run
         self._server_run = log.rows.server_run
         if known == state:  # in another run of the server too: the last writer's random number proves it
             return False
-        self._state = None  # dropped, until all has gone well
+        self.is_dropped = True  # until all has gone well
         with corrupt_if_nonsense(state):
             may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
             if not (may_continue and self._read_on(log, state)):
@@ -283,7 +276,7 @@ class DomainCache:
             "latest_us": policy.latest_us,
             "clock_us": policy.clock_us,
             "retired_sources": state.retired_sources + len(retired),
-            "needs_by_hour": self._needs_stored if needs is self.needs else needs_stored(needs),
+            "needs_by_hour": state.needs_by_hour if needs is self.needs else needs_stored(needs),
         }
         return changed, self.changes(rows, retired)
 
@@ -339,21 +332,18 @@ class DomainCache:
         """
         if appended:
             self._newest = _receipt_of(appended[-1])
-        if state.needs_by_hour != self._needs_stored:
-            self.needs, self._needs_stored = needs_read(state.needs_by_hour), state.needs_by_hour
-        self._state = state
-        self.sizes = state.window_size, state.expiry_us
-        self.latest_us = state.latest_us
+        self.needs = needs_read(state.needs_by_hour)
+        self.state, self.is_dropped = state, False
         policy = self.policy
         self.remembered_ids = policy.remembered_ids
         if isinstance(policy, TwoTierDetector):
-            self.sources, self.retired_sources = policy.sources, state.retired_sources
+            self.sources = policy.sources
             if state.latest_us - self._silent_as_of_us >= _SILENT_LAG_US:
                 self.count_silent_sources()
 
     def count_silent_sources(self) -> None:
         """Count the silent sources anew, between batches or at the end of one."""
         policy = self.policy
-        if self._state is not None and isinstance(policy, TwoTierDetector):
+        if not self.is_dropped and isinstance(policy, TwoTierDetector):
             self.silent_sources = len(longer_silent_than(policy, 1))
             self._silent_as_of_us = policy.latest_us

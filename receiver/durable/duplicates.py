@@ -19,7 +19,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from receiver.message import Decision, Tier
@@ -183,6 +183,7 @@ def needs_stored(by_hour: NeedsByHour) -> str | None:
     return json.dumps([[hour, *need] for hour, need in by_hour.items()], separators=(",", ":")) if by_hour else None
 
 
+@lru_cache
 def needs_read(stored: str | None) -> NeedsByHour:
     """The needs by hour of a domain's row; `ValueError` for a text that no receiver writes."""
     if stored is None:

@@ -164,7 +164,7 @@ class Receiver(Closing):
     @property
     def window(self) -> int:
         """The policy's window in ids, as of the last batch; 0 if it has none."""
-        return self.session.cache.sizes[0]
+        return self.session.cache.state.window_size
 
     def batch(self, connection: Connection | None = None) -> Batch:
         """A batch of receipts: one database transaction, which ends with the `with` block.

@@ -313,23 +313,23 @@ class Counters:
         return self._rate.of(self._total.receipts)
 
     def status(self, domain: str, cache: DomainCache, recorder: Recorder | None, rate: float) -> Status:
-        window, expiry_us = cache.sizes
+        state = cache.state
         recent = self._recent_headroom.copy()  # another thread may change it
         return Status(
             **{name: getattr(self._total, name) for name in _JOINS},
             domain=domain,
             policy=str(cache.policy),
-            window=window,
-            expiry_secs=expiry_us / SECOND_US,
+            window=state.window_size,
+            expiry_secs=state.expiry_us / SECOND_US,
             rRate=rate,
             rDupIds=cache.remembered_ids,
             sources=cache.sources,
             silent_sources=cache.silent_sources,
-            retired_sources=cache.retired_sources,
+            retired_sources=state.retired_sources,
             min_headroom=self._least_headroom if recent else None,
             recent_min_headroom=min(recent, default=None),
             headroom=self._headroom.value(),
-            need=over_last_day(cache.needs, cache.latest_us),
+            need=over_last_day(cache.needs, state.latest_us),
             batches_committed=self._committed,
             batches_rolled_back=self._rolled_back,
             batches_failed=self._failed,
