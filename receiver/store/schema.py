@@ -72,7 +72,6 @@ def examined(url: URL) -> Engine:
             f"{shown(url)}: there is no store", hint="a receiver makes it when it opens, or receiver migrate"
         )
     if version != REVISION:
-        _check_known(version, shown(url))
         raise StoreVersionError(
             f"{shown(url)}: its tables are of version {version}, older than {REVISION}",
             hint="receiver migrate upgrades",
@@ -89,7 +88,7 @@ def losses(url: URL, revision: str) -> list[str]:
     if before is None:
         return []
     with translated(url), read_only(url).connect() as connection:
-        return _losses_between(connection, before, after, shown(url))
+        return _losses_between(connection, before, after)
 
 
 def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migrated:
@@ -128,12 +127,12 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
         database_of(url).wait_briefly_for_tables(connection)
         # Once more, because others may have migrated it before the lock was ours.
         before = _version(connection, shown(url))
-        lost = [] if may_lose else _losses_between(connection, before, after, shown(url))
+        lost = [] if may_lose else _losses_between(connection, before, after)
         if lost:
             raise StoreError(
                 f"{shown(url)}: going back would lose {', '.join(lost)} by now", hint="ask again; nothing was changed"
             )
-        _run(connection, before, after, shown(url))
+        _run(connection, before, after)
         _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
         if before is None and (why := database_of(url).why_unsafe(connection, url)):
             _LOGGER.warning("%s: %s", shown(url), why)
@@ -149,7 +148,7 @@ def _version_at(url: URL) -> str | None:
 
 
 def _version(connection: Connection, address: str) -> str | None:
-    """The version of the store in a database, None without a store; `StoreError` if tables of our names aren't ours."""
+    """The version of the store in a database, None without a store; `StoreError` if tables of our names are newer, or not ours."""
     database = database_of(connection)
     columns_of: dict[str, dict[str, str]] = {}
     for table, column, kind, survives_crashes in connection.exec_driver_sql(database.sql_columns):
@@ -165,7 +164,7 @@ def _version(connection: Connection, address: str) -> str | None:
     versions = [] if stamp is None else connection.scalars(text(_SQL_VERSIONS)).all()
     # The tables of another version differ from those declared here. Only the migrations know them.
     if len(versions) == 1 and versions[0] != REVISION:
-        return str(versions[0])
+        return _known(str(versions[0]), address)
     _check_tables(columns_of, _declared_columns(database.name), address, complete=bool(versions))
     if len(versions) > 1 or (columns_of and not versions):
         raise StoreError(
@@ -212,8 +211,9 @@ def _differences(columns: dict[str, str], wanted: dict[str, str]) -> list[str]:
     ]
 
 
-def _versions() -> list[str]:
-    return [script.revision for script in _scripts(MIGRATIONS)]
+def _versions() -> list[str | None]:
+    """The versions, oldest first: None is no store."""
+    return [None, *(script.revision for script in _scripts(MIGRATIONS))]
 
 
 @cache
@@ -233,42 +233,38 @@ def _config(folder: Path) -> Config:
     return config
 
 
-def _check_known(version: str, address: str) -> None:
+def _known(version: str, address: str) -> str:
     if version not in _versions():
         raise StoreVersionError(
             f"{address}: its tables are of version {version}, which this version of the package doesn't know",
             hint="use a version of the package that is at least as new",
         )
+    return version
 
 
 def _target(revision: str) -> str | None:
     """The version that a name stands for: the newest for `head`; None, which is no store, for `base`."""
     versions = _versions()
-    names = {"base": None, **{version: version for version in versions}, "head": versions[-1]}
+    names = {version or "base": version for version in versions} | {"head": versions[-1]}
     if revision not in names:
         raise SettingsError(f"there is no version {revision!r:.80}", hint=f"there are {', '.join(names)}")
     return names[revision]
 
 
-def _run(connection: Connection, before: str | None, after: str | None, address: str) -> None:
+def _run(connection: Connection, before: str | None, after: str | None) -> None:
     """Migrate within the connection's transaction."""
     from alembic import command
 
-    if before is not None:
-        _check_known(before, address)
     config = _config(MIGRATIONS)
     config.attributes["connection"] = connection
-    order = [None, *_versions()]
+    order = _versions()
     is_back = order.index(after) < order.index(before)
     (command.downgrade if is_back else command.upgrade)(config, after or "base")
 
 
-def _losses_between(connection: Connection, before: str | None, after: str | None, address: str) -> list[str]:
+def _losses_between(connection: Connection, before: str | None, after: str | None) -> list[str]:
     """The losses of going from one version back to another, in words; none on the way to a newer one."""
-    if before is None:
-        return []
-    _check_known(before, address)
-    order = [None, *_versions()]
+    order = _versions()
     back = _scripts(MIGRATIONS)[order.index(after) : order.index(before)]
     declared: dict[str, str] = {}
     for step in back[::-1]:
