@@ -26,7 +26,6 @@ from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
 from receiver.retrying import Backoff
-from receiver.store.databases import database_of
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -281,9 +280,7 @@ class ConcurrentTasks(_Tasks):
 
     def __init__(self, receiver: Receiver, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(receiver, loop)
-        url = self.session.url
-        assert url is not None  # noqa: S101 - memory:// has no domain of this kind
-        self.awaited_engine = database_of(url).pooled(url, self.session.store_settings, is_awaited=True)
+        self.awaited_engine = self.session.pooled_engine(is_awaited=True)
 
     def batch(self, given: AsyncConnection | AsyncSession | None) -> AsyncBatch:
         return ConcurrentTaskBatch(self, given)

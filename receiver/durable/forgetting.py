@@ -215,7 +215,7 @@ def _in_each_domain(url: URL, domain: str | None, do: Callable[[KeptLog], _T | N
     engine = open_store_engine(url, StoreSettings()) if writes else read_only(url)
     done = []
     for number in numbers:
-        log = OwnLog(database_of(url), engine, number)
+        log = OwnLog(engine, number)
         try:
             with translated(url):
                 done.append(do(log))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-from sqlalchemy import URL, Connection, Engine, select
+from sqlalchemy import Connection, Engine, select
 
 from receiver.detector import GONE, TwoTierDetector
 from receiver.domains import Channel, DomainKey, destination_name
@@ -29,13 +29,6 @@ from receiver.store.tables import DomainState, domains, new_number
 MEMORY = "memory://"
 _LOGGER = logging.getLogger("receiver")
 _NAMES_SHOWN = 3
-
-
-class Opened(NamedTuple):
-    log: KeptLog
-    state: DomainState
-    url: URL | None
-    """None for `memory://`."""
 
 
 class Wanted(NamedTuple):
@@ -95,24 +88,25 @@ def check_concurrent(address: str) -> None:
     database_of(store_url(address)).check_concurrent()
 
 
-def open_log(address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> Opened:
+def open_log(
+    address: str, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings
+) -> tuple[KeptLog, DomainState]:
+    """The log of a channel's domain, and its state; between transactions."""
     name = key.name(channel)
     if len(to_bytes(name)) > LONGEST_NAME_BYTES:
         raise SettingsError(f"the domain's name has more than {LONGEST_NAME_BYTES:,} bytes: {name!r:.80}")
     if address == MEMORY:
         state = DomainState(domain_id=0, **_new_state(key.kind, name, wanted.if_new()))
-        return Opened(MemoryLog(state), state, None)
+        return MemoryLog(state), state
     url = store_url(address)
     engine = open_store_engine(url, store_settings)
     try:
         with translated(url):
-            domain_id = _domain_id(url, engine, key, channel, wanted)
-            log = OwnLog(database_of(url), engine, domain_id)
-            state = _as_wanted(log, wanted, (key.kind, name))
+            log = OwnLog(engine, _domain_id(engine, key, channel, wanted))
+            return log, _as_wanted(log, wanted, (key.kind, name))
     except BaseException:
         engine.dispose()
         raise
-    return Opened(log, state, url)
 
 
 def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
@@ -131,7 +125,7 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
     }
 
 
-def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted) -> int:
+def _domain_id(engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted) -> int:
     kind, name = key.kind, key.name(channel)
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
@@ -141,7 +135,7 @@ def _domain_id(url: URL, engine: Engine, key: DomainKey, channel: Channel, wante
         _warn_of_namesakes(connection, key, channel)
         return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
 
-    return get_or_create(url, engine, the_domain, domains, new)
+    return get_or_create(engine, the_domain, domains, new)
 
 
 def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:

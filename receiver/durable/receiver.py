@@ -207,8 +207,7 @@ class ConcurrentReceiver(Receiver):
 
     def __init__(self, session: DomainSession) -> None:
         super().__init__(session)
-        assert session.url is not None  # noqa: S101 - memory:// has no domain of this kind
-        self._engine = database_of(session.url).pooled(session.url, session.store_settings)
+        self._engine = session.pooled_engine()
         self._folding = FoldingThread(session, self._engine)
 
     def batch(self, connection: Connection | None = None) -> Batch:

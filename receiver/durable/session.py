@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, Engine
 
 from receiver.domains import Channel
 from receiver.durable.cache import DomainCache, corrupt_if_nonsense
 from receiver.durable.duplicates import Duplicate, OnDuplicate, report
 from receiver.durable.holds import GuardedDomain, Hold, held_by_callers, hold, keep, release
-from receiver.durable.opening import MEMORY, Opened
+from receiver.durable.opening import MEMORY
 from receiver.durable.status import Counters, Tally
 from receiver.errors import StoreBusyError, StoreError
 from receiver.message import ReceiptValues
@@ -76,13 +76,14 @@ class DomainSession(GuardedDomain):
 
     def __init__(
         self,
-        opened: Opened,
+        opened: tuple[KeptLog, DomainState],
         options: BatchOptions,
         settings: ReceiverSettings,
         store_settings: StoreSettings,
         on_duplicate: OnDuplicate | None,
     ) -> None:
-        self.log, state, self.url = opened
+        self.log, state = opened
+        self.url = self.log.url
         lock = (self.url and database_of(self.url).locked_file(self.url)) or state.store_id
         super().__init__(lock, store_settings.lock_timeout_secs, self.log.in_use, is_shared=self.url is not None)
         self.address = MEMORY if self.url is None else shown(self.url)
@@ -108,6 +109,11 @@ class DomainSession(GuardedDomain):
     def claims_of(self, connection: Connection) -> Claims:
         """The claims of the domain, through a connection of ours or of a caller's."""
         return database_of(connection).claims(connection, self.domain_id)
+
+    def pooled_engine(self, *, is_awaited: bool = False) -> Engine:
+        """An engine for many transactions at once, for a concurrent receiver."""
+        assert self.url is not None  # noqa: S101 - memory:// has no domain of this kind
+        return database_of(self.url).pooled(self.url, self.store_settings, is_awaited=is_awaited)
 
     def load(self) -> DomainState:
         """Read the log before the next batch needs it, without a lock."""

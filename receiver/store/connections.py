@@ -193,15 +193,15 @@ class KeptConnection(Guarded):
 
 
 def get_or_create(
-    url: URL, engine: Engine, wanted: Select[Any], table: Table, new: Callable[[Connection], Mapping[str, Any]]
+    engine: Engine, wanted: Select[Any], table: Table, new: Callable[[Connection], Mapping[str, Any]]
 ) -> int:
     """The number that `wanted` selects, after a row of `new` was inserted if there was none. Processes may race for this."""
     # A read needn't wait for a batch under way, so a second process can stand by.
-    with read_only(url).connect() as connection:
+    with read_only(engine.url).connect() as connection:
         number: int | None = connection.execute(wanted).scalar()
     if number is None:
         with engine.begin() as connection:  # another process may be faster: then we take its row
-            database_of(url).insert_unless_there(connection, table, new(connection))
+            database_of(connection).insert_unless_there(connection, table, new(connection))
             number = connection.execute(wanted).scalar()
             if number is None:
                 raise not_kept_error(table)

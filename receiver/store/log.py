@@ -16,18 +16,15 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING, NoReturn, TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTransaction, delete, event
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
-from receiver.store.databases import store_error, translated
+from receiver.store.databases import database_of, store_error, translated
 from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of
 from receiver.store.tables import DomainState, batch_numbers, receipts
-
-if TYPE_CHECKING:
-    from receiver.store.databases.database import Database
 
 _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
@@ -44,6 +41,7 @@ class MemoryLog:
 
     def __init__(self, state: DomainState) -> None:
         self.in_use = threading.Lock()
+        self.url = None
         self._state = state
         self._rows: dict[int, ReceiptValues] = {}
 
@@ -101,13 +99,16 @@ class MemoryLog:
 class OwnLog:
     """One domain's log in transactions of our own, on a connection that is made when first needed, and kept."""
 
-    def __init__(self, database: Database, engine: Engine, domain_id: int) -> None:
+    def __init__(self, engine: Engine, domain_id: int) -> None:
         self.engine = engine
+        self.url = engine.url
         self.domain_id = domain_id
-        self.vacuum = database.vacuum_of(receipts.name, truncates=False)  # autovacuum is left to shorten the table
+        self._database = database_of(self.url)
+        self.vacuum = self._database.vacuum_of(
+            receipts.name, truncates=False
+        )  # autovacuum is left to shorten the table
         self.in_use = threading.Lock()
         """Held by the thread that uses the connection."""
-        self._database = database
         self._rows: SqlRows | None = None
         self._lent: RootTransaction | None = None
         """The transaction of the connection that was lent to the application in this batch; None before that."""
@@ -179,7 +180,7 @@ class OwnLog:
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
         """The log in the transaction of a caller's connection; `SettingsError` if it can't join that."""
-        with translated(self.engine.url):
+        with translated(self.url):
             callers = joinable(connection, self.engine.dialect, "batch()", may_await=True)
             return JoinedLog(callers, self._database.rows(callers, self.domain_id), self, patience_secs)
 
@@ -236,7 +237,7 @@ class OwnLog:
             if self._rows is not None:
                 self.vacuum.run_if_due(self._rows.driver)
         except Exception as error:  # noqa: BLE001
-            failure = store_error(error, self.engine.url)
+            failure = store_error(error, self.url)
             _LOGGER.warning("can't give back the space of what was deleted: %s", failure)
             self.discard()
 
