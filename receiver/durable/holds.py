@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic, sleep
 
 from sqlalchemy import Connection
@@ -41,7 +41,7 @@ class Hold:
     """Whether it is a caller's transaction. It may have another batch, of any receiver."""
     has_lock: bool = False
     """Whether the transaction has the lock already."""
-    turns: Sequence[bool] = ()
+    turns: list[bool] = field(default_factory=list)
     """Has True while the owner is next to take the lock: see `turn_of`."""
     earlier: Hold | None = None
     """The hold of an earlier batch in the same caller's transaction."""
@@ -81,11 +81,6 @@ def held_by_callers(lock: Hashable) -> list[Hold]:
     return [
         held for held in _HOLDS.copy() if held.is_callers and held.has_lock and held.lock == lock and not held.is_over()
     ]
-
-
-def is_held_by_callers(lock: Hashable) -> bool:
-    """Whether there is such a hold. Costs next to nothing if this process has no other batch or transaction."""
-    return len(_HOLDS) > 1 and bool(held_by_callers(lock))
 
 
 def refuse_waiting_for_itself(owner: Hashable, lock: Hashable, connection: Connection | None) -> None:
@@ -150,12 +145,10 @@ class GuardedDomain(Guarded):
             self.acquire(held.owner)
             if held.has_lock or not isinstance(held.owner, threading.Thread):
                 return  # a task has waited already, without its thread
-            has_turn: list[bool] = []
-            held.turns = has_turn
-            has_turn += map(self.turn.acquire, [False])  # as in `acquire`
-            if not has_turn[0] or is_held_by_callers(held.lock):
+            held.turns += map(self.turn.acquire, [False])  # as in `acquire`
+            if not held.turns[0] or held_by_callers(held.lock):
                 self.release(held.owner)
-                self._acquire_after_callers(held, has_turn)
+                self._acquire_after_callers(held)
         except BaseException:  # an interrupt may come between any two steps
             self.release_turn(held)
             self.release(held.owner)
@@ -163,19 +156,19 @@ class GuardedDomain(Guarded):
 
     def release_turn(self, held: Hold) -> None:
         """Let another thread wait for the lock, because we have it, or no longer want it."""
-        turns, held.turns = held.turns, ()
+        turns, held.turns = held.turns, []
         if True in turns:
             self.turn.release()
 
-    def _acquire_after_callers(self, held: Hold, has_turn: list[bool]) -> None:
+    def _acquire_after_callers(self, held: Hold) -> None:
         """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
         give_up_at = monotonic() + self.patience_secs
-        if not has_turn[0]:
-            has_turn += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
+        if not held.turns[0]:
+            held.turns += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
         for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
             self.acquire(held.owner)
             is_late = monotonic() >= give_up_at
-            if (True in has_turn and not is_held_by_callers(held.lock)) or (is_late and self.is_free()):
+            if (True in held.turns and not held_by_callers(held.lock)) or (is_late and self.is_free()):
                 return
             self.release(held.owner)
             if is_late:
