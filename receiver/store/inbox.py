@@ -40,8 +40,11 @@ class TargetState(NamedTuple):
     """A target as it is stored, and the store id of its domain."""
 
     confirmed_bytes: int | None
+    """How many bytes of a target file are ours for certain; None before the first message."""
     tail_digest: bytes | None
+    """The digest of the last of the confirmed bytes of a target file; None before the first message."""
     last_turn: str | None
+    """The note of the last turn that was sent to a target of turns; None before the first."""
     store_id: int
     has_unpacked: bool
     """Whether messages wait for it in rows of their own, left by a process of an older version."""
@@ -205,15 +208,10 @@ class Inbox(Closing):
 class Lease:
     """A lease of a target that is under way: one transaction that locks the target."""
 
-    confirmed_bytes: int | None
-    """How many bytes of a target file are ours for certain; None before the first message."""
-    tail_digest: bytes | None
-    """The digest of the last of the confirmed bytes of a target file; None before the first message."""
-    last_turn: str | None
-    """The note of the last turn that was sent to a target of turns; None before the first."""
-
-    def __init__(self, of: Inbox, connection: Connection, state: TargetState) -> None:
+    def __init__(self, of: Inbox, connection: Connection, target: TargetState) -> None:
         self.connection = connection
+        self.target = target
+        """The target as it is stored once this lease is committed."""
         self.has_more = False
         """Whether more messages wait than `sequence_numbers` has given."""
         self.server_run = database_of(connection).server_run(connection)
@@ -221,12 +219,8 @@ class Lease:
         self._inbox = of
         self._target_id = of.target_id
         self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"
-        self._note(state)
         self._row_of: dict[int, _Row] = {}
         """The row of each message that `sequence_numbers` has given, unless the row has changed since."""
-
-    def _note(self, state: TargetState) -> None:
-        self.confirmed_bytes, self.tail_digest, self.last_turn, self._store_id, *_ = state
 
     @property
     def target_key(self) -> str:
@@ -235,11 +229,11 @@ class Lease:
 
     def look_again(self) -> None:
         """Read the target's row again; `StoreError` if the lease was lost meanwhile."""
-        self._note(self._inbox.lock_target(self.connection))
+        self.target = self._inbox.lock_target(self.connection)
 
     def handed_on_as(self, message: str) -> str:
         """A message's name that is unique among all stores: the store id, and `message`, its name in the domain."""
-        return f"{self._store_id:x}{message}"
+        return f"{self.target.store_id:x}{message}"
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
@@ -361,15 +355,14 @@ class Lease:
 
     def save_file(self, confirmed_bytes: int, tail_digest: bytes) -> None:
         """Save how much of the target's file is ours once this lease is committed, and a digest of the end of that."""
-        self.confirmed_bytes, self.tail_digest = confirmed_bytes, tail_digest
         self._save(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
 
     def save_turn(self, note: str | None) -> None:
         """Save the last turn that is in the target once this lease is committed."""
-        self.last_turn = note
         self._save(last_turn=note)
 
-    def _save(self, **columns: object) -> None:
+    def _save(self, **columns: Any) -> None:
+        self.target = self.target._replace(**columns)
         placeholder = database_of(self.connection).rows.sql.placeholder
         values = ", ".join(f"{column} = {placeholder}" for column in columns)
         update = f"UPDATE {targets.name} SET {values} WHERE target_id = {self._target_id:d}"  # noqa: S608

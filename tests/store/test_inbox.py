@@ -162,11 +162,11 @@ def test_a_turn_in_a_transaction_of_a_batch(store_url):
             lease.confirm([0])
             raise UndoError
         with receiver.batch() as batch, inbox.lease(batch.connection) as lease:
-            assert (lease.confirmed_bytes, lease.sequence_numbers(9)) == (None, [0])
+            assert (lease.target.confirmed_bytes, lease.sequence_numbers(9)) == (None, [0])
             lease.save_file(17, b"digest")
-            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
+            assert (lease.target.confirmed_bytes, lease.target.tail_digest) == (17, b"digest")
         with inbox.lease() as lease:
-            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
+            assert (lease.target.confirmed_bytes, lease.target.tail_digest) == (17, b"digest")
 
 
 def test_parked_messages_come_back_under_their_numbers(store_url):

@@ -84,7 +84,7 @@ class InboxMachine(RuleBasedStateMachine):
         rows, file = {row.sequence: row for row in self.waiting[name]}, self.files[name]
         reported = []
         with suppress(UndoError), self.inboxes[name].lease() as lease:
-            assert (lease.confirmed_bytes, lease.tail_digest) == file
+            assert (lease.target.confirmed_bytes, lease.target.tail_digest) == file
             skipped = {source or "" for source in but_of}
             eligible = [number for number, row in rows.items() if (row.message_source_id or "") not in skipped]
             numbers = lease.sequence_numbers(at_most, but_of=but_of)

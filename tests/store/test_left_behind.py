@@ -92,9 +92,9 @@ def test_the_length_of_a_file_stays_with_the_file(store_url):
             lease.save_file(17, b"digest")
         assert move_waiting(store_url, target(store_url, NEW), OLD) == 1
         with file.lease() as lease:
-            assert (lease.confirmed_bytes, lease.tail_digest) == (17, b"digest")
+            assert (lease.target.confirmed_bytes, lease.target.tail_digest) == (17, b"digest")
         with inbox_of(receiver, store_url, OLD) as old, old.lease() as lease:
-            assert lease.confirmed_bytes is None
+            assert lease.target.confirmed_bytes is None
 
 
 def test_what_is_moved_nowhere_is_refused(store_url):

@@ -186,7 +186,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         """How many messages the next turn may have."""
 
     def ready(self, lease: Lease) -> bool:
-        if self._has_begun and self._note == lease.last_turn:
+        if self._has_begun and self._note == lease.target.last_turn:
             return True
         try:
             return self._begin(lease)
@@ -236,7 +236,7 @@ class TurnTarget(SinkTarget[TurnSink]):
         lease.look_again()  # another process may have had the lease meanwhile, and sent the messages that waited
         self._note = note or _FIRST_NOTE
         self._has_begun = sink.send_turn([], note=self._note, number=max(_numbers_in(note), default=0))
-        if note is not None and note == lease.last_turn:
+        if note is not None and note == lease.target.last_turn:
             return self._has_begun
         self._settle(lease, note)
         return False
@@ -244,7 +244,7 @@ class TurnTarget(SinkTarget[TurnSink]):
     def _abandon(self, sink: TurnSink, lease: Lease, error: TurnForgottenError) -> None:
         """End the turn that the broker has forgotten, unless the store has confirmed it: then its messages don't wait any more."""
         lease.look_again()
-        follows_last = lease.last_turn is None or error.note in (None, lease.last_turn)
+        follows_last = lease.target.last_turn is None or error.note in (None, lease.target.last_turn)
         if not follows_last and not self._unconfirmed(lease, error.note):
             raise error
         sink.abandon_turn()
@@ -266,11 +266,11 @@ class TurnTarget(SinkTarget[TurnSink]):
             lease.confirm(there)
             _LOGGER.info("%s has the %d messages that were sent and not confirmed", self.name, len(there))
         elif note is None:
-            if lease.last_turn is not None and lease.sequence_numbers(1):
+            if lease.target.last_turn is not None and lease.sequence_numbers(1):
                 _LOGGER.warning(
                     "%s no longer says what was sent last: what waits is sent, and may come twice", self.name
                 )
-        elif lease.last_turn is not None or note != _FIRST_NOTE:
+        elif lease.target.last_turn is not None or note != _FIRST_NOTE:
             _LOGGER.warning(
                 "%s and the store differ on what was sent last, as if the store had been put back from a copy: what was "
                 "sent since then may come twice",

@@ -79,7 +79,10 @@ class FileTarget:
         try:
             self._lock()
             # Another process may have cut it and written as much, if the store had lost commits of ours.
-            if self._is_as_left() and (lease.confirmed_bytes, lease.tail_digest) == (self._length, self._tail_digest()):
+            if self._is_as_left() and (lease.target.confirmed_bytes, lease.target.tail_digest) == (
+                self._length,
+                self._tail_digest(),
+            ):
                 return True
             return self._opened(lease)
         except OSError as error:
@@ -163,7 +166,7 @@ class FileTarget:
         """Open the file, and cut it at its confirmed length. False if the store must note a new file first."""
         self._open(locked=True)
         lease.look_again()  # the server may have given the lease to another process, which wrote here
-        confirmed = lease.confirmed_bytes
+        confirmed = lease.target.confirmed_bytes
         if not confirmed and (other := lease.other_domain()) is not None:
             raise SettingsError(
                 f"{self._path} is written for another domain, {other}", hint="name a file of its own for each domain"
@@ -171,7 +174,7 @@ class FileTarget:
         if confirmed is not None and self._length == 0 < confirmed:
             _LOGGER.warning("%s is empty or new, so writing begins at its start", self._path)
         elif confirmed is not None:
-            self._cut(confirmed, lease.tail_digest)
+            self._cut(confirmed, lease.target.tail_digest)
             return True
         elif self._ends_in_mid_line():
             raise OutputError(f"{self._path} exists, and ends in the middle of a line", hint="name another, or mend it")
