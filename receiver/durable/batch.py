@@ -83,7 +83,6 @@ class Batch:
             self._transactional.begin_transaction()
         self._must_commit = False
         """Whether to commit even without receipts: the connection was lent, or the policy's clock moved."""
-        self._unchecked = 0
         self._next_seq = policy.serial + 1
         self._is_open = True
         # In a simple batch, a receipt with only an id, a source and a time needs only a decision. A batch that is over isn't
@@ -112,14 +111,13 @@ class Batch:
             counters.roll_back()
             self.transaction.abandon()
             raise BatchRejectedError(tuple(self._rejected))
-        elif not (self._rows or self._unchecked or self._must_commit):
+        elif not (self._rows or self._tally.unchecked or self._must_commit):
             self.transaction.abandon()
         else:
             if self._transactional is not None:
                 self._transactional.commit_transaction()
             tally = self._tally
-            tally.unchecked = self._unchecked
-            tally.receipts = self._unchecked + len(self._rows)
+            tally.receipts = tally.unchecked + len(self._rows)
             tally.clock_clamped = self._policy.clock_clamped - self._clamped_before
             try:
                 self.transaction.record(self._rows, tally)
@@ -247,9 +245,9 @@ class Batch:
         # A receipt needn't be kept for the recording if its row has all of it. A row's time is the domain's clock.
         if self._records and (says_more or is_sent_at or body_digest or not id_ or received_at_us != now_us):
             receipt = Receipt(id_, source, received_at_us, bool(redelivered), jms_timestamp_ms, body_digest)
-            self._tally.full_receipts.append((len(self._rows) + self._unchecked, receipt))
+            self._tally.full_receipts.append((len(self._rows) + self._tally.unchecked, receipt))
         if not id_:
-            self._unchecked += 1
+            self._tally.unchecked += 1
         elif decision.age_us is None:  # new
             digests = self._cache.note_new(id_, body_digest) if body_digest or self._cache.has_histories else None
             rows = self._rows
