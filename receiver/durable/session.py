@@ -37,7 +37,7 @@ from receiver.settings import ReceiverSettings, Recording, StoreSettings
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import FileBusyError, shown
 from receiver.store.log import DomainLog, JoinedLog, KeptLog, is_over
-from receiver.store.sql_rows import BatchNumber, Changes
+from receiver.store.sql_rows import Changes
 from receiver.store.tables import DomainState, new_number
 
 if TYPE_CHECKING:
@@ -377,13 +377,9 @@ class Transaction:
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
         """Record the batch and commit; `StoreError` unless it is known to be committed."""
         session, log, cache = self._session, self.log, self.cache
-        number = None
-        if self._joined is not None:
-            session.numbered += 1
-            number = BatchNumber(session.writer, session.numbered)
         try:
             session.check_usable()  # it may have been forked off inside the batch
-            state, changes = self._changes(rows, tally, number)
+            state, changes = self._changes(rows, tally)
             with translated(session.address):
                 log.record(state, changes, before=self.state)
         except BaseException as error:
@@ -391,9 +387,9 @@ class Transaction:
             self.abandon(error)
             raise
         try:
-            if self._joined is not None and number is not None:
+            if self._joined is not None:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
-                session.unsettled.append(Unsettled(number.batch, tally, self._joined.transaction))
+                session.unsettled.append(Unsettled(session.numbered, tally, self._joined.transaction))
             else:
                 self._commit(state, tally)
                 session.count(tally)
@@ -406,19 +402,21 @@ class Transaction:
         finally:
             self._end()
 
-    def _changes(
-        self, rows: Sequence[ReceiptValues], tally: Tally, number: BatchNumber | None
-    ) -> tuple[DomainState, Changes]:
+    def _changes(self, rows: Sequence[ReceiptValues], tally: Tally) -> tuple[DomainState, Changes]:
         """The domain's new state, and all other changes to record."""
-        cache = self.cache
+        session, cache = self._session, self.cache
         if self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
-        if (recorder := self._session.recorder) is not None:
-            tally.recorded = recorder.packed(rows, tally.full_receipts)
+        if session.recorder is not None:
+            tally.recorded = session.recorder.packed(rows, tally.full_receipts)
         with corrupt_if_nonsense(self.state):
             changed, changes = cache.end_batch(self.state, rows, tally.events)
             # Even a batch that only lent its connection changes the state, so that its commit can be recognised.
             state = tally.added_to(self.state, last_writer=self.last_writer, **changed)
+        number = None
+        if self._joined is not None:
+            session.numbered += 1
+            number = session.writer, session.numbered
         changes = changes._replace(batch_number=number, recorded=tally.recorded)
         return (state.converted() if self.converts else state), changes
 

@@ -62,15 +62,6 @@ class PolicyStates(NamedTuple):
     """The sources; None among them is the anonymous source."""
 
 
-class BatchNumber(NamedTuple):
-    """A number that a batch leaves in the store, to look its outcome up if need be. The receiver's next one replaces it."""
-
-    writer: int
-    """The receiver's number."""
-    batch: int
-    """The batch's number, counted by the receiver."""
-
-
 class Changes(NamedTuple):
     """A transaction's changes to the rows of a domain, in the order in which they are made."""
 
@@ -82,8 +73,9 @@ class Changes(NamedTuple):
     """The numbers of rows whose id becomes empty, as no message's can be."""
     rows: Sequence[ReceiptValues] = ()
     """The rows to append."""
-    batch_number: BatchNumber | None = None
-    """None if the batch's outcome won't have to be looked up."""
+    batch_number: tuple[int, int] | None = None
+    """The receiver's number and the number that it gives to the batch, to look the batch's outcome up. The receiver's next one
+    replaces it. None if there will be nothing to look up."""
     recorded: RecordedRow | None = None
     """The batch's receipts for a recording; `memory://` ignores it."""
 
