@@ -83,7 +83,7 @@ def retire_sources(
             after = state._replace(
                 last_writer=new_number(), clock_us=detector.clock_us, retired_sources=state.retired_sources + len(due)
             )
-            log.record(after, cache.changes(retired=due, deletes_all=True), before=state)
+            log.record(after, cache.changes(retired=due, deletes_all=True))
         return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
     def retire_in(log: KeptLog) -> RetiredSources | None:
@@ -140,7 +140,7 @@ def forget(
                     hint="try again; while a receiver of the domain is open, it folds them in",
                 )
             if not was_remembered:  # the folding process must learn that the claim is gone: it may be made again
-                log.record(state._replace(last_writer=new_number()), Changes(), before=state)
+                log.record(state._replace(last_writer=new_number()), Changes())
         return state.domain_name if is_known else None
 
     def forget_it(log: KeptLog) -> str | None:
@@ -166,7 +166,7 @@ def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_mes
     changes = cache.changes(deletes_all=True)
     left = {row.seq for row in _rows_of(log, state, unique_message_id)}.difference(changes.gone)
     after = state._replace(last_writer=new_number(), clock_us=policy.clock_us, generation=state.generation + 1)
-    log.record(after, changes._replace(forgotten=sorted(left)), before=state)
+    log.record(after, changes._replace(forgotten=sorted(left)))
     cache.drop()
     return True
 

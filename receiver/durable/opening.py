@@ -225,4 +225,4 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
     policy_states = PolicyStates(None, None) if is_two_tier and state.retired_sources else None
     # With a new writer, so that the process that folds a concurrent domain releases the forgotten ids.
     state_after = changed._replace(last_writer=new_number(), clock_us=after.clock_us)
-    log.record(state_after, Changes(gone, policy_states, rows=newest), before=state)
+    log.record(state_after, Changes(gone, policy_states, rows=newest))

@@ -286,7 +286,7 @@ class DomainSession(GuardedDomain):
         state = self.check_own(self.log.begin())
         self.settle(self.log)
         self.cache.follow(self.log, state)
-        self.log.record(state, self.cache.changes(deletes_all=True), before=state)
+        self.log.record(state, self.cache.changes(deletes_all=True))
         if self.numbered:
             self.log.delete_batch_numbers(state, self.writer)
         self.log.commit()
@@ -381,7 +381,7 @@ class Transaction:
             session.check_usable()  # it may have been forked off inside the batch
             state, changes = self._changes(rows, tally)
             with translated(session.address):
-                log.record(state, changes, before=self.state)
+                log.record(state, changes)
         except BaseException as error:
             cache.drop()
             self.abandon(error)
@@ -450,7 +450,7 @@ class Transaction:
             if state_now == state:
                 # The server may have ended while the commit waited for a standby, which may then lack it. Another commit
                 # waits until the standby has both.
-                self.log.record(state, Changes(), before=state)
+                self.log.record(state, Changes())
                 self.log.commit()
         except Exception as error:
             self.log.discard()

@@ -59,8 +59,7 @@ class MemoryLog:
             rows = (row for row in self._rows.values() if _seq_of(row) > seq)
             yield cast("ReceiptColumns", tuple(zip(*rows, strict=True)))
 
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        del before
+    def record(self, state: DomainState, changes: Changes) -> None:
         for seq in changes.gone:
             self._rows.pop(seq, None)
         if changes.policy_states is not None:
@@ -165,17 +164,16 @@ class OwnLog:
         if lent is not None and rows.connection.get_transaction() is lent and not rows.in_transaction:
             raise ended_error(rows.connection, rows.dbapi)
 
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+    def record(self, state: DomainState, changes: Changes) -> None:
         """Make the changes and save the domain's new state.
 
-        `before` is the state that it replaces, as this transaction has read it. If the database has another last number by
-        now, the lock was lost meanwhile: `StoreBusyError`.
+        `StoreBusyError` if the domain's last number isn't that of the state that `begin` has read: then the lock was lost.
         """
         rows, lent = self.rows, self._lent
         has_ended = lent is not None and not (lent.is_active and rows.connection.get_transaction() is lent)
         if has_ended or not rows.in_transaction:  # outside a transaction, each statement would be committed by itself
             raise ended_error(rows.connection, rows.dbapi)
-        rows.record(state, changes, before=before)
+        rows.record(state, changes)
         self.vacuum.note(len(changes.gone))
 
     def join(self, connection: object, patience_secs: float) -> JoinedLog:
@@ -276,7 +274,7 @@ class JoinedLog:
                 hint="end it, such as by engine.dispose(), and connect to the receiver's own file",
             )
 
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
+    def record(self, state: DomainState, changes: Changes) -> None:
         """Make the changes and save the domain's new state, as `OwnLog.record` does."""
         connection = self.connection
         is_lost = connection.closed or connection.invalidated
@@ -285,7 +283,7 @@ class JoinedLog:
             raise ended_error(connection, self.rows.dbapi)
         savepoint = connection.begin_nested()
         try:
-            self.rows.record(state, changes, before=before)
+            self.rows.record(state, changes)
         except BaseException:
             with suppress(Exception):  # a broken connection fails here too, and that must not hide the first error
                 savepoint.rollback()

@@ -212,6 +212,8 @@ class SqlRows(ABC):
         """Takes statements: the driver's connection, or its `AwaitedDriver`."""
         self.cursor: Any = self.driver.cursor()
         """One for all short statements."""
+        self._last_seq = 0
+        """The domain's last number, as it was read or saved last."""
 
     @property
     @abstractmethod
@@ -269,10 +271,12 @@ class SqlRows(ABC):
                 "the domain is gone from the database",
                 hint="it was dropped, or the database replaced: open it again, and it begins anew",
             )
-        return tables.domain_codec.read(values)
+        state = tables.domain_codec.read(values)
+        self._last_seq = state.last_seq
+        return state
 
-    def record(self, state: DomainState, changes: Changes, *, before: DomainState) -> None:
-        self.save(state, before)
+    def record(self, state: DomainState, changes: Changes) -> None:
+        self.save(state)
         if changes.batch_number is not None:
             self.cursor.execute(self.sql.number_batch, (self.domain_id, *changes.batch_number, state.last_seq))
         if changes.recorded is not None:
@@ -290,13 +294,14 @@ class SqlRows(ABC):
         if changes.rows:
             self.append(changes.rows)
 
-    def save(self, state: DomainState, before: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
+    def save(self, state: DomainState, with_it: str = "", values: Sequence[Any] = ()) -> None:
         """Save the changes of the domain's state. The statement begins with `with_it`, which takes the `values`."""
-        self.cursor.execute(with_it + self.sql.save, (*values, *_changing_of(state), state.domain_id, before.last_seq))
+        self.cursor.execute(with_it + self.sql.save, (*values, *_changing_of(state), state.domain_id, self._last_seq))
         if self.cursor.rowcount != 1:
             raise StoreBusyError(
                 "others have changed the domain inside the batch, though it was locked", hint="send the batch again"
             )
+        self._last_seq = state.last_seq
 
     def _set_states(self, states: PolicyStates) -> None:
         """Set a policy state. Without an index on sources, this reads all rows."""

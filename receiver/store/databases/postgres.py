@@ -218,7 +218,7 @@ class PostgresRows(sql_rows.SqlRows):
             while rows := list(islice(streamed, sql_rows.ROWS_AT_ONCE)):
                 yield receipt_codec.read_columns(rows)
 
-    def record(self, state: DomainState, changes: sql_rows.Changes, *, before: DomainState) -> None:
+    def record(self, state: DomainState, changes: sql_rows.Changes) -> None:
         # Changes that go with the domain's new state in one statement save a round trip.
         parts, values = [], []
         if changes.batch_number is not None:
@@ -232,7 +232,7 @@ class PostgresRows(sql_rows.SqlRows):
             parts.append(_appended(len(changes.rows)))
             values += chain.from_iterable(self.stored(changes.rows))
             changes = changes._replace(rows=())
-        self.save(state, before, f"WITH {', '.join(parts)} " if parts else "", values)
+        self.save(state, f"WITH {', '.join(parts)} " if parts else "", values)
         self.change_rows(changes)
 
     def append(self, rows: Sequence[ReceiptValues]) -> None:
