@@ -126,15 +126,15 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
     with sole_migrator(url, settings) as connection:
         database_of(url).wait_briefly_for_tables(connection)
         # Once more, because others may have migrated it before the lock was ours.
-        before = _version(connection, shown(url))
+        before = _version(connection)
         lost = [] if may_lose else _losses_between(connection, before, after)
         if lost:
             raise StoreError(
                 f"{shown(url)}: going back would lose {', '.join(lost)} by now", hint="ask again; nothing was changed"
             )
         _run(connection, before, after)
-        _version(connection, shown(url))  # raises, and so rolls back, unless the tables are ours now
-        if before is None and (why := database_of(url).why_unsafe(connection, url)):
+        _version(connection)  # raises, and so rolls back, unless the tables are ours now
+        if before is None and (why := database_of(url).why_unsafe(connection)):
             _LOGGER.warning("%s: %s", shown(url), why)
     return Migrated(before, after)
 
@@ -144,12 +144,12 @@ def _version_at(url: URL) -> str | None:
     if not database_of(url).is_there(url):
         return None
     with translated(url), read_only(url).connect() as connection:
-        return _version(connection, shown(url))
+        return _version(connection)
 
 
-def _version(connection: Connection, address: str) -> str | None:
+def _version(connection: Connection) -> str | None:
     """The version of the store in a database, None without a store; `StoreError` if tables of our names are newer, or not ours."""
-    database = database_of(connection)
+    database, address = database_of(connection), shown(connection.engine.url)
     columns_of: dict[str, dict[str, str]] = {}
     for table, column, kind, survives_crashes in connection.exec_driver_sql(database.sql_columns):
         if not survives_crashes:

@@ -93,15 +93,15 @@ def snapshot(url: URL, on_rows: OnRows) -> Iterator[Snapshot]:
     engine = examined(url)
     with translated(url), engine.connect() as connection:
         database_of(url).accept_broken_text(driver_of(connection))
-        yield Snapshot(url, connection, on_rows)
+        yield Snapshot(connection, on_rows)
 
 
 class Snapshot:
     """Reads a store, and takes note of what is broken in it."""
 
-    def __init__(self, url: URL, connection: Connection, on_rows: OnRows) -> None:
+    def __init__(self, connection: Connection, on_rows: OnRows) -> None:
         self.connection = connection
-        self._url = url
+        self._database = database_of(connection)
         self._on_rows = on_rows
         self._counts: Counter[tuple[str, DomainName | None]] = Counter()
         self._examples: dict[tuple[str, DomainName | None], str] = {}
@@ -123,7 +123,7 @@ class Snapshot:
     def readable(self, domain: DomainName | None = None) -> Iterator[None]:
         """Within it, an unreadable value becomes a finding and ends the block. Reading can go on after the block."""
         try:
-            with translated(self._url), self.connection.begin_nested():
+            with translated(self.connection.engine.url), self.connection.begin_nested():
                 yield
         except StoreCorruptError as error:
             self.note("unreadable", domain, error.message)
@@ -162,7 +162,7 @@ class Snapshot:
 
     def damage(self) -> Iterator[str]:
         """The damage that the database's own check finds."""
-        return database_of(self._url).damage(self.connection, self._on_rows)
+        return self._database.damage(self.connection, self._on_rows)
 
     def lacking_keys(self) -> Iterator[str]:
         """The constraints of our tables that are missing."""
@@ -173,7 +173,7 @@ class Snapshot:
     @property
     def size_bytes(self) -> int:
         """The size of our tables; if the database is a file, the size of that."""
-        return database_of(self._url).size_bytes(self.connection, self._url)
+        return self._database.size_bytes(self.connection)
 
 
 def _lacking(inspector: Inspector, table: Table) -> Iterator[str]:

@@ -79,7 +79,7 @@ def test_a_store_is_current_whether_made_at_once_or_version_by_version(store_url
     for revision in ["head", "0001", "head"]:
         migrate(url_of(store_url), revision)
         with engine_of(store_url).connect() as connection:
-            assert schema._version(connection, "the store") == {"head": REVISION}.get(revision, revision)
+            assert schema._version(connection) == {"head": REVISION}.get(revision, revision)
 
 
 def test_the_newest_migration_is_the_declared_version():

@@ -155,11 +155,11 @@ class Database(ABC):
         """The meaning of an error of this kind's driver; None for other errors."""
 
     @abstractmethod
-    def size_bytes(self, connection: Connection, url: URL) -> int:
+    def size_bytes(self, connection: Connection) -> int:
         """The size of our tables."""
 
     @abstractmethod
-    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
+    def why_unsafe(self, connection: Connection) -> str | None:
         """Why commits here may be lost, and what to do about it; None if nothing suggests that."""
 
     @abstractmethod

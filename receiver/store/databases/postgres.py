@@ -325,8 +325,7 @@ class Postgres(Database):
                 hint="concurrent receivers need pool_mode=session of PgBouncer",
             )
 
-    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
-        del url
+    def why_unsafe(self, connection: Connection) -> str | None:
         off = " and ".join(connection.scalars(text(self._SQL_OFF)))
         return f"its server may lose commits when it crashes, with {off} off: switch that on" if off else None
 
@@ -367,8 +366,7 @@ class Postgres(Database):
     def vacuum_of(self, table: str, *, truncates: bool) -> TableVacuum:
         return TableVacuum(table, truncates=truncates)
 
-    def size_bytes(self, connection: Connection, url: URL) -> int:
-        del url
+    def size_bytes(self, connection: Connection) -> int:
         sizes = " + ".join(f"pg_total_relation_size('{table}')" for table in TABLE_NAMES)
         return int(connection.execute(text(f"SELECT {sizes}")).scalar_one())
 

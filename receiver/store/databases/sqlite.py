@@ -265,9 +265,8 @@ class Sqlite(Database):
             return database.NO_TABLE
         return database.UNKNOWN if code is None else _FAULTS.get(code) or _FAULTS.get(code & _PRIMARY, database.UNKNOWN)
 
-    def why_unsafe(self, connection: Connection, url: URL) -> str | None:
-        del connection
-        return why_unsafe(url)
+    def why_unsafe(self, connection: Connection) -> str | None:
+        return why_unsafe(connection.engine.url)
 
     def locked_file(self, url: URL) -> Path | None:
         return Path(url.database or "").resolve()
@@ -310,10 +309,9 @@ class Sqlite(Database):
         finally:
             driver.set_progress_handler(None, 0)
 
-    def size_bytes(self, connection: Connection, url: URL) -> int:
+    def size_bytes(self, connection: Connection) -> int:
         """The size of the whole file and its log."""
-        del connection
-        files = (Path(f"{url.database}{ending}") for ending in ("", "-wal"))
+        files = (Path(f"{connection.engine.url.database}{ending}") for ending in ("", "-wal"))
         return sum(file.stat().st_size for file in files if file.exists())
 
 
