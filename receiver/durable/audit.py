@@ -195,9 +195,9 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
         figures.unfolded_receipts = int(unfolded or 0)
         figures.unfolded_secs = None if oldest_us is None else max(0.0, time.time() - oldest_us / SECOND_US)
     with store.readable():
-        figures.positions = _records(store, state, tables.positions, PositionRow, "source, name")
+        figures.positions = _records(store, state, tables.positions, PositionRow)
     with store.readable():
-        figures.nodes = _records(store, state, tables.nodes, NodeRow, "address")
+        figures.nodes = _records(store, state, tables.nodes, NodeRow)
     with store.readable(DomainName.of(state)):
         if with_ids:
             _read_rows(store, figures)
@@ -206,10 +206,10 @@ def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDo
     return figures
 
 
-def _records(store: Snapshot, state: DomainState, table: Table, record: type[_R], order_by: str) -> tuple[_R, ...]:
+def _records(store: Snapshot, state: DomainState, table: Table, record: type[_R]) -> tuple[_R, ...]:
     """A domain's rows of a table as records, with bytes decoded to text; without rows that hold a value of another type."""
     types = value_types(table, record._fields)
-    stored = store.rows(table, record._fields, order_by, domain_id=state.domain_id)
+    stored = store.rows(table, record._fields, domain_id=state.domain_id)
     return tuple(
         record._make(printable(value) if isinstance(value, bytes) else value for value in raw)
         for raw in stored
@@ -251,7 +251,7 @@ def _check_claims(store: Snapshot, state: DomainState, policy: Policy) -> None:
         for unique_message_id in policy.remembered():
             if to_bytes(unique_message_id) not in claimed:
                 store.note("claims", name, f"{unique_message_id!r:.80} is remembered, and not claimed")
-        for row in store.rows(tables.arrivals, tables.ArrivalRow._fields, "arrival", domain_id=state.domain_id):
+        for row in store.rows(tables.arrivals, tables.ArrivalRow._fields, domain_id=state.domain_id):
             arrived = tables.ArrivalRow._make(row)
             receipts = sound_receipts(arrived)
             if receipts is None:
@@ -276,7 +276,7 @@ def _rebuilt(store: Snapshot, state: DomainState) -> _Rebuilt:
     """Rebuild a domain's memory from its rows, which are known to be sound."""
     policy, forgotten, new, oldest_us = policy_of(state), 0, 0, state.latest_us
     hour_ago_us = state.latest_us - HOUR_US
-    raws = store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id)
+    raws = store.rows(tables.receipts, ReceiptRow._fields, domain_id=state.domain_id)
     while part := list(islice(raws, _ROWS_AT_ONCE)):
         rows = list(map(ReceiptRow._make, zip(*tables.receipt_codec.read_columns(part), strict=True)))
         if isinstance(policy, TwoTierDetector):

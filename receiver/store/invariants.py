@@ -31,7 +31,6 @@ _ESCAPED = re.compile(r"(?:[ -\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\
 _NOT_COUNTED = {"domain_id", "window_size", "expiry_us"}
 """The key, and numbers with rules of their own."""
 _NOT_NEGATIVE = [name for name in fields_of_kind(DomainState, int, is_nullable=False) if name not in _NOT_COUNTED]
-_SEQUENCE = tables.parked.c.sequence.name
 _MESSAGE_COLUMNS = (*(name for name in tables.unpacked.c.keys() if name != "body"), "body")  # noqa: SIM118 - these are no dict's
 _PACKED_COLUMNS = ("target_id", *tables.PackedRow._fields)
 _STATE_TYPES = value_types(tables.domains, DomainState._fields)
@@ -98,7 +97,7 @@ def audited_states(store: Snapshot) -> list[DomainState]:
     """The domains' own rows, each checked by itself; without unreadable ones."""
     states = []
     with store.readable():
-        for raw in list(store.rows(tables.domains, DomainState._fields, "domain_id")):
+        for raw in list(store.rows(tables.domains, DomainState._fields)):
             state = _state_of(raw, store)
             if state is not None:
                 states.append(state)
@@ -140,7 +139,7 @@ def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
         for other in (by_name.setdefault(name, state), by_store_id.setdefault(state.store_id, state)):
             if other is not state:
                 store.note("same-domain", name, f"domain_id {other.domain_id} and {state.domain_id}")
-    for left, state in _of_states(store, states, tables.batch_numbers, "domain_id, writer"):
+    for left, state in _of_states(store, states, tables.batch_numbers):
         if not all(isinstance(number, int) for number in left):
             kind = "types"
         elif left.writer < 0 or left.batch < 1 or not 0 <= left.last_seq <= state.last_seq:
@@ -151,13 +150,11 @@ def audit_domains(store: Snapshot, states: Sequence[DomainState]) -> None:
         store.note(kind, DomainName.of(state), example)
 
 
-def _of_states(
-    store: Snapshot, states: Sequence[DomainState], table: Table, order_by: str
-) -> Iterator[tuple[RawRow, DomainState]]:
+def _of_states(store: Snapshot, states: Sequence[DomainState], table: Table) -> Iterator[tuple[RawRow, DomainState]]:
     """The rows of a table that belong to these domains. Other rows are strays, or their domain is broken."""
     by_id = {state.domain_id: state for state in states}
     with store.readable():
-        for raw in store.rows(table, table.c.keys(), order_by):
+        for raw in store.rows(table, table.c.keys()):
             if raw.domain_id in by_id:
                 yield raw, by_id[raw.domain_id]
 
@@ -166,7 +163,7 @@ def audited_rows(store: Snapshot, state: DomainState) -> int:
     """Check a domain's receipts, one by one and against the domain's own row. Returns their number."""
     name = DomainName.of(state)
     count = repeats = last_seq = last_us = 0
-    for raw in store.rows(tables.receipts, ReceiptRow._fields, "seq", domain_id=state.domain_id):
+    for raw in store.rows(tables.receipts, ReceiptRow._fields, domain_id=state.domain_id):
         count += 1
         if not all(map(isinstance, raw, _ROW_TYPES)):  # then nothing else can be checked
             store.note("types", name, f"receipt {raw.seq!r:.80}: {_shown_values(raw)}")
@@ -232,7 +229,7 @@ def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
     """Check the positions of these domains' sources, and the nodes to which their bridges connected."""
     for table, kind in {tables.positions: "positions", tables.nodes: "nodes"}.items():
         types = value_types(table, table.c.keys())
-        for raw, state in _of_states(store, states, table, ", ".join(table.primary_key.columns.keys())):
+        for raw, state in _of_states(store, states, table):
             if not all(map(isinstance, raw, types)):
                 store.note("types", DomainName.of(state), _shown_values(raw))
             elif not all(stored and _is_text(stored) for stored in raw if isinstance(stored, bytes)):
@@ -242,7 +239,7 @@ def audit_texts(store: Snapshot, states: Sequence[DomainState]) -> None:
 def audit_recorded(store: Snapshot, receipts_in: Callable[[bytes], int] | None) -> None:
     """Check the batches that wait for recordings. `receipts_in` unpacks a batch; without it, batches aren't unpacked."""
     with store.readable():
-        for raw in store.rows(tables.recorded, tables.recorded.c.keys(), "number", at_once=100):
+        for raw in store.rows(tables.recorded, tables.recorded.c.keys(), at_once=100):
             if not all(map(isinstance, raw, _RECORDED_TYPES)):
                 store.note("types", None, f"recorded batch {raw.number!r:.80}: {_shown_values(raw[:-1])}")
             elif wrong := _wrong_in_recorded(raw, receipts_in):
@@ -267,14 +264,14 @@ def _wrong_in_recorded(raw: RawRow, receipts_in: Callable[[bytes], int] | None) 
 def audit_messages(store: Snapshot, states: Sequence[DomainState]) -> None:
     """Check the targets of these domains, and their waiting and parked messages."""
     of_target: dict[Any, DomainState] = {}
-    for raw, state in _of_states(store, states, tables.targets, "target_id"):
+    for raw, state in _of_states(store, states, tables.targets):
         of_target[raw.target_id] = state
         _check_target(store, raw, DomainName.of(state))
     # Read only the beginning of each body. A database may give NULL for the beginning of an empty body.
     beginning = {"body": "coalesce(substr(body, 1, 1), body)"}
     for table in (tables.unpacked, tables.parked):
         with store.readable():
-            for raw in store.rows(table, _MESSAGE_COLUMNS, f"target_id, {_SEQUENCE}", instead=beginning):
+            for raw in store.rows(table, _MESSAGE_COLUMNS, instead=beginning):
                 if raw.target_id in of_target:
                     _check_message(store, table, raw, of_target[raw.target_id])
     with store.readable():
@@ -311,7 +308,7 @@ def _check_message(store: Snapshot, table: Table, raw: RawRow, state: DomainStat
 def _check_packed(store: Snapshot, of_target: Mapping[Any, DomainState]) -> None:
     target_id: object = None
     seen: set[int] = set()  # the numbers of the target's messages that a further row may have too
-    for raw in store.rows(tables.waiting, _PACKED_COLUMNS, "target_id, first_sequence", at_once=16):
+    for raw in store.rows(tables.waiting, _PACKED_COLUMNS, at_once=16):
         state = of_target.get(raw.target_id)
         if state is None:
             continue

@@ -132,16 +132,19 @@ class Snapshot:
         self,
         table: Table,
         names: Sequence[str],
-        order_by: str,
         *,
         domain_id: int | None = None,
         instead: Mapping[str, str] = MappingProxyType({}),
         at_once: int = 10_000,
     ) -> Iterator[RawRow]:
-        """These columns of a table's rows, or of a domain's, in an order. `instead` has SQL expressions that replace columns."""
+        """These columns of a table's rows, or of a domain's, in the order of the primary key.
+
+        `instead` has SQL expressions that replace columns.
+        """
         columns = ", ".join(f"{instead.get(name, table.c[name].name)} AS {name}" for name in names)
         where = "" if domain_id is None else f" WHERE domain_id = {domain_id:d}"
-        statement = text(f"SELECT {columns} FROM {table.name}{where} ORDER BY {order_by}")
+        order = ", ".join(_names(table.primary_key))
+        statement = text(f"SELECT {columns} FROM {table.name}{where} ORDER BY {order}")
         options = {"stream_results": True, "max_row_buffer": at_once}
         with self.connection.execute(statement, execution_options=options) as result:
             for part in result.partitions(at_once):
