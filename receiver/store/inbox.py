@@ -237,11 +237,10 @@ class Lease:
 
     def other_domain(self) -> str | None:
         """Another domain of the store that has written to a file of the same name; None if there is none."""
-        name = select(targets.c.target).where(targets.c.target_id == self._target_id).scalar_subquery()
         others = (
             select(domains.c.domain_name)
             .join(targets, targets.c.domain_id == domains.c.domain_id)
-            .where(targets.c.target == name, targets.c.target_id != self._target_id)
+            .where(targets.c.target == self.target.name, targets.c.target_id != self._target_id)
             .where(targets.c.confirmed_bytes > 0)
         )
         name_there = self.connection.scalars(others.limit(1)).first()
