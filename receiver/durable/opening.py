@@ -52,7 +52,8 @@ def policy_wanted(settings: ReceiverSettings | None, policy_text: str | None, *,
             hint="write policy='apama:window=...,expiry=...' alone",
         )
     else:
-        stated = _by_text(policy_text)
+        rule, made = stated_policy(policy_text)
+        stated = Wanted(rule.kind, None if made is None else made.sizes, lambda: policy(policy_text))
     if not reject_batches or stated.kind == ArtemisIdCache.kind:
         return stated
     if stated.kind is not None:
@@ -68,11 +69,6 @@ def _by_settings(settings: ReceiverSettings | None) -> Wanted:
         _LOGGER.warning("%s", doubt)
     new = two_tier(*settings.sizes)
     return Wanted(new.kind, new.sizes, lambda: new)
-
-
-def _by_text(policy_text: str) -> Wanted:
-    kind, stated = stated_policy(policy_text)
-    return Wanted(kind.kind, None if stated is None else stated.sizes, lambda: policy(policy_text))
 
 
 def _refuse_rejecting() -> NoReturn:
