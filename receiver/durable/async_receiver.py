@@ -154,9 +154,9 @@ class SerialTasks(_Tasks):
         return SerialBatch(self, given)
 
     async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Acquire the receiver for a batch. Other callers' transactions that have the domain's lock are awaited.
+        """Acquire the receiver for a batch, once other callers' transactions that have the domain's lock have ended.
 
-        The turn is then held too, as by `DomainSession.acquire_for`. Call `release_turn` once the batch has begun.
+        The batch then has the turn too, as in `DomainSession.acquire_for`. Call `release_turn` once the batch has begun.
         """
         task, lock = asyncio.current_task(), self.session.lock
 

@@ -129,8 +129,8 @@ class DomainCache:
         self._histories: dict[str, History | str] = {}
         """By id. A text stands for the history of an id that came once, as most do: the digests as its row has them."""
         self._history_rows: dict[str, int] = {}
-        """By id, the number of the duplicate's row with its body digests. Only if duplicates refresh nothing: then the row is
-        kept for the digests alone, until a newer row repeats them."""
+        """By id, the number of the duplicate's row that has its body digests. Only if duplicates refresh nothing: then nothing
+        else needs that row, and it goes once a newer row has the digests."""
         self._outdated: list[int] = []
         """The numbers of rows that aren't needed any more."""
         self._deletable: list[int] = []

@@ -30,7 +30,7 @@ class Hold:
     lock: Hashable
     """Identifies what is locked: a file, or a domain of a server."""
     holder: Callable[[], object]
-    """Gives the connection that holds the lock, and may take it again."""
+    """Gives the connection that has the lock or asks for it. A connection that has the lock may take it again."""
     owner: Hashable
     """The thread, or the event loop's task, that holds or wants the lock."""
     domain: Hashable = None
@@ -73,7 +73,7 @@ def keep(held: Hold, is_over: Callable[[], bool]) -> None:
     held.domain, held.is_over = None, is_over
     earlier, held.earlier = held.earlier, None
     if earlier is not None and earlier.owner == held.owner:
-        release(earlier)  # one for each transaction is enough: all are looked through for each batch
+        release(earlier)  # one hold for each transaction is enough, and each batch looks through all of them
 
 
 def held_by_callers(lock: Hashable) -> list[Hold]:
@@ -123,7 +123,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class GuardedDomain(Guarded):
-    """A receiver, whose threads acquire it for batches by turns, and after callers' transactions that have its domain."""
+    """A receiver's domain. Its threads take turns, and wait until callers' transactions that have the domain have ended."""
 
     def __init__(self, lock: Hashable, patience_secs: float, in_use: threading.Lock, *, is_shared: bool) -> None:
         """`lock` identifies what a transaction locks: a file, or one domain of a server. `is_shared`: by other receivers."""
@@ -136,10 +136,10 @@ class GuardedDomain(Guarded):
         raise NotImplementedError
 
     def acquire_for(self, held: Hold) -> None:
-        """Acquire it for a batch, after callers' transactions that have the lock and may have another batch.
+        """Acquire it for a batch, once callers' transactions that have the lock have ended.
 
-        If we waited for such a transaction in the database, its next batch would wait for us, and we for it. So that none gets
-        the lock before us, we keep the turn until `release_turn`.
+        Such a transaction may have another batch. If we waited in the database, that batch would wait for us, and we for its
+        transaction. We keep the turn until `release_turn`, so that no other thread gets the lock before us.
         """
         try:
             self.acquire(held.owner)

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("receiver")
 _BACKOFF = Backoff(0.05, 1.0)
 UNTIL_FREE = Backoff(0.001, 0.01)
-"""A file is waited for without the domain: a caller's transaction that has written there may be about to ask for that."""
+"""While a thread or task waits for a file, it doesn't hold the domain: the transaction that has the file may be a caller's, and
+need the domain next."""
 
 
 class BatchOptions(NamedTuple):

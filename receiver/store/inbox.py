@@ -33,7 +33,7 @@ from receiver.store.tables import domains, message_codec, nodes, parked, targets
 
 _BYTES_AT_ONCE = 64 << 20
 _BYTES_PER_VACUUMED_ROW = 500
-"""For the vacuum, a deleted row counts as 1, and 1 more for each so many bytes: roughly its number of messages."""
+"""A deleted row counts as 1 for the vacuum, plus 1 for each so many of its bytes: roughly the number of its messages."""
 
 
 class TargetState(NamedTuple):

@@ -5,7 +5,7 @@ left and from the domain's own row. Nothing here knows what counts as a duplicat
 
 A log in a database uses transactions of our own, on a connection that is kept, or a caller's transaction. Nothing reports
 whether a caller's transaction, or the savepoint around a batch, was committed or rolled back. So each batch leaves its
-number in the transaction, to be looked up later: this relies on no event and no constraint violation.
+number in the transaction. If the number is there later, the batch was committed.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class PostgresRows(sql_rows.SqlRows):
     def _begun(self, isolation_level: str, select: str) -> tuple[Any, ...] | None:
         """Begin a transaction and read the domain's row, in one round trip to the server. Returns the row's values."""
         if self.server_run is None:
-            # Before autocommit: by the server's default it may be serializable, and a standby refuses that.
+            # Before autocommit: in autocommit the server's default isolation holds, and a standby refuses SERIALIZABLE.
             self.server_run = server_run_of(self.connection, self.driver)
             self.driver.rollback()
             # Otherwise the driver would begin a transaction of its own, and wait for that.
