@@ -79,6 +79,12 @@ def policy_of(state: DomainState) -> Policy:
     return policy_of_kind(state.rule, state.window_size, state.expiry_us)
 
 
+def receipt_rows(log: DomainLog, state: DomainState) -> Iterator[ReceiptRow]:
+    """All rows of a log that is in this state."""
+    for columns in log.rows.rows_after(0, state.last_seq):
+        yield from map(ReceiptRow._make, zip(*columns, strict=True))
+
+
 _unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")
 """Appending changes none of these. Resizing, and retiring a source, do: both change or delete rows that may be recorded here."""
 

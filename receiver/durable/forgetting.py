@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from sqlalchemy import URL, select
 
 from receiver.detector import TwoTierDetector
-from receiver.durable.cache import DomainCache, corrupt_if_nonsense, policy_of
+from receiver.durable.cache import DomainCache, corrupt_if_nonsense, policy_of, receipt_rows
 from receiver.durable.retirement import longer_silent_than
 from receiver.errors import IdFormatError, SettingsError, StoreBusyError
 from receiver.message import ReceiptRow, Tier
@@ -243,8 +243,7 @@ def _remembers(policy: Policy, unique_message_id: str) -> bool:
 
 
 def _rows_of(log: DomainLog, state: DomainState, unique_message_id: str) -> list[ReceiptRow]:
-    rows = (zip(*columns, strict=True) for columns in log.rows.rows_after(0, state.last_seq))
-    return [row for page in rows for row in map(ReceiptRow._make, page) if row.unique_message_id == unique_message_id]
+    return [row for row in receipt_rows(log, state) if row.unique_message_id == unique_message_id]
 
 
 def _known(log: KeptLog, unique_message_id: str) -> KnownId:

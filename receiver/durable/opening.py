@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, select
 
 from receiver.detector import GONE, TwoTierDetector
 from receiver.domains import Channel, DomainKey, destination_name
-from receiver.durable.cache import corrupt_if_nonsense, policy_of
+from receiver.durable.cache import corrupt_if_nonsense, policy_of, receipt_rows
 from receiver.errors import SettingsError, StoreError
 from receiver.message import ReceiptRow
 from receiver.policies.artemis import ArtemisIdCache
@@ -189,11 +189,7 @@ def _resize(log: KeptLog, state: DomainState, sizes: tuple[int, int]) -> None:
     The caller commits the transaction under way.
     """
     with corrupt_if_nonsense(state):
-        rows = [
-            ReceiptRow._make(values)
-            for columns in log.rows.rows_after(0, state.last_seq)
-            for values in zip(*columns, strict=True)
-        ]
+        rows = list(receipt_rows(log, state))
         before = policy_of(state)
         before.replay(rows, state.clock_us)
     remembered = set(before.entries())
