@@ -202,12 +202,11 @@ class OwnLog:
         return connection
 
     def commit(self) -> None:
-        self._lent = None
-        # SQLAlchemy knows of a transaction only if the connection was lent to the application: our own statements go to the
-        # driver directly.
-        connection = self.rows.connection
-        with self._database.committing(connection):
-            (connection.get_transaction() or self.rows.driver).commit()
+        rows, self._lent = self.rows, None
+        with self._database.committing(rows.connection):
+            # SQLAlchemy knows of a transaction only if the connection was lent to the application: our own statements go to the
+            # driver directly.
+            (rows.connection.get_transaction() or rows.driver).commit()
 
     def rollback(self) -> None:
         """Roll the transaction back, or discard the connection if that fails. Raises nothing but interrupts."""

@@ -225,8 +225,8 @@ class SqlRows(ABC):
     @abstractmethod
     def begin(self) -> DomainState: ...
 
-    def begin_at_once(self) -> DomainState:
-        return self.begin()
+    @abstractmethod
+    def begin_at_once(self) -> DomainState: ...
 
     @abstractmethod
     def begin_if_free(self) -> DomainState | None: ...

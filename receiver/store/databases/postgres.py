@@ -161,6 +161,8 @@ class PostgresRows(sql_rows.SqlRows):
     def begin(self) -> DomainState:
         return self.fetched(self._begun(WRITING, self.sql.lock))
 
+    begin_at_once = begin
+
     def begin_if_free(self) -> DomainState | None:
         values = self._begun(WRITING, f"{self.sql.lock} SKIP LOCKED")
         if values is None:
