@@ -86,13 +86,8 @@ def retire_sources(
             log.record(after, cache.changes(retired=due, deletes_all=True))
         return RetiredSources(state.domain_name, len(due), before - detector.remembered_ids, detector.sources)
 
-    def retire_in(log: KeptLog) -> RetiredSources | None:
-        done = _changed(log, retire)
-        if done is not None:
-            on_retired(done)
-        return done
-
-    return _in_each_domain(store_url(address), domain, retire_in, writes=True)
+    url = store_url(address)
+    return _in_each_domain(url, domain, lambda log: _changed(log, retire, on_retired), writes=True)
 
 
 def look_up(address: str, unique_message_id: str, *, domain: str | None = None) -> list[KnownId]:
@@ -143,15 +138,9 @@ def forget(
                 log.record(state._replace(last_writer=new_number()), Changes())
         return state.domain_name if is_known else None
 
-    def forget_it(log: KeptLog) -> str | None:
-        name = _changed(log, change)
-        if name is not None:
-            on_forgotten(name)
-        return name
-
     url = _checked(address, unique_message_id)
     _in_each_domain(url, domain, check, writes=False)  # before anything is changed
-    return _in_each_domain(url, domain, forget_it, writes=True)
+    return _in_each_domain(url, domain, lambda log: _changed(log, change, on_forgotten), writes=True)
 
 
 def forget_in(log: DomainLog, cache: DomainCache, state: DomainState, unique_message_id: str) -> bool:
@@ -183,8 +172,14 @@ def _is_forgettable(state: DomainState, policy: Policy, unique_message_id: str) 
     return True
 
 
-def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState], _T]) -> _T:
-    """Change a domain in a transaction of its own, and return the result of `change`."""
+def _changed(
+    log: KeptLog,
+    change: Callable[[DomainLog, DomainCache, DomainState], _T | None],
+    on_changed: Callable[[_T], object],
+) -> _T | None:
+    """Change a domain in a transaction of its own. Calls `on_changed` with the result of `change` unless that is None, and returns
+    it.
+    """
     cache = _cache_of(log, log.begin_reading())  # the long part, while nobody waits
     log.rollback()
     state = log.begin()
@@ -192,6 +187,8 @@ def _changed(log: KeptLog, change: Callable[[DomainLog, DomainCache, DomainState
     done = change(log, cache, state)
     log.commit()
     log.give_back_space()
+    if done is not None:
+        on_changed(done)
     return done
 
 
