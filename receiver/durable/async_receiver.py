@@ -184,7 +184,13 @@ class SerialTasks(_Tasks):
         patience_secs = self.session.patience_secs
         try:
             async with asyncio.timeout(patience_secs):
-                await self._wait(is_free)
+                for pause_secs in _BACKOFF.pauses_secs():
+                    await self._lock.acquire()
+                    if is_free():
+                        break
+                    # Without the lock: the task of that transaction may have another batch that joins it.
+                    self._lock.release()
+                    await asyncio.sleep(pause_secs)
         except TimeoutError:
             raise StoreBusyError(
                 f"other tasks kept the receiver busy for {patience_secs:g} s",
@@ -196,15 +202,6 @@ class SerialTasks(_Tasks):
             self.release()
             raise
         self._held_by = task
-
-    async def _wait(self, is_free: Callable[[], bool]) -> None:
-        for pause_secs in _BACKOFF.pauses_secs():
-            await self._lock.acquire()
-            if is_free():
-                return
-            # Without the lock: the task of that transaction may have another batch that joins it.
-            self._lock.release()
-            await asyncio.sleep(pause_secs)
 
     def release_turn(self) -> None:
         if self._has_turn:
