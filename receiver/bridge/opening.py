@@ -341,7 +341,7 @@ def _several(
         dispatcher = Dispatcher(inbox, own, Figures(nodes=_nodes(connect, [])), settings)
         bridge = Bridge(
             partial(copy(connect), **ahead),  # each needs its own turn among the nodes of a cluster
-            ConsumerFlow(receiver, dispatcher, address=address, serves_inbox=number == 0),
+            ConsumerFlow(receiver, dispatcher, serves_inbox=number == 0),
             intake=intake,
             settings=settings,
             consumers=count,

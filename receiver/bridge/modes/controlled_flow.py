@@ -17,8 +17,7 @@ from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
 from receiver.errors import OutputError, SettingsError, StoreBusyError
 from receiver.store.databases import translated
-from receiver.store.inbox import Inbox, Lease
-from receiver.store.messages import StoredMessage
+from receiver.store.inbox import Lease
 from receiver.store.tables import ARRIVAL_SEQUENCES
 
 
@@ -71,30 +70,29 @@ class ControlledFlow(KeepingFlow):
 
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
-        first = admitted.first_sequence
         arrived = self._attempts.arrived
-        left = {number: message for number, message in admitted.messages.items() if number - first not in arrived}
-        parked = self._park_given_up(lease, first, left)
+        left = {index: message for index, message in admitted.messages.items() if index not in arrived}
+        parked = self._park_given_up(lease.connection, admitted.numbers, left)
         while left:
-            numbers = list(left)
+            indexes = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
             if outcome.is_lasting:
-                arrived.update(numbers[index] - first for index in outcome.delivered)
+                arrived.update(indexes[at] for at in outcome.delivered)
                 self._arrived_uncommitted += len(outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
             # Count all failures before the first rolls the batch back.
             gives_up = [
-                self._gives_up(numbers[at] - first, left[numbers[at]], why, is_final=at in outcome.final)
+                self._gives_up(indexes[at], left[indexes[at]], why, is_final=at in outcome.final)
                 for at, why in outcome.failed.items()
             ]
             outcome.raise_held()
             if not all(gives_up):
                 raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
-            for index in outcome.delivered:
-                del left[numbers[index]]
-            parked += self._park_given_up(lease, first, left)
+            for at in outcome.delivered:
+                del left[indexes[at]]
+            parked += self._park_given_up(lease.connection, admitted.numbers, left)
         return parked
 
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
@@ -106,12 +104,12 @@ class ControlledFlow(KeepingFlow):
             self._attempts.given_up[index] = why
         return is_last
 
-    def _park_given_up(self, lease: Lease, first: int, left: dict[int, Received]) -> int:
-        """Park the messages that aren't tried again, though the batch may be. Returns their number."""
-        given_up = {index: why for index, why in self._attempts.given_up.items() if first + index in left}
+    def _park_given_up(self, connection: Connection, numbers: Sequence[int], left: dict[int, Received]) -> int:
+        """Park the messages that aren't tried again, though the batch may be. Returns how many."""
+        given_up = {index: why for index, why in self._attempts.given_up.items() if index in left}
         for index, why in given_up.items():
-            message = left.pop(first + index)
-            lease.park(message._replace(sequence=first + index, tries=self._attempts.failures[index]), why)
+            message = left.pop(index)._replace(sequence=numbers[index], tries=self._attempts.failures[index])
+            self._dispatcher.inbox.park(connection, message, why)
         return len(given_up)
 
 
@@ -147,10 +145,8 @@ class ConsumerFlow(ControlledFlow):
     One of them serves the inbox, which only has parked messages that are tried again, and those of a bridge without consumers.
     """
 
-    def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, address: str, serves_inbox: bool) -> None:
-        """`address`: that of the store."""
+    def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, serves_inbox: bool) -> None:
         super().__init__(receiver, dispatcher)
-        self._address = address
         self._serves_inbox = serves_inbox
         self._alone: dict[int, tuple[Taken, _Attempts]] = {}
         """The messages left of a batch that failed as a whole, by index, each as a batch of its own."""
@@ -222,23 +218,17 @@ class ConsumerFlow(ControlledFlow):
             for index, (message, decision) in enumerate(zip(taken.messages, decisions, strict=True))
             if decision.deliver and index not in refused
         }
-        turn = _Turn(self._dispatcher.inbox, batch.connection, batch.arrivals)
-        with translated(self._address):
-            for index, why in refused.items():
-                turn.park(taken.messages[index]._replace(sequence=index), why)
-            admitted = Admitted(0, messages, 0, refused)
-            return admitted, self.deliver(turn, admitted)
+        numbers = [ARRIVAL_SEQUENCES.start + arrival for arrival in batch.arrivals]
+        admitted = Admitted(numbers, messages, 0, refused)
+        connection = batch.connection
+        for index, why in refused.items():
+            self._dispatcher.inbox.park(connection, taken.messages[index]._replace(sequence=numbers[index]), why)
+        with translated(connection.engine.url):
+            return admitted, self.deliver(_Turn(connection), admitted)
 
 
 class _Turn(Lease):
-    """Stands in for a lease where nobody locks the target, for functions alone. A message's number is its index in its batch."""
+    """Stands in for a lease where nobody locks the target: functions only need its connection."""
 
-    def __init__(self, inbox: Inbox, connection: Connection, arrivals: Sequence[int]) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._inbox = inbox
-        self._arrivals = arrivals
-
-    def park(self, message: StoredMessage, error: str) -> None:
-        assert message.sequence is not None  # noqa: S101 - it has its index in the batch
-        sequence = ARRIVAL_SEQUENCES.start + self._arrivals[message.sequence]
-        self._inbox.park(self.connection, message._replace(sequence=sequence), error)

@@ -209,10 +209,10 @@ def _receipt_of(message: Received) -> _Receipt:
 class Admitted(NamedTuple):
     """The messages of a batch to hand on, and the others."""
 
-    first_sequence: int
-    """The sequence number of the batch's first message; the following messages have the following numbers."""
+    numbers: Sequence[int]
+    """The sequence numbers of all messages of the batch, by index."""
     messages: dict[int, Received]
-    """The messages to hand on, by sequence number."""
+    """The messages to hand on, by index."""
     dropped: int
     """The number of duplicates."""
     refused: Mapping[int, str]
@@ -266,6 +266,7 @@ class KeepingFlow(Flow):
         """In the transaction of the batch, move the source's positions and decide on each message. Parks messages that can't be
         judged or have come back, and keeps duplicates that have a target."""
         inbox, decide, first = self._dispatcher.inbox, batch.decide, batch.transaction.first_sequence
+        numbers = range(first, first + len(taken.messages))
         if self._positions is not None:
             self._positions.advance(batch.connection, taken.advances)
         refused = {**taken.refused, **taken.returned}
@@ -277,14 +278,14 @@ class KeepingFlow(Flow):
                 refused[index] = str(error)
                 decision = decide(None, *receipt[1:])
             if index in refused:
-                inbox.park(batch.connection, message._replace(sequence=first + index), refused[index])
+                inbox.park(batch.connection, message._replace(sequence=numbers[index]), refused[index])
             elif decision.deliver:
-                messages[first + index] = message
+                messages[index] = message
             else:
-                dropped[first + index] = message
+                dropped[numbers[index]] = message
         if self._duplicates is not None and dropped:
             self._duplicates.inbox.add(batch.connection, _as_duplicates(batch, dropped))
-        return Admitted(first, messages, len(dropped), refused)
+        return Admitted(numbers, messages, len(dropped), refused)
 
     def note_committed(self, taken: Taken, admitted: Admitted) -> None:
         """Count parked messages and kept duplicates. Log the parked ones, except those of a ring: there has been a warning."""
@@ -341,7 +342,8 @@ class InboxFlow(KeepingFlow):
         with self.receiver.batch() as batch:
             admitted = self.admit(batch, taken)
             messages = self._with_ids(batch, admitted.messages)
-            kept = {number: Received._make((number, *message[1:])) for number, message in messages.items()}
+            numbered = ((admitted.numbers[index], message) for index, message in messages.items())
+            kept = {number: Received._make((number, *message[1:])) for number, message in numbered}
             rows = batch.transaction.log.rows
             if kept:  # not by `batch.connection`: with the driver alone, SQLAlchemy needn't begin a transaction
                 dispatcher.inbox.add(rows.connection, list(kept.values()))
@@ -356,14 +358,14 @@ class InboxFlow(KeepingFlow):
 
     def _with_ids(self, batch: Batch, messages: dict[int, Received]) -> dict[int, Received]:
         """The messages. If the target needs ids, those without one get a new id."""
-        without = [number for number, message in messages.items() if message.unique_message_id is None]
+        without = [index for index, message in messages.items() if message.unique_message_id is None]
         if self._numbers is None or not without:
             return messages
         ids = self._numbers.next_many(len(without), connection=batch.connection)
         source = self.receiver.domain
         return messages | {
-            number: messages[number]._replace(
-                unique_message_id=id_, message_source_id=messages[number].message_source_id or source
+            index: messages[index]._replace(
+                unique_message_id=id_, message_source_id=messages[index].message_source_id or source
             )
-            for number, id_ in zip(without, ids, strict=True)
+            for index, id_ in zip(without, ids, strict=True)
         }
