@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -133,11 +132,10 @@ def _receiver(address: str, origin: Origin, options: BridgeOptions) -> Receiver:
     )
 
 
-def _nodes(connect: Callable[..., object], targets: Sequence[Target]) -> dict[str, Nodes]:
+def _nodes(connect: Callable[[], object], targets: Sequence[Target]) -> dict[str, Nodes]:
     """The brokers to which a bridge connects, by role."""
-    nodes = {"source": connect.nodes if isinstance(connect, ConnectionFactory) else None}
-    for role, target in zip(("target", "duplicates"), targets, strict=False):
-        nodes[role] = target.nodes if isinstance(target, SinkTarget) else None
+    ends = zip(("source", "target", "duplicates"), (connect, *targets), strict=False)
+    nodes = {role: end.nodes for role, end in ends if isinstance(end, ConnectionFactory | SinkTarget)}
     return {role: each for role, each in nodes.items() if each is not None}
 
 
@@ -297,7 +295,7 @@ def _consumers_error(why: str, hint: str) -> SettingsError:
 
 
 def _single(
-    connect: Callable[..., connectors.Source],
+    connect: Callable[[], connectors.Source],
     targets: Sequence[Target],
     receiver: Receiver,
     intake: Intake,
@@ -316,7 +314,7 @@ def _single(
 
 
 def _several(
-    connect: Callable[..., connectors.Source],
+    connect: Callable[[], connectors.Source],
     targets: Sequence[Target],
     receiver: Receiver,
     intake: Intake,
@@ -330,17 +328,17 @@ def _several(
     settings, paces, count = options.settings, not target.takes_many, options.consumers or 1
     if paces:
         settings = replace(settings, max_batch_size=min(settings.max_batch_size, _MOST_AT_ONCE))
-    ahead = {}
-    if isinstance(connect, ConnectionFactory):  # so that the first to connect doesn't get all messages
-        is_fixed = paces and connect.nodes.address.protocol == "stomp"
-        ahead["most_ahead"] = min(settings.max_batch_size, _MOST_BY_STOMP) if is_fixed else settings.max_batch_size
+    most_ahead = settings.max_batch_size
+    if paces and isinstance(connect, ConnectionFactory) and connect.nodes.address.protocol == "stomp":
+        most_ahead = min(most_ahead, _MOST_BY_STOMP)
     inbox = Inbox(address, domain_id=receiver.domain_id, target=target.name, store_settings=options.store_settings)
     bridges = []
     for number in range(count):
         own = copy(target)  # a target has state while it delivers
         dispatcher = Dispatcher(inbox, own, Figures(nodes=_nodes(connect, [])), settings)
         bridge = Bridge(
-            partial(copy(connect), **ahead),  # each needs its own turn among the nodes of a cluster
+            # Limited, so that the first to connect doesn't get all messages.
+            connect.of_its_own(most_ahead=most_ahead) if isinstance(connect, ConnectionFactory) else connect,
             ConsumerFlow(receiver, dispatcher, serves_inbox=number == 0),
             intake=intake,
             settings=settings,

@@ -354,6 +354,20 @@ def test_connections_to_the_broker_that_break_are_made_again(orders):
     assert len(sources) > MANY
 
 
+def test_each_consumer_connects_by_the_object_that_the_caller_has(orders):
+    class Connecting:
+        made = 0
+
+        def __call__(self):
+            self.made += 1
+            return orders.origin.connect()
+
+    connecting = Connecting()
+    origin = Origin(connecting, orders.connection_id, "queue://orders")
+    open_bridge(origin, booking.book, orders.store, BridgeOptions(consumers=MANY)).run(stop_when_idle_secs=0.1)
+    assert connecting.made == MANY
+
+
 def test_stopping_waits_for_what_is_under_way(orders):
     begun = threading.Semaphore(0)
 

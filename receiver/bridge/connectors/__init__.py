@@ -272,11 +272,11 @@ def source_of(
             f"most_ahead must be 1 or more, not {most_ahead!r:.80}", hint="leave it out for as many as is fast"
         )
     more = {} if most_ahead is None else {"most_ahead": most_ahead}
-    return source_factory(address, max_body_bytes)(**more)
+    return source_factory(address, max_body_bytes).of_its_own(**more)()
 
 
 def source_factory(address: BrokerAddress, max_body_bytes: int | None = None) -> ConnectionFactory[OpenSource]:
-    """A function that makes a connected source at each call; it takes `most_ahead`."""
+    """A function that makes a connected source at each call."""
     if max_body_bytes is None:
         max_body_bytes = BridgeSettings().max_body_bytes
     elif max_body_bytes < 0:

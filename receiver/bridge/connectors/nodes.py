@@ -10,7 +10,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -94,7 +94,7 @@ class Nodes:
 
 
 class ConnectionFactory(Generic[_T]):
-    """Connects to the first node that serves. A user that connects repeatedly needs one of its own, such as a copy."""
+    """Connects to the first node that serves. Each user that connects repeatedly needs one `of_its_own`."""
 
     def __init__(self, nodes: Nodes, make: Callable[..., _T]) -> None:
         """`make` connects to an address."""
@@ -102,7 +102,11 @@ class ConnectionFactory(Generic[_T]):
         self._make = make
         self._last: Node | None = None
 
-    def __call__(self, **more: Any) -> _T:
+    def of_its_own(self, **more: Any) -> ConnectionFactory[_T]:
+        """Another factory, with a turn of its own among the nodes. Its `make` also gets these arguments."""
+        return ConnectionFactory(self.nodes, partial(self._make, **more))
+
+    def __call__(self) -> _T:
         """The result of `make` for the first node that serves.
 
         Raises:
@@ -112,15 +116,15 @@ class ConnectionFactory(Generic[_T]):
         nodes, address = self.nodes, self.nodes.address
         if address.others:
             nodes.look()
-        made = self._make(address, **more) if address.finds_nodes else first_of(self._turn(), partial(self._at, more))
+        made = self._make(address) if address.finds_nodes else first_of(self._turn(), self._at)
         nodes.tell_of_unknown()
         return made
 
-    def _at(self, more: Mapping[str, Any], node: Node) -> _T:
+    def _at(self, node: Node) -> _T:
         nodes = self.nodes
         if nodes.address.others:
             nodes.identify(node)
-        made = self._make(nodes.address.at(node), **more)
+        made = self._make(nodes.address.at(node))
         self._last = node
         nodes.note(node)
         return made
