@@ -119,10 +119,8 @@ class Bridge:
         self._target_due_secs = 0.0
         """When to check next whether the target can be reached."""
         self._target_retries = Retries(_BACKOFF)
-        self._most = self._most_unanswered = settings.max_batch_size
-        """The most messages in a batch, and the most kept messages while an acknowledgement isn't answered."""
-        self._window: int | None = None
-        """The ids in the window, as last looked up; None if nothing is detected."""
+        self._most = settings.max_batch_size
+        """The most messages in a batch."""
         self._busy_at = 0.0
         """When a message was last handled, or a connection made."""
         self.idle_since = math.inf
@@ -170,7 +168,7 @@ class Bridge:
         self._busy_at = tended_at = time.monotonic()
         while not self.is_stopping:
             self.health.note_progress()
-            self._look_at_window()
+            self._limit_batches()
             is_due = time.monotonic() - tended_at >= _TEND_SECS
             if is_due:
                 self._is_answered()  # if messages never cease, nothing else asks for long
@@ -223,20 +221,18 @@ class Bridge:
             self.health.works("target")
             self._target_retries = Retries(_BACKOFF)
 
-    def _look_at_window(self) -> None:
+    def _limit_batches(self) -> None:
         """Limit batches to the settings' size, and to each consumer's share of the window.
 
         If an acknowledgement is lost, its batch comes again, perhaps after E is over. Then W alone must still hold the ids.
         """
-        most, window, detects = self._settings.max_batch_size, self.receiver.window, not self.receiver.observe_only
-        if detects and 0 < window < most * self._consumers:
+        most, window = self._settings.max_batch_size, self.receiver.window
+        if not self.receiver.observe_only and 0 < window < most * self._consumers:
             most = max(1, window // self._consumers)
             if self._most != most and self._pace is None:
                 each = " for each consumer" if self._consumers > 1 else ""
                 _LOGGER.warning("batches have at most %d messages, as many as the window has ids%s", most, each)
-        # Without a window, each acknowledgement must be answered before the next batch: only time keeps its ids.
-        self._most, self._most_unanswered = most, min(most, window)
-        self._window = window if detects else None
+        self._most = most
 
     def _take(self) -> list[Delivery]:
         """The next batch, empty if none came in a while."""
@@ -271,13 +267,16 @@ class Bridge:
         if self.figures.any_waits and self.is_stopping:
             return
         # If the connection is lost before the last acknowledgements are answered, all these batches come again. The window must
-        # still have their ids then, so together they must fit into one batch.
-        if self._unanswered_count + len(deliveries) > self._most_unanswered and not self._is_answered():
+        # still have their ids then, so together they must fit into one batch. Without a window, only time keeps ids: then each
+        # acknowledgement must be answered before the next batch.
+        most_unanswered = min(self._most, self.receiver.window)
+        if self._unanswered_count + len(deliveries) > most_unanswered and not self._is_answered():
             return  # the deliveries come again by another connection
         source = self._source
         assert source is not None  # noqa: S101 - these are its deliveries
         advances = source.advances(deliveries) if hasattr(source, "advances") else ()
-        taken = self._intake.taken(deliveries, advances, window=self._window, on_progress=self.health.note_progress)
+        window = None if self.receiver.observe_only else self.receiver.window
+        taken = self._intake.taken(deliveries, advances, window=window, on_progress=self.health.note_progress)
         began_secs = time.monotonic()
         try:
             is_done = self._until_done(partial(self._flow.before_acknowledging, taken))
