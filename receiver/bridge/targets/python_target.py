@@ -63,13 +63,10 @@ class PythonTarget(Target):
         """The `_first` of the last lease."""
         self._failed_at_commit = False
         """Whether the last lease failed only at its commit: a deferred constraint may reject one of its messages."""
-        self._process: int
-        """The id of the process that delivers."""
         self.on_progress: Callable[[], object] = lambda: None
         """Called before each call of the function."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        self._process = os.getpid()
         first = self._first or (messages[0].sequence, messages[0].unique_message_id, messages[0].received_at_us)
         # If the last lease began with the same message, and nothing in it failed, its commit did.
         self._first, self._failed_at_commit = None, first == self._first_before
@@ -84,8 +81,8 @@ class PythonTarget(Target):
     def _delivered(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         connection = lease.connection if lease is not None and self.takes_part else None
         outcome = Outcome(is_lasting=connection is None)
-        has_turns = connection is not None or self.takes_many  # otherwise a turn would gain nothing
-        is_together = has_turns and len(messages) > 1 and not self._lost_transaction and not self._failed_at_commit
+        gains = len(messages) > 1 and (connection is not None or self.takes_many)
+        is_together = gains and not self._lost_transaction and not self._failed_at_commit
         self._lost_transaction = False
         if is_together:
             count, why = self._turn(messages, connection)
@@ -95,7 +92,7 @@ class PythonTarget(Target):
             _LOGGER.info("%s failed on %d messages, and gets them one by one: %s", self.name, len(messages), why)
         return one_by_one(
             messages,
-            (lambda message: self._turn([message], connection)[1]) if has_turns else self._call,
+            lambda message: self._turn([message], connection)[1],
             outcome=outcome,
             ends_by=_NOT_NOW if connection is None else (),  # with a connection, that takes back all of the lease
             long_secs=_LONG_SECS,
@@ -139,8 +136,9 @@ class PythonTarget(Target):
             count += 1
         return count, why
 
-    def _call(self, what: Received | list[Received], connection: Connection | None = None) -> _Why:
+    def _call(self, what: Received | list[Received], connection: Connection | None) -> _Why:
         """Call the function. Returns why it failed; None if it didn't."""
+        process = os.getpid()
         transaction = None if connection is None else connection.get_transaction()
         self.on_progress()
         try:
@@ -156,7 +154,7 @@ class PythonTarget(Target):
             _LOGGER.debug("%s failed", self.name, exc_info=True)
             why = described(error) if connection is None else _described(error, connection)
         finally:
-            if os.getpid() != self._process:  # a child that the function has forked: connections are its parent's
+            if os.getpid() != process:  # a child that the function has forked: connections are its parent's
                 os._exit(1)
         if connection is not None and connection.invalidated:
             raise StoreError(f"the connection was lost while {self.name} had it", hint="all of it is tried again")
