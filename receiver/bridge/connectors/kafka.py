@@ -65,8 +65,8 @@ class KafkaSource(Closing):
         """The partitions that this `take` has wound back: their messages in it come again."""
         self._asked: set[int] = set()
         """The partitions whose broker was asked how far the epoch reaches, and of which no message has come since."""
-        self._assigned: set[int] | None = None
-        """The assigned partitions; None while the group hasn't assigned any."""
+        self._is_assigned = False
+        """Whether the group has assigned partitions, be it none."""
         self._at_end: set[int] = set()
         self._failure: ReceiverError | None = None
         config = self._config()
@@ -78,7 +78,7 @@ class KafkaSource(Closing):
     @property
     def is_settling(self) -> bool:
         """Whether a partition that is or may be ours hasn't been read to its end."""
-        return self._assigned is None or not self._assigned <= self._at_end
+        return not (self._is_assigned and self._begun.keys() <= self._at_end)
 
     def start(self, positions: Positions) -> None:
         self._check_alone(positions)
@@ -271,7 +271,7 @@ class KafkaSource(Closing):
             self._failure = self._failure or kafka_client.error_of(self._address, error)
 
     def _on_revoke(self, consumer: Consumer, _partitions: Sequence[TopicPartition]) -> None:
-        self._assigned = None
+        self._is_assigned = False
         consumer.unassign()
 
     def _on_assign(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
@@ -286,7 +286,7 @@ class KafkaSource(Closing):
         else:
             self._at_end.clear()
             self._asked.clear()
-            self._assigned = set(bounds)
+            self._is_assigned = True
             # Begin one message earlier, if its epoch is known and it may be there.
             begun = self._begun.items()
             self._unproved = {number for number, (offset, epoch) in begun if epoch and bounds[number][0] < offset}
