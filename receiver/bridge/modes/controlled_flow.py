@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -72,8 +72,11 @@ class ControlledFlow(KeepingFlow):
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
         arrived = self._attempts.arrived
         left = {index: message for index, message in admitted.messages.items() if index not in arrived}
-        parked = self._park_given_up(lease.connection, admitted.numbers, left)
-        while left:
+        parked = 0
+        while True:
+            parked += self._park_given_up(lease.connection, admitted.numbers, left)
+            if not left:
+                return parked
             indexes = list(left)
             outcome = self.target.deliver(list(left.values()), lease)
             if outcome.is_lasting:
@@ -92,8 +95,6 @@ class ControlledFlow(KeepingFlow):
                 raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
             for at in outcome.delivered:
                 del left[indexes[at]]
-            parked += self._park_given_up(lease.connection, admitted.numbers, left)
-        return parked
 
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a failed try. Returns whether it was the last."""
@@ -148,8 +149,8 @@ class ConsumerFlow(ControlledFlow):
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, serves_inbox: bool) -> None:
         super().__init__(receiver, dispatcher)
         self._serves_inbox = serves_inbox
-        self._alone: dict[int, tuple[Taken, _Attempts]] = {}
-        """The messages left of a batch that failed as a whole, by index, each as a batch of its own."""
+        self._alone: deque[tuple[Taken, _Attempts]] = deque()
+        """The messages left of a batch that failed as a whole, each as a batch of its own."""
 
     def prepare(self) -> None:
         if self._serves_inbox:
@@ -165,30 +166,27 @@ class ConsumerFlow(ControlledFlow):
         self._alone.clear()
 
     def before_acknowledging(self, taken: Taken) -> None:
-        """If a message fails, or others hold what one needs, each gets a transaction of its own, so that none waits for another's
-        next try. Raises at the first lock that isn't free, because a stop waits for one alone."""
+        """Once a message has failed, or others hold what it needs, each message of the batch gets a transaction of its own. So none
+        waits for the next try of another. The first lock that isn't free ends a try, so that a stop waits for one lock alone."""
         if not self._alone:
             try:
                 super().before_acknowledging(taken)
-            except StoreBusyError:
-                self._alone = dict(enumerate(self._each_of(taken)))
-                raise
-            except _MessageFailedError:
-                if len(taken.messages) == 1:
+            except (StoreBusyError, _MessageFailedError) as error:
+                self._alone.extend(self._each_of(taken))
+                if isinstance(error, StoreBusyError) or len(self._alone) == 1:
                     raise
-                self._alone = dict(enumerate(self._each_of(taken)))
         failure = None
-        for index, (only, attempts) in list(self._alone.items()):
-            self._attempts = attempts
+        for _ in range(len(self._alone)):
+            only, self._attempts = self._alone[0]
             try:
                 super().before_acknowledging(only)
-            except StoreBusyError:
-                self._alone[index] = self._alone.pop(index)  # the others come first the next time
-                raise
-            except _MessageFailedError as error:
+            except (StoreBusyError, _MessageFailedError) as error:
+                self._alone.rotate(-1)  # the others come first the next time
+                if isinstance(error, StoreBusyError):
+                    raise
                 failure = error
             else:
-                del self._alone[index]
+                self._alone.popleft()
         if failure is not None:
             raise failure
 
