@@ -141,9 +141,11 @@ def test_what_is_parked_is_claimed_and_what_is_tried_again_is_handed_on(orders):
     send(orders, "1", "2")
     run(orders, failing, max_tries=1)
     assert (booked(orders), len(parked(orders))) == ([], 2)
-    with running(opened(orders, failing), stop_when_idle_secs=0.5):
+    with running(bridge := opened(orders, failing)):
         assert retry_parked(orders.store, None) == 2
         assert audit(orders.store).findings == ()
+        until(lambda: booked(orders) == ["1", "2"])
+        bridge.stop()
     assert (booked(orders), parked(orders), orders.waiting()) == (["1", "2"], {}, 0)
 
 
