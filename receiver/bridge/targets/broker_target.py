@@ -204,15 +204,14 @@ class TurnTarget(SinkTarget[TurnSink]):
         try:
             outgoing = [self.outgoing(message) for message in messages]
             is_sent = self.connect().send_turn(outgoing, note=note, number=messages[-1].sequence or 0)
-        except MessageRefusedError as error:
+        except BrokerError as error:
+            self._at_most = max(1, len(messages) // 2)
+            if not isinstance(error, MessageRefusedError):
+                self.close()
+                raise
             is_sent = False
-            self._shorten(messages)
             if len(messages) == 1:
                 outcome.fail(0, error)
-        except BrokerError:
-            self._shorten(messages)
-            self.close()
-            raise
         if not is_sent:
             self._has_begun = False
             return outcome
@@ -255,9 +254,6 @@ class TurnTarget(SinkTarget[TurnSink]):
         numbers = _numbers_in(note)
         messages = lease.messages(numbers)
         return numbers if messages and _note_of(messages) == note else ()
-
-    def _shorten(self, messages: Sequence[Received]) -> None:
-        self._at_most = max(1, len(messages) // 2)
 
     def _settle(self, lease: Lease, note: str | None) -> None:
         """Update the store to the broker's note, which differs from the store's."""
