@@ -225,10 +225,19 @@ class _Reader(AmqpSource):
     def _read_all(self, came: list[bytes]) -> list[Delivery]:
         with_offsets = []
         for delivery, data in zip(super()._read_all(came), came, strict=False):
-            offset = _offset_of(self._address, data)
+            offset = self._offset_of(data)
             message = replace(delivery.message, default_id=f"{self._address.name}-{offset}")
             with_offsets.append(Delivery(message, (delivery.token, offset, _digest_of(data))))
         return with_offsets
+
+    def _offset_of(self, data: bytes) -> int:
+        try:
+            (annotations,) = (value for code, value in sections_of(data) if code == ANNOTATIONS)
+            return int(value_of(annotations)[_OFFSET])
+        except WRONG as error:
+            raise MessageRefusedError(
+                f"{self._address}: a message says no offset: {error}", hint="take it by a client of streams"
+            ) from error
 
 
 class _Edge(_Reader):
@@ -251,7 +260,7 @@ class _Edge(_Reader):
             self._arrived += 1
         if self._incoming:
             if self._offset is None or self._spec == _LAST:
-                self._offset = _offset_of(self._address, self._incoming[0 if self._spec == _FIRST else -1])
+                self._offset = self._offset_of(self._incoming[0 if self._spec == _FIRST else -1])
             self._incoming.clear()
         if self._asked == self._done or self._link.credit > 0:  # below 0 if a whole chunk came at once
             return
@@ -327,16 +336,6 @@ def _check_no_stream(address: BrokerAddress) -> None:
             f"{address} is a stream, of which only what is sent from now on would come",
             hint=f"write {replace(address, is_stream=True)}",
         )
-
-
-def _offset_of(address: BrokerAddress, data: bytes) -> int:
-    try:
-        (annotations,) = (value for code, value in sections_of(bytes(data)) if code == ANNOTATIONS)
-        return int(value_of(annotations)[_OFFSET])
-    except WRONG as error:
-        raise MessageRefusedError(
-            f"{address}: a message says no offset: {error}", hint="take it by a client of streams"
-        ) from error
 
 
 def _digest_of(data: bytes) -> str:
