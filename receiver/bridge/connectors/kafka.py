@@ -224,8 +224,8 @@ class KafkaSource(Closing):
         return self._failure is None
 
     def _is_left_out(self, record: Any) -> bool:
-        """Whether the record comes again, or is from before the beginning: the message asked for as a check, or one fetched before
-        a rebalance."""
+        """Whether the record comes again, or is from before the beginning. The latter was asked for as a check, or fetched before a
+        rebalance."""
         offset, _ = self._begun.get(record.partition(), (0, ""))
         return record.partition() in self._rewound or bool(record.offset() < offset)
 

@@ -93,7 +93,7 @@ class StompSession:
         self.begin_asking(*frames)()
 
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
-        """Send these frames. Returns a function that waits for their receipts; it needn't be called, but never after a later one."""
+        """Send these frames. Returns a function that waits for their receipts. Call it before that of later frames, or never."""
         receipts = set()
         for frame in frames:
             self.check()

@@ -184,7 +184,8 @@ class Dispatcher:
         return False
 
     def _is_held(self, message: Received, error: StoreBusyError) -> None:
-        """Have a message's source wait as long as before its last try: each try may wait for the lock, and others for the try."""
+        """Have a message's source wait as long as before a last try. A shorter pause would cost others: they wait while a try waits
+        for the lock."""
         _LOGGER.warning("%s: %r is tried again: %s", self.target.name, message.unique_message_id, error)
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(self.max_tries)
 

@@ -69,8 +69,11 @@ def one_by_one(
     ends_by: type[ReceiverError] | tuple[type[ReceiverError], ...] = (),
     long_secs: float = math.inf,
 ) -> Outcome:
-    """Deliver messages one by one, and add the results to `outcome`, but leave out the first ones if it has these as delivered.
-    `failure` delivers a message, and returns why it failed, or None. An error of `ends_by`, or `long_secs`, ends this early."""
+    """Deliver messages one by one, and add the results to `outcome`. The first messages are left out if it has them as delivered.
+
+    `failure` delivers a message. It returns why the message failed, or None. An error of `ends_by` ends this early, and so does
+    the end of `long_secs`.
+    """
     outcome = Outcome() if outcome is None else outcome
     delivered = outcome.delivered
     first = len(delivered)

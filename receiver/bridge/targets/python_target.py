@@ -43,8 +43,8 @@ class PythonTarget(Target):
     The connection is SQLAlchemy's, in the transaction that deletes the messages from the inbox, or in APP_CONTROLLED records
     their receipts: rows written by it are committed with that. If the function raises an exception for a message, its rows are
     rolled back, and the message is tried again before it is parked. A `BrokerError`, `OutputError` or `StoreError` says that no
-    message can be handled now: this isn't counted as a failed try of the message. Nor is a full disk, which says the same, or a
-    lock that others hold: for that only the message's source waits, or in APP_CONTROLLED its batch.
+    message can be handled now, and so does a full disk: this isn't counted as a failed try of the message. Nor is a lock that
+    others hold. For a lock only the message's source waits, or in APP_CONTROLLED its batch.
 
     Messages that are delivered together are a *turn*, with one savepoint, because one for each message would cost two round
     trips to a server. If a message fails, its turn is rolled back, and each of its messages becomes a turn of its own.
