@@ -53,7 +53,8 @@ def machine() -> dict[str, str | int | float]:
 
 
 def as_json(comparison: Comparison) -> dict[str, object]:
-    return asdict(comparison) | {"ratio": comparison.ratio, "reached": comparison.is_reached}
+    derived = ("ours", "anchor", "ratios", "ratio", "is_reached")
+    return asdict(comparison) | {name.removeprefix("is_"): getattr(comparison, name) for name in derived}
 
 
 def as_text(comparison: Comparison) -> str:

@@ -249,9 +249,8 @@ def _memory(broker: Broker, scale: float) -> Comparison:
         work=f"EXACTLY_ONCE on SQLite, {under_way.figures.delivered:,} messages in {load_secs:.0f} s, sender included",
         unit="MB",
         anchor_name="after three tenths of that time, once the windows are full",
-        ours=sizes[-1] / 1e6,
-        anchor=sizes[_FULL] / 1e6,
-        ratios=(sizes[-1] / sizes[_FULL],),
+        our_figures=[sizes[-1] / 1e6],
+        anchor_figures=[sizes[_FULL] / 1e6],
         goal=Goal(1.1, aim=1.02, at_most=True),
     )
 

@@ -169,9 +169,8 @@ def _rows_left(database: Database, scale: float) -> Comparison:
         work=f"{database.name}, rows left of {count:,} receipts",
         unit="rows",
         anchor_name="the ids that are remembered",
-        ours=left,
-        anchor=live,
-        ratios=(left / live,),
+        our_figures=[left],
+        anchor_figures=[live],
         goal=Goal(1.5, aim=1.2, at_most=True),
     )
 

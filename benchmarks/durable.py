@@ -238,9 +238,8 @@ def _space(database: Database, scale: float) -> Iterator[Comparison]:
             work=f"{database.name}, size while {state}, after {count:,} receipts in batches of 1,000: {live}",
             unit="MB",
             anchor_name="a new store with the live rows alone",
-            ours=size,
-            anchor=needed,
-            ratios=(size / needed,),
+            our_figures=[size],
+            anchor_figures=[needed],
             goal=goal,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 __all__ = ["Comparison", "Goal", "by_turns", "seconds"]
@@ -34,13 +34,24 @@ class Comparison:
     """The work that is measured, with its sizes."""
     unit: str
     anchor_name: str
-    ours: float
-    """The median of its turns. `anchor` is the anchor's median."""
-    anchor: float
-    ratios: tuple[float, ...]
-    """Ours divided by the anchor, for each turn."""
+    our_figures: Sequence[float]
+    """One for each turn, as `anchor_figures` has."""
+    anchor_figures: Sequence[float]
     goal: Goal | None = None
     """None for a figure without a goal."""
+
+    @property
+    def ours(self) -> float:
+        return statistics.median(self.our_figures)
+
+    @property
+    def anchor(self) -> float:
+        return statistics.median(self.anchor_figures)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Ours divided by the anchor, for each turn."""
+        return [ours / anchor for ours, anchor in zip(self.our_figures, self.anchor_figures, strict=True)]
 
     @property
     def ratio(self) -> float:
@@ -64,16 +75,7 @@ def by_turns(
         pair = [(ours, our_figures), (anchor, anchor_figures)]
         for measure, figures in pair if turn % 2 == 0 else reversed(pair):
             figures.append(measure())
-    return Comparison(
-        name=name,
-        work=work,
-        unit=unit,
-        anchor_name=anchor_name,
-        ours=statistics.median(our_figures),
-        anchor=statistics.median(anchor_figures),
-        ratios=tuple(a / b for a, b in zip(our_figures, anchor_figures, strict=True)),
-        goal=goal,
-    )
+    return Comparison(name, work, unit, anchor_name, our_figures, anchor_figures, goal)
 
 
 def seconds(run: Callable[[], object], clock: Callable[[], float] = time.process_time) -> float:

@@ -32,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -161,12 +161,14 @@ def _into_table(field: _Field, scale: float) -> Iterator[Comparison]:
     best = max(theirs, key=lambda consumers: statistics.median(rates[consumers]))
     for way in ours:
         for consumers in theirs:
-            yield _compared(
-                rates[way],
-                rates[consumers],
+            yield Comparison(
                 name=f"peers-camel-{way}-{consumers}",
-                work=f"{field.sent:,} messages of {len(BODY)} bytes from Artemis into PostgreSQL, a function of each {_OF_EACH[way]}",
+                work=f"EXACTLY_ONCE: {field.sent:,} messages of {len(BODY)} bytes from Artemis into PostgreSQL, a function of "
+                f"each {_OF_EACH[way]}",
+                unit="messages/s",
                 anchor_name=f"Camel, id and row in one transaction, {consumers} consumers",
+                our_figures=rates[way],
+                anchor_figures=rates[consumers],
                 goal=Goal(4, aim=6) if consumers == best else None,
             )
 
@@ -179,12 +181,13 @@ def _to_queue(field: _Field, scale: float) -> Iterator[Comparison]:
         }
         rates = _taken(scaled(_TURNS, scale, least=1), ours | {"core": lambda: _core_bridge(field)})
     for store in ours:
-        yield _compared(
-            rates[store],
-            rates["core"],
+        yield Comparison(
             name=f"peers-queue-{store}",
-            work=f"{field.sent:,} messages of {len(BODY)} bytes from queue to queue of one Artemis",
+            work=f"EXACTLY_ONCE: {field.sent:,} messages of {len(BODY)} bytes from queue to queue of one Artemis",
+            unit="messages/s",
             anchor_name="its core bridge with duplicate detection, which drops none of the messages sent twice",
+            our_figures=rates[store],
+            anchor_figures=rates["core"],
             goal=Goal(0.5, aim=0.8),
         )
 
@@ -196,21 +199,6 @@ def _taken(turns: int, runs: dict[str, Run]) -> Rates:
         for name in list(runs) if turn % 2 == 0 else reversed(list(runs)):
             rates[name].append(runs[name]())
     return rates
-
-
-def _compared(
-    ours: Sequence[float], anchor: Sequence[float], *, name: str, work: str, anchor_name: str, goal: Goal | None
-) -> Comparison:
-    return Comparison(
-        name=name,
-        work=f"EXACTLY_ONCE: {work}",
-        unit="messages/s",
-        anchor_name=anchor_name,
-        ours=statistics.median(ours),
-        anchor=statistics.median(anchor),
-        ratios=tuple(a / b for a, b in zip(ours, anchor, strict=True)),
-        goal=goal,
-    )
 
 
 def _our_rows(field: _Field, function: str, *options: str) -> float:

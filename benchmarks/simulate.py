@@ -22,7 +22,6 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
 
 from benchmarks.logs import check_read, write_log
 from benchmarks.pairing import Comparison, Goal, by_turns
@@ -79,9 +78,8 @@ def simulate(scale: float) -> list[Comparison]:
         work=work + ", peak memory",
         unit="GB",
         anchor_name="the limit",
-        ours=median(ours.peaks_gb),
-        anchor=_MOST_GB,
-        ratios=tuple(peak / _MOST_GB for peak in ours.peaks_gb),
+        our_figures=ours.peaks_gb,
+        anchor_figures=[_MOST_GB] * len(ours.peaks_gb),
         goal=Goal(1, aim=1, at_most=True),
     )
     return [speed, memory]

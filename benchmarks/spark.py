@@ -35,10 +35,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from threading import Event, Thread
 
 from benchmarks.logs import check_read, write_log
@@ -152,55 +152,33 @@ def spark(scale: float) -> list[Comparison]:
     work = f"receiver simulate --engine spark, one domain of {rows:,} rows, 8 windows x 8 expiries, 2 cores"
     large = f"the same of {_TIMES * rows:,} rows"
     on_two, count, local, on_one, on_more, start, count_few = zip(*took, strict=True)
-    # A small log's run is almost only the start.
-    growth = [
-        (max(_LOOK_SECS, each - begin), max(_LOOK_SECS, base - begin))
-        for each, base, begin in zip(on_more, on_two, start, strict=True)
-    ]
-    cores = [(rows / each, rows / other) for each, other in zip(on_two, on_one, strict=True)]
-    memory = list(zip(more.peaks_gb, two.peaks_gb, strict=True))
+
+    def past_start(of_turns: Iterable[float]) -> list[float]:  # a small log's run is almost only the start
+        return [max(_LOOK_SECS, each - begin) for each, begin in zip(of_turns, start, strict=True)]
+
+    rates_on_two, rates_on_one = ([rows / each for each in of_turns] for of_turns in (on_two, on_one))
     at_most = partial(Goal, at_most=True)
     distinct = "Spark's own count(distinct unique_message_id)"
+    third = "a third of the rows"
     return [
-        _compared("spark-distinct", work, "s", _pairs(on_two, count), anchor=distinct, goal=at_most(0.95, aim=0.8)),
-        _compared(
-            "spark-local", work, "s", _pairs(on_two, local), anchor="the local engine", goal=at_most(1.8, aim=1.5)
+        Comparison("spark-distinct", work, "s", distinct, on_two, count, at_most(0.95, aim=0.8)),
+        Comparison("spark-local", work, "s", "the local engine", on_two, local, at_most(1.8, aim=1.5)),
+        Comparison(
+            "spark-cores", work, "rows/s", "the same on 1 processor", rates_on_two, rates_on_one, Goal(1.75, aim=1.85)
         ),
-        _compared("spark-cores", work, "rows/s", cores, anchor="the same on 1 processor", goal=Goal(1.75, aim=1.85)),
-        _compared(
+        Comparison(
             "spark-growth",
             f"{large}, past the start",
             "s",
-            growth,
-            anchor="a third of the rows",
-            goal=at_most(3.5, aim=3.1),
+            third,
+            past_start(on_more),
+            past_start(on_two),
+            at_most(3.5, aim=3.1),
         ),
-        _compared(
-            "spark-memory",
-            f"{large}, peak memory",
-            "GB",
-            memory,
-            anchor="a third of the rows",
-            goal=at_most(1.2, aim=1.1),
+        Comparison(
+            "spark-memory", f"{large}, peak memory", "GB", third, more.peaks_gb, two.peaks_gb, at_most(1.2, aim=1.1)
         ),
-        _compared(
-            "spark-start",
-            f"the same of {_FEW_ROWS:,} rows",
-            "s",
-            _pairs(start, count_few),
-            anchor=distinct,
-            goal=at_most(0.65, aim=0.55),
+        Comparison(
+            "spark-start", f"the same of {_FEW_ROWS:,} rows", "s", distinct, start, count_few, at_most(0.65, aim=0.55)
         ),
     ]
-
-
-def _pairs(ours: tuple[float, ...], anchors: tuple[float, ...]) -> list[tuple[float, float]]:
-    return list(zip(ours, anchors, strict=True))
-
-
-def _compared(
-    name: str, work: str, unit: str, pairs: list[tuple[float, float]], *, anchor: str, goal: Goal
-) -> Comparison:
-    ours, anchors = zip(*pairs, strict=True)
-    ratios = tuple(ours / anchor for ours, anchor in pairs)
-    return Comparison(name, work, unit, anchor, median(ours), median(anchors), ratios, goal)
