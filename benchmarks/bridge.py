@@ -39,8 +39,6 @@ from receiver.bridge.opening import open_bridge
 from receiver.bridge.options import BridgeOptions, Mode
 from tests.brokers import cached, classic, qpid, rabbitmq
 
-__all__ = ["bridge"]
-
 _CONSUMERS = 16
 _SLOW = 400
 _WORK = text("SELECT pg_sleep(0.02)")

@@ -20,8 +20,6 @@ from receiver.closing import Closing
 from receiver.errors import MissingProgramError
 from receiver.settings import BridgeSettings
 
-__all__ = ["BATCH", "BODY", "SOURCES", "TURNS", "Orders", "check", "new_store", "options", "skipped_aloud", "speed"]
-
 TURNS = 5
 BATCH = 500
 BODY = b'{"order": 4711, "symbol": "ACME", "side": "buy", "quantity": 100, "price": 12.34, "account": "retail"}'

@@ -21,8 +21,6 @@ from benchmarks.processes import Process
 from benchmarks.simulate import receiver_simulate
 from benchmarks.workload import trace
 
-__all__ = ["compare"]
-
 _POLICIES = (
     "apama:window=2000,expiry=120",
     "artemis:id_cache_size=20000",

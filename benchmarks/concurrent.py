@@ -40,8 +40,6 @@ from receiver.durable.receiver import ConcurrentReceiver
 from receiver.store.tables import claims
 from receiver.store.tables import receipts as receipts_table
 
-__all__ = ["concurrent"]
-
 _PROCESSES = 4
 _TURNS = 5
 _WORK = text("SELECT pg_sleep(0.02)")

@@ -22,8 +22,6 @@ from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.workload import stream
 from receiver.logs import ReadOptions, read_logs
 
-__all__ = ["correlator"]
-
 _TURNS = 5
 _ENTRY = """\
 {time} INFO  [27192:JMSReceiver:orders] - 'orders' has received JMS message: Property.uniqueMessageId={id_}

@@ -17,8 +17,6 @@ from benchmarks.ttl_cache import ttl_cache
 from benchmarks.workload import SOURCES, receipts
 from receiver import TwoTierDetector, Verdict
 
-__all__ = ["receive", "receive_many"]
-
 WINDOW = 2_000
 EXPIRY_SECS = 120
 _TURNS = 5

@@ -52,8 +52,6 @@ from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.stores import SQLITE, Database, Raw, RawRow, on_a_disk, postgres, raw_rows
 from receiver import Receiver, Recording
 
-__all__ = ["durable"]
-
 # Each source's window, for 10 k, 100 k and 1 M live ids in all.
 _SMALL, _USUAL, _LARGE = 200, 2_000, 20_000
 _TURNS = 7

@@ -18,8 +18,6 @@ from receiver.bridge.opening import open_bridge
 from tests.brokers import kafka
 from tests.brokers.cached import new_broker
 
-__all__ = ["kafka_topics"]
-
 _MESSAGES = 100_000
 _PARTITIONS = 4
 _WAIT_SECS = 10

@@ -58,8 +58,6 @@ from benchmarks.kernel_logs import KERNEL_LOGS
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from benchmarks.workload import Trace, trace
 
-__all__ = ["kernel"]
-
 _WINDOWS = np.geomspace(100, 20_000, 16).round().astype(np.int64)
 _EXPIRIES_US = (np.geomspace(1, 600, 16) * 1_000_000).round().astype(np.int64)
 _TURNS = 3

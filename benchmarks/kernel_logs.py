@@ -11,8 +11,6 @@ import numpy.typing as npt
 from benchmarks.workload import BEGIN_US, RECEIPTS_PER_SEC, SOURCES, Trace, trace
 from receiver.logs import ReadOptions, read_logs
 
-__all__ = ["KERNEL_LOGS"]
-
 _SEED = 20_240_301
 _GAP_US = 1_000_000 // RECEIPTS_PER_SEC
 _BURST_RECEIPTS = 500

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 
 from benchmarks.workload import SOURCES, Trace, source_text
 
-__all__ = ["check_read", "write_log"]
-
 _ROWS_PER_GROUP = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

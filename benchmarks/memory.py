@@ -26,8 +26,6 @@ from benchmarks.workload import BEGIN_US, SOURCES, id_text, source_text
 from receiver import TwoTierDetector
 from receiver.policies import Policy, policy
 
-__all__ = ["memory"]
-
 # At the lowest rate the time queue holds fewer ids than the per-source queues, at the highest more. There are several
 # rates, because a dict that has just grown costs twice as much as one that is about to grow.
 _RATES_PER_SEC = (500, 800, 1_300, 2_100, 3_400)

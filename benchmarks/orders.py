@@ -11,8 +11,6 @@ from benchmarks.detector import EXPIRY_SECS, WINDOW
 from benchmarks.workload import SOURCES, stream
 from receiver import Receiver, ReceiverSettings, Recording
 
-__all__ = ["Orders", "Rows", "in_batches", "open_receiver", "receive", "scaled", "steady_orders"]
-
 Rows = list[tuple[str, str, int]]
 _Row = TypeVar("_Row")
 

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Comparison", "Goal", "by_turns", "seconds"]
-
 Measure = Callable[[], float]
 
 

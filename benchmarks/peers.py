@@ -52,8 +52,6 @@ from examples.demo import artemis
 from examples.demo.processes import HOST
 from receiver.bridge import Message, sink_of
 
-__all__ = ["peers"]
-
 _MESSAGES = 20_000
 _TURNS = 3
 _CONSUMERS = (1, 4, 16)

@@ -10,8 +10,6 @@ from sqlalchemy import Connection, text
 if TYPE_CHECKING:
     from receiver.bridge.received import Received
 
-__all__ = ["COUNT", "INSERT", "TABLES", "insert", "insert_all"]
-
 TABLES = (
     "CREATE TABLE effect (id TEXT NOT NULL, body TEXT NOT NULL)",
     """CREATE TABLE camel_messageprocessed (processorname VARCHAR(255), messageid VARCHAR(100), createdat TIMESTAMP,

@@ -21,8 +21,6 @@ from benchmarks.peers_effects import COUNT, INSERT, TABLES
 from benchmarks.stores import Database
 from receiver import Receiver
 
-__all__ = ["inbox", "resent"]
-
 _TURNS = 5
 _MESSAGES = 20_000
 _ONE_BY_ONE = 4_000

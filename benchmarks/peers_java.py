@@ -17,8 +17,6 @@ from examples.demo.processes import HOST, fetch_by_maven, last_lines, require_ja
 from receiver.closing import Closing
 from tests.brokers.cached import COPY
 
-__all__ = ["Peers", "TunedBroker", "fetch"]
-
 _SOURCES = Path(__file__).parent / "java"
 _POM = _SOURCES / "pom.xml"
 _BROKER_ARGS = "-Xms512M -Xmx1G --add-opens java.base/jdk.internal.misc=ALL-UNNAMED"

@@ -8,8 +8,6 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-__all__ = ["Process"]
-
 # Without kept bytecode each run would compile the libraries, which takes longer than many commands do.
 _ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 

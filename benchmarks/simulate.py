@@ -28,8 +28,6 @@ from benchmarks.pairing import Comparison, Goal, by_turns
 from benchmarks.processes import Process
 from benchmarks.workload import trace
 
-__all__ = ["GRID", "receiver_simulate", "simulate"]
-
 GRID = ["--domain", "destination", "--window", "100:20000:8", "--expiry", "1:600:8"]
 """The settings with which whole commands are measured."""
 

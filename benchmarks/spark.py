@@ -47,8 +47,6 @@ from benchmarks.pairing import Comparison, Goal
 from benchmarks.simulate import GRID
 from benchmarks.workload import trace
 
-__all__ = ["spark"]
-
 _ROWS = 20_000_000
 _TIMES = 3
 _TURNS = 2

@@ -20,8 +20,6 @@ from receiver.message import ReceiptRow
 from receiver.store.tables import METADATA, receipt_codec, receipts
 from tests.postgres import GIVEN_SERVER, fresh_database, running_server
 
-__all__ = ["SQLITE", "Database", "Raw", "RawRow", "on_a_disk", "postgres", "raw_rows"]
-
 RawRow = tuple[object, ...]
 
 _NAMES = ("domain_id", *receipt_codec.columns)

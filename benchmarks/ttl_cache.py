@@ -6,8 +6,6 @@ from functools import partial
 
 from cachetools import TTLCache
 
-__all__ = ["ttl_cache"]
-
 
 def ttl_cache(most_ids: int, expiry_secs: int) -> tuple[TTLCache[str, bool], list[int]]:
     """A cache, and a list with one number: the cache's clock in microseconds, which follows the receipts.

@@ -25,8 +25,6 @@ from receiver.durable.receiver import Receiver
 from receiver.settings import BridgeSettings
 from tests.brokers.memory import MemoryBroker
 
-__all__ = ["way"]
-
 _MESSAGES = 40_000
 _SENT_MS = 1_777_629_600_000
 _FEW = 50

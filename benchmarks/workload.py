@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["BEGIN_US", "RECEIPTS_PER_SEC", "SOURCES", "Trace", "id_text", "receipts", "source_text", "stream", "trace"]
-
 SOURCES = 50
 RECEIPTS_PER_SEC = 1_000
 BEGIN_US = 1_709_164_800_000_000

@@ -17,8 +17,6 @@ from receiver.cli.output import note_folders_left_out, stages
 from receiver.domains import domain_key
 from receiver.quantities import count
 
-__all__ = ["main"]
-
 _app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 

@@ -10,8 +10,6 @@ import sys
 from receiver.cli import run
 from receiver.spark.session import keep_errors_apart
 
-__all__ = ["main"]
-
 
 def main() -> int:
     """Run the command on Spark, even if its options name another engine."""
