@@ -58,15 +58,16 @@ def _joined(first: str, second: str) -> str:
     return f"{escaped}:{second}"
 
 
-def _receiver_part(receiver_id: str) -> str:
+def _by_receiver(channel: Channel) -> str:
     # Escaped if it looks like a destination, which may stand in the same part of another domain's name.
-    return "\\" + receiver_id if _LOOKS_LIKE_DESTINATION.match(receiver_id) else receiver_id
+    escape = "\\" if _LOOKS_LIKE_DESTINATION.match(channel.receiver_id) else ""
+    return _joined(channel.connection_id, escape + channel.receiver_id)
 
 
 def _by_default(channel: Channel) -> str:
     destination = destination_name(channel.destination)
     if destination.startswith(_TOPIC) and channel.receiver_id:
-        return _joined(channel.connection_id, _receiver_part(channel.receiver_id))
+        return _by_receiver(channel)
     return _joined(channel.connection_id, destination)
 
 
@@ -105,11 +106,7 @@ DOMAIN_KEYS: dict[str, DomainKey] = {
         DomainKey("default", ("connection_id", "destination"), _by_default),
         DomainKey("destination", ("destination",), lambda channel: destination_name(channel.destination)),
         DomainKey("connection", ("connection_id",), lambda channel: channel.connection_id),
-        DomainKey(
-            "receiver",
-            ("connection_id", "receiver_id"),
-            lambda channel: _joined(channel.connection_id, _receiver_part(channel.receiver_id)),
-        ),
+        DomainKey("receiver", ("connection_id", "receiver_id"), _by_receiver),
     )
 }
 
