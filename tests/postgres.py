@@ -3,7 +3,6 @@ wheel."""
 
 import os
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -16,10 +15,12 @@ from unittest.mock import patch
 import pytest
 from sqlalchemy import URL, Connection, NullPool, create_engine, make_url, text
 
+from tests.patience import until
+
 GIVEN_SERVER = "RECEIVER_TEST_POSTGRES_URL"
 OTHER_PROGRAMS = "RECEIVER_TEST_POSTGRES_BIN"
 """The folder with the programs of a version other than the wheel's."""
-STARTS_SECS = ENDS_SECS = 120
+STARTS_SECS = 120
 """The wheel itself waits for ten seconds: too short while other programs need the processors."""
 
 
@@ -91,12 +92,9 @@ def wait_for_the_dead(url: str) -> None:
         return
     others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
     count = text(f"SELECT count(*) FROM pg_stat_activity WHERE {others}")  # noqa: S608
-    give_up = time.monotonic() + ENDS_SECS
     engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with engine.connect() as connection:
-        while connection.scalar(count):
-            assert time.monotonic() < give_up, "somebody stays connected"
-            time.sleep(0.005)
+        until(lambda: not connection.scalar(count), lambda: "somebody stays connected")
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import asyncio
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -19,7 +18,8 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 
 from tests import links
-from tests.durable.server import ENDS_SECS, kill_server
+from tests.durable.server import kill_server
+from tests.patience import until
 from tests.postgres import shown, sqlalchemy_url, wheel_server
 
 _OPTIONS = "-c listen_addresses= -c fsync=off -c wal_keep_size=256MB -c max_wal_senders=8"
@@ -71,10 +71,7 @@ class _Node:
             return result.scalar() if result.returns_rows else None
 
     def wait_until(self, query: str) -> None:
-        give_up = time.monotonic() + ENDS_SECS
-        while not self.ask(query):
-            assert time.monotonic() < give_up, query
-            time.sleep(0.01)
+        until(lambda: self.ask(query), lambda: query)
 
     def crash(self) -> None:
         """Kill -9 one child. The postmaster ends the other children, and the server recovers from its log."""
@@ -83,13 +80,13 @@ class _Node:
         child = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
         killed = self.ask(child)
         psutil.Process(killed).kill()
-        give_up = time.monotonic() + ENDS_SECS
-        while True:  # until there is a new one: the postmaster may answer before it has noticed the death
+
+        def is_replaced() -> bool:  # the postmaster may answer before it has noticed the death
             with suppress(OperationalError):
-                if self.ask(child) not in {None, killed}:
-                    return
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
+                return self.ask(child) not in {None, killed}
+            return False
+
+        until(is_replaced)
 
     def kill(self) -> None:
         kill_server(int((self.folder / "postmaster.pid").read_text().split()[0]))

@@ -13,7 +13,8 @@ from examples.demo.processes import HOST
 from tests import standby
 from tests.bridge import effects
 from tests.bridge.campaign import Campaign, Plan, Queue, Store
-from tests.brokers.cluster import is_open, until
+from tests.brokers.cluster import is_open
+from tests.patience import until
 
 LONGEST_CALM_SECS = 0.5
 NOTICES_SECS = 3.0

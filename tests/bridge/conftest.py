@@ -1,5 +1,4 @@
 import threading
-import time
 import uuid
 from collections.abc import Callable
 from functools import cache, partial
@@ -21,6 +20,7 @@ from tests.bridge.campaign import FOR_EVER, Queue, Store
 from tests.brokers.memory import MemoryBroker
 from tests.durable.proxy import proxied
 from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
+from tests.patience import until
 from tests.postgres import fresh_database
 
 __all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
@@ -176,7 +176,4 @@ def nothing_is_left():
     """No thread is left. Python warns of a socket that is left, and a warning is an error here."""
     before = set(threading.enumerate())
     yield
-    until = time.monotonic() + 20
-    while (left := set(threading.enumerate()) - before) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not left
+    until(lambda: before.issuperset(threading.enumerate()), lambda: f"{threading.enumerate()}")

@@ -27,6 +27,7 @@ from tests.bridge.bridged import Route, message, send
 from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.conftest import PRODUCTS, REAL, address_of
 from tests.durable.proxy import Cut, proxied
+from tests.patience import until
 from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -63,13 +64,6 @@ def running(bridge, **how):
     until(lambda: bridge.has_started)
     yield
     thread.join()
-
-
-def until(is_so):
-    ends = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def booked(route):

@@ -21,17 +21,9 @@ from receiver.errors import BrokerError, StoreError
 from receiver.retrying import Backoff
 from receiver.settings import BridgeSettings
 from tests.bridge.bridged import TEN, Route, open_from, send
+from tests.patience import PATIENCE_SECS, until
 
 pytestmark = pytest.mark.usefixtures("hasty")
-
-SOON_SECS = 20
-
-
-def soon(condition):
-    give_up = time.monotonic() + SOON_SECS
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.005)
 
 
 @contextmanager
@@ -43,7 +35,7 @@ def running(bridge, **options):
         yield bridge.health
     finally:
         bridge.stop()
-        thread.join(SOON_SECS)
+        thread.join(PATIENCE_SECS)
         assert not thread.is_alive()
 
 
@@ -66,16 +58,16 @@ def test_a_broker_that_comes_and_goes_makes_it_ready_and_unready(route):
     bridge = open_from(route, connect)
     assert "connected" in bridge.health.why_unready()
     with running(bridge, waits_at_start=True) as health:
-        soon(lambda: "nobody is there" in health.why_unready())
+        until(lambda: "nobody is there" in health.why_unready())
         assert not bridge.has_started
         connect.error = None
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
         connect.error = BrokerError("it is gone")
         sources[-1].close()
-        soon(lambda: "it is gone" in (health.why_unready() or ""))
+        until(lambda: "it is gone" in (health.why_unready() or ""))
         assert health.why_dead() is None
         connect.error = None
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
     send(route, "1")
     assert bridge.figures.connection_errors > 2
 
@@ -87,7 +79,7 @@ def test_a_long_pause_does_not_make_it_dead(route, monkeypatch):
     connect.error = BrokerError("nobody is there")
     bridge = open_from(route, connect, settings=BridgeSettings(stuck_after_secs=0.3))
     with running(bridge, waits_at_start=True) as health:
-        soon(lambda: "nobody is there" in health.why_unready())
+        until(lambda: "nobody is there" in health.why_unready())
         time.sleep(0.6)
         assert health.why_dead() is None
 
@@ -96,7 +88,7 @@ def test_a_stop_ends_the_wait_for_the_first_connection(route):
     connect = Breaking(None)
     connect.error = BrokerError("nobody is there")
     with running(open_from(route, connect), waits_at_start=True) as health:
-        soon(lambda: "nobody is there" in health.why_unready())
+        until(lambda: "nobody is there" in health.why_unready())
 
 
 def test_a_store_that_is_away_makes_it_unready(route, monkeypatch):
@@ -105,11 +97,11 @@ def test_a_store_that_is_away_makes_it_unready(route, monkeypatch):
     has_waiting = Breaking(bridge._flow._dispatcher.inbox.has_waiting)
     monkeypatch.setattr(bridge._flow._dispatcher.inbox, "has_waiting", has_waiting)
     with running(bridge) as health:
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
         has_waiting.error = StoreError("the server is away")
-        soon(lambda: health.why_unready() == "the server is away")
+        until(lambda: health.why_unready() == "the server is away")
         has_waiting.error = None
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
 
 
 class Sink:
@@ -129,12 +121,12 @@ def test_a_target_that_is_away_makes_it_unready_while_nothing_comes(route):
     connect, sinks = Breaking(lambda: sinks.append(Sink()) or sinks[-1]), []
     target = BrokerTarget("queue", connect, IdRule(), adds_duplicate_ids=False)
     with running(open_bridge(route.origin, target, route.store)) as health:
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
         connect.error = BrokerError("it can't be reached")
         sinks[-1].is_broken = True
-        soon(lambda: health.why_unready() == "it can't be reached")
+        until(lambda: health.why_unready() == "it can't be reached")
         connect.error = None
-        soon(lambda: health.why_unready() is None)
+        until(lambda: health.why_unready() is None)
         assert len(sinks) == 2
 
 
@@ -175,7 +167,7 @@ def test_the_pages():
     assert asked(app, "/readyz") == ("200 OK", b"ok\n")
     health.fails("step", StoreError("\udcff is away"))
     assert asked(app, "/readyz") == ("503 Service Unavailable", b"\\udcff is away\n")
-    soon(lambda: asked(app, "/livez")[0] == "503 Service Unavailable")
+    until(lambda: asked(app, "/livez")[0] == "503 Service Unavailable")
     health.note_progress()
     assert asked(pages(Health(9)), "/livez") == ("200 OK", b"ok\n")
     assert asked(app, "/")[0] == "404 Not Found"
@@ -195,5 +187,5 @@ def test_who_asks_nothing_is_no_error(monkeypatch, capfd):
                 assert probe.recv(1) == b""
     with urlopen(f"http://{HOST}:{port}/livez") as answer:
         assert answer.read() == b"ok\n"
-    soon(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
+    until(lambda: not any("process_request" in thread.name for thread in threading.enumerate()))
     assert capfd.readouterr().err == ""

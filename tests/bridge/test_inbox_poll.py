@@ -1,15 +1,13 @@
 """A bridge looks every second for messages that others have left: on one connection, and without counting all of
 them."""
 
-import time
-
 import pytest
 from sqlalchemy import text
 
 from receiver.store.inbox import Inbox
 from receiver.store.sql_rows import driver_of
 from tests.bridge.bridged import Route, send
-from tests.bridge.test_connectors import SOON_SECS
+from tests.patience import until
 from tests.postgres import needs_counts_at_once
 from tests.store.waiting import opened_inbox, receive
 from tests.stores import engine_of
@@ -20,14 +18,6 @@ def backends(url):
     with engine_of(url).connect() as connection:
         others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
         return set(connection.scalars(text(f"SELECT pid FROM pg_stat_activity WHERE {others}")))  # noqa: S608
-
-
-def until(is_so):
-    """Wait, because a server process ends a moment after its client."""
-    give_up = time.monotonic() + SOON_SECS
-    while not is_so():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 def end_backends(url, pids):
@@ -53,7 +43,7 @@ def test_it_makes_no_connection_each_time(fresh_postgres_url, tmp_path):
             bridge._flow.tend()
         connection.rollback()
         assert connection.execute(sessions).one().sessions == began
-    until(lambda: backends(fresh_postgres_url) <= before)
+    until(lambda: backends(fresh_postgres_url) <= before)  # a server process ends a moment after its client
     bridge.close()
 
 

@@ -20,8 +20,8 @@ from receiver.durable.audit import audit
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, MessagesLostError, SettingsError
 from tests.brokers import kafka as kafka_module
 from tests.brokers.cached import new_broker
-from tests.brokers.cluster import until
 from tests.choosing import quick
+from tests.patience import until
 from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

@@ -26,7 +26,7 @@ from tests.bridge.campaign import Event, Plan, perform
 from tests.bridge.cluster_campaign import LogCampaign, Topic
 from tests.brokers import kafka as kafka_nodes
 from tests.brokers.cached import new_broker
-from tests.brokers.cluster import until
+from tests.patience import until
 from tests.stores import engine_of, execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]

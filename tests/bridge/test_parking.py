@@ -18,6 +18,7 @@ from receiver.settings import BridgeSettings
 from receiver.store.upkeep import drop_parked, parked_rows, retry_parked
 from tests.bridge.bridged import DiedError, Route, _die, message
 from tests.bridge.test_id_functions import FAILING
+from tests.patience import until
 
 pytestmark = [pytest.mark.usefixtures("hasty"), pytest.mark.thinned(3)]
 
@@ -100,8 +101,7 @@ def test_a_source_is_left_alone_until_it_is_due(route, monkeypatch):
     route.plan("acknowledged", lambda: send(route, "a2", "b2"))
 
     def stop_some_time_after_the_last():
-        while "b2" not in desk.tried:
-            time.sleep(0.01)
+        until(lambda: "b2" in desk.tried)
         time.sleep(0.3)
         bridge.stop()
 

@@ -27,6 +27,7 @@ from tests.bridge.test_connectors import NEVER_SECS, bodies, take, texts
 from tests.brokers import classic as classic_broker
 from tests.brokers.cached import new_broker
 from tests.brokers.memory import MemoryBroker
+from tests.patience import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
@@ -248,8 +249,7 @@ def test_a_queue_that_is_deleted_under_a_bridge_ends_it(running, sqlite_url, tmp
     bridge = open_bridge(url(broker, f"queue/{name}"), f"file:{tmp_path / 'out'}", sqlite_url)
 
     def delete():
-        while not bridge.has_started:
-            time.sleep(0.01)
+        until(lambda: bridge.has_started)
         with broker.connect() as connection:
             connection.channel().queue_delete(name)
 

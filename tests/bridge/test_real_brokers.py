@@ -19,6 +19,7 @@ from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
+from tests.patience import until
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
@@ -354,10 +355,7 @@ def test_nothing_is_left_running(running_artemis, protocol):
     for _ in range(20):
         with source(address), sink(address):
             pass
-    until = time.monotonic() + SOON_SECS
-    while threading.active_count() > before and time.monotonic() < until:
-        time.sleep(0.01)
-    assert threading.active_count() <= before
+    until(lambda: threading.active_count() <= before)
 
 
 @pytest.mark.parametrize("to", CONNECTORS)

@@ -17,7 +17,7 @@ from receiver.errors import SettingsError
 from tests.bridge.bridged import message
 from tests.bridge.broker_proxy import broker_proxy
 from tests.bridge.conftest import address_of
-from tests.brokers.cluster import until
+from tests.patience import until
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 

@@ -18,6 +18,7 @@ from receiver.errors import BrokerError, SettingsError
 from tests.bridge.conftest import answer_within
 from tests.bridge.test_broken_links import CONNECTED, address, in_time, stranger
 from tests.bridge.test_connectors import SOON_SECS, texts
+from tests.patience import until
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 SUBSCRIBED = b"RECEIPT\nreceipt-id:1\n\n\0"
@@ -136,13 +137,6 @@ class TestHeartbeats:
             stomp.StompSink(address("stomp", port)) as sink,
         ):
             in_time(lambda: sink.send(texts("a")))
-
-
-def until(is_so):
-    give_up_at = time.monotonic() + SOON_SECS
-    while not is_so() and time.monotonic() < give_up_at:
-        time.sleep(0.01)
-    assert is_so()
 
 
 @pytest.mark.parametrize("said", [b"", b"version:1.1\n", b"version:1.2\nheart-beat:often\n"])

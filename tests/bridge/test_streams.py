@@ -19,6 +19,7 @@ from receiver.errors import BrokerRefusedError, MessagesLostError, SettingsError
 from tests.bridge.mortal_bridge import MortalBridge
 from tests.campaigns import survived
 from tests.choosing import quick, scaled
+from tests.patience import until
 from tests.stores import execute
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
@@ -242,10 +243,7 @@ def send_beyond_retention(stream, numbers):
     with sink_of(stream.queue) as sink:
         for number in numbers:  # otherwise all would be in one segment
             sink.send([Message(body=f"{number} {'x' * 1_000}".encode(), is_text=True)])
-    until = time.monotonic() + SOON_SECS
-    while first_offset(stream) < numbers[-1]:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: first_offset(stream) >= numbers[-1])
 
 
 def first_offset(stream):

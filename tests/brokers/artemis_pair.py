@@ -11,7 +11,8 @@ from pathlib import Path
 
 from examples.demo.artemis import PASSWORD, USER, Broker
 from examples.demo.processes import HOST
-from tests.brokers.cluster import Nodes, is_open, subfolder, until
+from tests.brokers.cluster import Nodes, is_open, subfolder
+from tests.patience import until
 
 # The broker that holds the lock is active. Without locks, both are active while they don't hear each other.
 LOCKS = """<manager>

@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -26,8 +25,6 @@ TICK_SECS = 0.02
 _SEEN_PORT = 20_000
 _LISTENS = "0A"
 """The state of a listening socket in `/proc/net/tcp`."""
-PATIENCE_SECS = 120
-_T = TypeVar("_T")
 _Node = TypeVar("_Node", bound=Server)
 
 
@@ -197,15 +194,6 @@ class Nodes(Generic[_Node]):
         for node in self.nodes:
             node.close()
         self.network.close()
-
-
-def until(found: Callable[[], _T], otherwise: Callable[[], str] = lambda: "in vain") -> _T:
-    """Wait for a result that counts as true, and return it. If it takes too long, `otherwise` says why."""
-    give_up = time.monotonic() + PATIENCE_SECS
-    while not (result := found()):
-        assert time.monotonic() < give_up, otherwise()
-        time.sleep(TICK_SECS)
-    return result
 
 
 def is_open(port: int) -> bool:

@@ -15,7 +15,8 @@ from confluent_kafka.cimpl import NewTopic
 from examples.demo.processes import HOST, JAVA_ARGS, Server, free_ports, last_lines
 from receiver.errors import BrokerError
 from tests.brokers.cached import fetch_jars
-from tests.brokers.cluster import Nodes, subfolder, until
+from tests.brokers.cluster import Nodes, subfolder
+from tests.patience import until
 
 VERSION = "4.3.1"
 ARTIFACTS = [f"org.apache.kafka:kafka_2.13:{VERSION}", "org.slf4j:slf4j-simple:1.7.36"]

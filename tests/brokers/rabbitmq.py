@@ -12,8 +12,9 @@ import pika
 from examples.demo.processes import HOST, Server, free_ports, last_lines, run_to_fetch, whole
 from receiver.errors import BrokerError, MissingProgramError
 from tests.brokers.cached import WithQueues
-from tests.brokers.cluster import Nodes, subfolder, until
+from tests.brokers.cluster import Nodes, subfolder
 from tests.brokers.epmd import Names
+from tests.patience import until
 
 SUITE = "trixie"
 MIRROR = "http://deb.debian.org/debian"

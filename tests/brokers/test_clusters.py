@@ -12,7 +12,8 @@ from examples.demo.processes import HOST, Server, free_ports
 from receiver.bridge import Message, sink_of, source_of
 from tests.brokers.artemis_pair import running
 from tests.brokers.clients import Amqp, Kafka
-from tests.brokers.cluster import Network, is_open, until
+from tests.brokers.cluster import Network, is_open
+from tests.patience import until
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 

@@ -3,7 +3,6 @@
 import signal
 import socket
 import subprocess
-import time
 from contextlib import contextmanager
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -14,8 +13,8 @@ from running import RECEIVER, complaint
 from examples.demo.artemis import new_broker
 from examples.demo.processes import HOST, free_ports
 from receiver.bridge.connectors import Message, sink_of
+from tests.patience import PATIENCE_SECS, until
 
-SOON_SECS = 60
 STORE = ("--store", "sqlite:///r.db")
 NOWHERE = f"amqp://{HOST}:1/orders"
 FROZEN = """
@@ -30,13 +29,6 @@ def free_port():
     """A port that nobody takes before the bridge listens."""
     (port,) = free_ports(8080)
     return port
-
-
-def soon(condition, more=lambda: ""):
-    give_up = time.monotonic() + SOON_SECS
-    while not condition():
-        assert time.monotonic() < give_up, more()
-        time.sleep(0.02)
 
 
 class Supervised:
@@ -72,7 +64,7 @@ class Supervised:
             said = self.asked(page)
             return said is not None and said[0] == status and words in said[1]
 
-        soon(is_there, self._said.read_text)
+        until(is_there, self._said.read_text)
 
 
 @contextmanager
@@ -109,7 +101,7 @@ def test_ready_as_long_as_the_broker_is_there_and_live_all_along(tmp_path, morta
             mortal.kill()
             bridge.until("/readyz", 503, f":{getattr(mortal, f'{protocol}_port')}")
         bridge.process.send_signal(signal.SIGTERM)
-        assert bridge.process.wait(SOON_SECS) == 0
+        assert bridge.process.wait(PATIENCE_SECS) == 0
 
 
 @pytest.mark.artemis
@@ -120,7 +112,7 @@ def test_a_function_that_never_ends_makes_it_dead(tmp_path, running_artemis):
     with sink_of(address) as sink:
         sink.send([Message(body=b"1", properties={"uniqueMessageId": "1"})])
     with supervised(tmp_path, address, "python:desk:book", "--stuck-after-secs", "1") as bridge:
-        soon((tmp_path / "called").exists)
+        until((tmp_path / "called").exists)
         bridge.until("/livez", 503, "stuck")
 
 
@@ -131,7 +123,7 @@ def test_unready_and_live_while_there_is_no_broker_until_a_signal(tmp_path):
         bridge.until("/readyz", 503, "can't be reached")
         bridge.until("/metrics", 200, "receiver_bridge_delivered_total")
         bridge.process.send_signal(signal.SIGTERM)
-        assert bridge.process.wait(SOON_SECS) == 0
+        assert bridge.process.wait(PATIENCE_SECS) == 0
 
 
 REFUSALS = {

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from running import HEADER, LOG, RECEIVER, Ran, complaint, process
 
+from tests.patience import until
+
 FULL = Path("/dev/full")
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,13 +23,6 @@ def log(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text(LOG)
     return path
-
-
-def wait_for(condition, patience_secs=120.0):
-    until = time.monotonic() + patience_secs
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.02)
 
 
 INTERRUPTS = [pytest.param(signal.SIGINT, 130, id="SIGINT"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")]
@@ -47,7 +42,7 @@ def test_an_interrupt_ends_at_once_and_leaves_nothing(tmp_path, name, how, ended
     ) as command:
         command.stdin.write(LOG.encode())
         command.stdin.flush()
-        wait_for(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and waits for more input
+        until(lambda: list(tmp_path.glob(".*.part")))  # it has begun, and waits for more input
         time.sleep(0.5)
         command.send_signal(how)
         try:

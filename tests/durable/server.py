@@ -1,13 +1,11 @@
 """A PostgreSQL that a test may kill. The fixture `postgres_url` has a server for tests that share one."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.patience import until
 from tests.postgres import sqlalchemy_url, wheel_server
-
-ENDS_SECS = 30
 
 
 def is_dead(process: Any) -> bool:
@@ -28,10 +26,7 @@ def kill_server(pid: int) -> None:
     processes = [postmaster, *postmaster.children(recursive=True)]
     for process in processes:
         process.kill()
-    give_up = time.monotonic() + ENDS_SECS
-    while not all(map(is_dead, processes)):
-        assert time.monotonic() < give_up, f"still alive: {processes}"
-        time.sleep(0.01)
+    until(lambda: all(map(is_dead, processes)), lambda: f"still alive: {processes}")
 
 
 class MortalServer:

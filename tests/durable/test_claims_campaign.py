@@ -16,7 +16,8 @@ from tests.durable.claimed_domain import HandFolder
 from tests.durable.crew import BATCH, METADATA, Crew, Running, crew_receiver, outcomes, running
 from tests.durable.opened import NEW, send
 from tests.durable.server import mortal_server
-from tests.durable.test_concurrent import claims, until, waiting
+from tests.durable.test_concurrent import claims, waiting
+from tests.patience import until
 from tests.postgres import wait_for_the_dead
 
 CREWS = {"quick": (2, 2), "small": (4, 3), "long": (8, 4)}
@@ -103,9 +104,9 @@ def test_another_takes_over_from_a_killed_folder(fresh_postgres_url, tmp_path):
     METADATA.create_all(create_engine(url, poolclass=NullPool))
     crew = Crew(url=url, number=0, life=0, seed=0, begin={0: 0}, stop=tmp_path / "stop")
     with running([crew]) as (other,):
-        until(lambda: other.confirmed[0] > 0, 60)
+        until(lambda: other.confirmed[0] > 0)
         with closing(crew_receiver(url)) as orders:
-            until(lambda: claims(url) and waiting(url) == 0, 60)
+            until(lambda: claims(url) and waiting(url) == 0)
             assert not orders.is_folding
             other.kill()
             until(lambda: orders.is_folding)

@@ -15,6 +15,7 @@ from receiver.durable.forgetting import forget, look_up, retire_sources
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreCorruptError, StoreError
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
+from tests.patience import until
 from tests.stores import execute, rows_of
 
 WAITING_FOR_A_LOCK = "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
@@ -29,13 +30,6 @@ def callers(url, isolation_level="READ COMMITTED"):
     engine = create_engine(url, poolclass=NullPool, isolation_level=isolation_level)
     with engine.connect() as connection:
         yield connection
-
-
-def until(is_so, secs=10.0):
-    ends = time.monotonic() + secs
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
 
 
 def claims(url):

@@ -20,7 +20,8 @@ from tests.durable.forked import forked, refusal
 from tests.durable.opened import DUPLICATE, NEW, UNCHECKED, UndoError, opened, send, sizes, undone
 from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
-from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
+from tests.durable.test_concurrent import callers, claims, concurrent, waiting
+from tests.patience import until
 from tests.stores import execute, rows_of
 
 OTHERS = "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"

@@ -15,7 +15,8 @@ from receiver.errors import StoreError
 from receiver.store.schema import losses, migrate
 from tests.before import package_of, python_of
 from tests.durable.opened import DUPLICATE, NEW, opened, send
-from tests.durable.test_concurrent import WAITING_FOR_A_LOCK, until
+from tests.durable.test_concurrent import WAITING_FOR_A_LOCK
+from tests.patience import until
 from tests.postgres import fresh_database
 from tests.stores import execute, rows_of
 

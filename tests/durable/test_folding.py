@@ -12,7 +12,8 @@ from receiver.durable.concurrent import _AT_ONCE, _LOOK_SECS, _TAKE_OVER_SECS
 from receiver.errors import ClosedError
 from receiver.store.sql_rows import driver_of
 from tests.durable.opened import DUPLICATE, LONG_SECS, NEW, send, sizes
-from tests.durable.test_concurrent import callers, claims, concurrent, until, waiting
+from tests.durable.test_concurrent import callers, claims, concurrent, waiting
+from tests.patience import until
 from tests.stores import execute, rows_of
 
 

@@ -25,7 +25,8 @@ from tests.durable.async_opened import orders_and_engine, run
 from tests.durable.async_opened import send as async_send
 from tests.durable.checks import assert_sound
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
-from tests.durable.test_concurrent import until, waiting
+from tests.durable.test_concurrent import waiting
+from tests.patience import until
 from tests.policies.cases import KINDS
 from tests.postgres import shown
 from tests.senders.making import application, billing, gateway, numbers

@@ -33,6 +33,7 @@ from tests.campaigns import survived
 from tests.durable.async_opened import opened as async_opened
 from tests.durable.checks import assert_sound
 from tests.durable.opened import opened, sizes
+from tests.patience import until
 from tests.postgres import shown
 from tests.standby import primary_and_standby
 
@@ -278,10 +279,7 @@ class Sender(Worker):
 
 def wait_for(workers: Sequence[Worker]) -> None:
     """Wait until each is at work, because a server that can't be reached at the start is an error."""
-    give_up = time.monotonic() + SECS
-    while not all(len(worker.acknowledged) + len(getattr(worker, "numbers", ())) > 9 for worker in workers):
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
+    until(lambda: all(len(worker.acknowledged) + len(getattr(worker, "numbers", ())) > 9 for worker in workers))
 
 
 def rows(url: str, kind: str) -> Counter[str]:

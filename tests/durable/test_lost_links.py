@@ -21,6 +21,7 @@ from tests.durable.proxy import Cut, proxied
 from tests.durable.server import mortal_server
 from tests.durable.stream import stream_of
 from tests.durable.worker import PATIENCE_SECS, Job, working
+from tests.patience import until
 
 POLICY = "apama:window=1000,expiry=60"
 BATCH_SIZE = 30
@@ -137,8 +138,7 @@ def test_cut_after_the_commit(proxy, direct_url, seed, cut):
 
 def test_the_outcome_is_read_once_the_database_is_back(proxy, direct_url, seed):
     def come_back() -> None:
-        while proxy.armed:
-            time.sleep(0.001)
+        until(lambda: not proxy.armed)
         time.sleep(0.3)
         proxy.reachable = True
 
@@ -209,8 +209,7 @@ def test_others_commit_before_the_outcome_is_read(proxy, direct_url, seed):
         proxy.arm(Cut.BEFORE_REPLY, then_unreachable=True)
         sending = threading.Thread(target=send_and_be_cut_off)
         sending.start()
-        while proxy.armed:
-            time.sleep(0.001)
+        until(lambda: not proxy.armed)
         other.send(2)
         proxy.reachable = True
         sending.join()

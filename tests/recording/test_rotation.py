@@ -11,6 +11,7 @@ from receiver.logs import rotating
 from receiver.recording import Recorder
 from receiver.settings import Recording
 from tests.durable.opened import opened, send
+from tests.patience import until
 from tests.stores import execute, rows_of
 
 
@@ -38,8 +39,7 @@ def test_by_time(tmp_path):
         for number in range(2):
             recorder.record([receipt(number)])
             recorder.flush()
-            while len(segments(tmp_path)) <= number:
-                time.sleep(0.005)
+            until(lambda number=number: len(segments(tmp_path)) > number)
         time.sleep(0.1)
     assert len(segments(tmp_path)) == 2
     assert ids(read(tmp_path)) == ["id-0", "id-1"]
@@ -133,8 +133,7 @@ def test_by_time_from_a_store(store_url, tmp_path):
     with opened(store_url, record=Recording(path, rotate_secs=0.05)) as orders:
         for number in range(2):
             send(orders, f"{number}")
-            while len(list(tmp_path.glob("r-*"))) <= number:
-                time.sleep(0.005)
+            until(lambda number=number: len(list(tmp_path.glob("r-*"))) > number)
         time.sleep(0.1)
     assert len(list(tmp_path.glob("r-*"))) == 2
     assert ids(read(path)) == ["0", "1"]

@@ -18,6 +18,7 @@ from receiver.errors import SettingsError, SparkError
 from receiver.spark.failures import check_java
 from receiver.spark.flow import costs
 from receiver.spark.session import archive_options, session
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SPARK_SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
@@ -260,10 +261,7 @@ def test_ctrl_c_while_java_starts_leaves_no_java():
         while not (java := said("pgrep", "-P", str(process.pid), "-x", "java")):
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
-    deadline = time.monotonic() + 20
-    while said("ps", "-o", "stat=", "-p", java) not in {"", "Z"}:
-        assert time.monotonic() < deadline, f"Java goes on as process {java}"
-        time.sleep(0.1)
+    until(lambda: said("ps", "-o", "stat=", "-p", java) in {"", "Z"}, lambda: f"Java goes on as process {java}")
 
 
 @pytest.mark.usefixtures("java")
