@@ -85,6 +85,11 @@ def product_of(request, name):
     return Connected(cache(address), *CONNECTORS[protocol], LACKS[name])
 
 
+@pytest.fixture(params=CONNECTORS)
+def protocol(request):
+    return request.param
+
+
 @pytest.fixture(params=["memory", *REAL, *PRODUCTS])
 def broker(request):
     """A broker with sources and sinks of queues. Each test of connectors runs on every kind."""

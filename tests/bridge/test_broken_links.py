@@ -27,11 +27,6 @@ CONNECTED = b"CONNECTED\nversion:1.2\n\n\0"
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
 
-@pytest.fixture(params=CONNECTORS)
-def protocol(request):
-    return request.param
-
-
 @contextmanager
 def stranger(first: bytes, *, ends: bool = False) -> Iterator[int]:
     """A port whose server sends `first` to each client, reads once, and then ends the connection or keeps it."""

@@ -20,11 +20,6 @@ def body(request):
     return bytes(range(256)) * (BYTES[request.config.getoption("--campaign")] // 256)
 
 
-@pytest.fixture(params=CONNECTORS)
-def protocol(request):
-    return request.param
-
-
 @pytest.fixture
 def queue():
     return f"queue/orders-{uuid.uuid4().hex}"

@@ -24,11 +24,6 @@ from tests.patience import until
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
 
 
-@pytest.fixture(params=CONNECTORS)
-def protocol(request):
-    return request.param
-
-
 def source(address, **options):
     return CONNECTORS[address.protocol][0](address, **options)
 

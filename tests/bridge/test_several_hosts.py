@@ -16,17 +16,10 @@ from receiver.durable.audit import look
 from receiver.errors import SettingsError
 from tests.bridge.bridged import message
 from tests.bridge.broker_proxy import broker_proxy
-from tests.bridge.conftest import address_of
+from tests.bridge.conftest import CONNECTORS, address_of
 from tests.patience import until
 
 pytestmark = [pytest.mark.artemis, pytest.mark.slow]
-
-PROTOCOLS = ["amqp", "stomp"]
-
-
-@pytest.fixture(params=PROTOCOLS)
-def protocol(request):
-    return request.param
 
 
 @pytest.fixture
@@ -136,7 +129,7 @@ def test_a_probe_keeps_to_one_host(address, hosts):
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", CONNECTORS)
 def test_hosts_of_two_products_are_refused_in_one_line(running_artemis, rabbitmq, protocol, tmp_path, sqlite_url):
     name = f"orders-{uuid.uuid4().hex}"
     rabbitmq.declare(name)

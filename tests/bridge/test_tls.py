@@ -61,11 +61,6 @@ def certified(artemis_home, tmp_path_factory):
         yield files
 
 
-@pytest.fixture(params=["stomp", "amqp"])
-def protocol(request):
-    return request.param
-
-
 def exchange(address):
     """Send messages through the broker and take them. One of them has many pieces."""
     large = bytes(range(256)) * 8_000
