@@ -249,6 +249,16 @@ def store_url(request):
     return request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "fresh_postgres_url")
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def unmade_store_url(request):
+    """The address of a database without tables, also in folders whose databases have them already."""
+    if request.param == "sqlite":
+        yield request.getfixturevalue("missing_sqlite_url")
+        return
+    with fresh_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def any_url(request):
     """As `store_url`, or the address of a receiver without a store."""

@@ -5,7 +5,6 @@ import pytest
 
 from tests.durable.async_opened import DRIVERS
 from tests.made import fresh_postgres_url, made_database, made_file, sqlite_url
-from tests.postgres import fresh_database
 
 __all__ = ["fresh_postgres_url", "made_database", "made_file", "sqlite_url"]
 
@@ -33,16 +32,6 @@ CAMPAIGNS = {
 @pytest.fixture(scope="session")
 def campaign(request):
     return CAMPAIGNS[request.config.getoption("--campaign")]
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def unmade_store_url(request):
-    """The address of a database without tables."""
-    if request.param == "sqlite":
-        yield request.getfixturevalue("missing_sqlite_url")
-        return
-    with fresh_database(request.getfixturevalue("postgres_url")) as url:
-        yield url
 
 
 @pytest.fixture(params=DRIVERS)

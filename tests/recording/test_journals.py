@@ -13,7 +13,7 @@ from receiver.logs.journal import _HEAD, JOURNAL_BEGINS, JournalHeader, _checksu
 from receiver.recording import Recorder
 from tests.before import package_of, python_of
 from tests.durable.opened import opened, remembered, send
-from tests.postgres import fresh_database, wait_for_the_dead
+from tests.postgres import wait_for_the_dead
 from tests.stores import execute, rows_of
 
 BEFORE = "46c346d8ea60c831f47cf520840a8c7c1feca3cc"
@@ -121,19 +121,6 @@ def test_the_number_of_a_process_at_work_is_kept(tmp_path, store_url):
     assert ids(read(folder / finished)) == ["id-1", ""]
 
 
-@pytest.fixture
-def sqlite_url(tmp_path):
-    """An SQLite file without tables, unlike elsewhere in this folder: the version before makes them."""
-    return f"sqlite:///{tmp_path / 'receiver.db'}"
-
-
-@pytest.fixture
-def fresh_postgres_url(postgres_url):
-    """A PostgreSQL database without tables, for the same reason."""
-    with fresh_database(postgres_url) as url:
-        yield url
-
-
 @pytest.fixture(scope="session")
 def package_before(tmp_path_factory):
     return package_of(BEFORE, tmp_path_factory.mktemp("before"))
@@ -177,38 +164,38 @@ send(6)
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("joins", ["", "joins"])
 @pytest.mark.parametrize("until", ["committed", "written"])
-def test_one_of_a_killed_process_is_settled_by_its_store(package_before, store_url, tmp_path, joins, until):
+def test_one_of_a_killed_process_is_settled_by_its_store(package_before, unmade_store_url, tmp_path, joins, until):
     folder = tmp_path / "receipts"
     folder.mkdir()
-    with before(package_before, store_url, folder, joins, until) as process:
+    with before(package_before, unmade_store_url, folder, joins, until) as process:
         assert process.wait() == -signal.SIGKILL
-    wait_for_the_dead(store_url)
+    wait_for_the_dead(unmade_store_url)
     opened("memory://", record=folder).close()  # it can't know, and leaves it alone
-    opened(store_url, destination="queue://refunds", record=folder).close()
+    opened(unmade_store_url, destination="queue://refunds", record=folder).close()
     assert len(unfinished(folder)) == 1
-    with opened(store_url, record=folder) as orders:
+    with opened(unmade_store_url, record=folder) as orders:
         send(orders, "new")
     # A joined batch is looked up, and noted in its journal, when the next one begins. So the fifth batch is uncertain
     # there.
     committed = [f"{number}" for number in range(6 if until == "committed" and not joins else 5)]
     assert sorted(ids(read(folder))) == [*committed, "new"]
-    assert set(remembered(store_url, *(f"{number}" for number in range(7)))) == set(committed)
-    assert (unfinished(folder), rows_of(store_url, "receiver_joined")) == ([], 0)
+    assert set(remembered(unmade_store_url, *(f"{number}" for number in range(7)))) == set(committed)
+    assert (unfinished(folder), rows_of(unmade_store_url, "receiver_joined")) == ([], 0)
 
 
-def test_one_of_a_process_at_work_is_left_alone(package_before, store_url, tmp_path):
+def test_one_of_a_process_at_work_is_left_alone(package_before, unmade_store_url, tmp_path):
     folder = tmp_path / "receipts"
     folder.mkdir()
-    with before(package_before, store_url, folder, "", "at work") as process:
+    with before(package_before, unmade_store_url, folder, "", "at work") as process:
         assert process.stdout.readline() == "at work\n"
-        opened(store_url, record=folder).close()
+        opened(unmade_store_url, record=folder).close()
         assert len(unfinished(folder)) == 1
         assert len(ids(read(folder))) == 5
         process.kill()
-    wait_for_the_dead(store_url)
-    opened(store_url, record=folder).close()
+    wait_for_the_dead(unmade_store_url)
+    opened(unmade_store_url, record=folder).close()
     assert ids(read(folder)) == [f"{number}" for number in range(5)]
-    assert (unfinished(folder), rows_of(store_url, "receiver_joined")) == ([], 0)
+    assert (unfinished(folder), rows_of(unmade_store_url, "receiver_joined")) == ([], 0)
 
 
 def before(package, url, folder, joins, until):
