@@ -14,12 +14,6 @@ from tests.senders.making import application, billing, pending_keys
 AS_THEY_STAND = ["NaN", "007", "7", " 7", "7 ", "a:b", "é", "e\u0301", "A", "a", "\0", "a\0", "\ud800", "\n", "ß" * 500]
 
 
-@pytest.fixture
-def keys(store_url):
-    with billing(store_url) as keys:
-        yield keys
-
-
 def test_the_same_until_it_is_confirmed(keys):
     key = keys.key_for("invoice-17")
     assert [keys.key_for("invoice-17") for _ in range(3)] == [key] * 3

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from tests.durable.opened import UndoError, opened
-from tests.senders.making import application, billing, gateway, numbers, pending_keys
+from tests.senders.making import application, gateway, numbers, pending_keys
 
 KINDS = ["sqlite+pysqlite", "postgresql+psycopg"]
 
@@ -22,18 +22,6 @@ def engine(store_url):
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE outbox (message TEXT)"))
     return engine
-
-
-@pytest.fixture
-def keys(store_url):
-    with billing(store_url) as keys:
-        yield keys
-
-
-@pytest.fixture
-def ids(store_url):
-    with gateway(store_url) as ids:
-        yield ids
 
 
 def write(connection, message):

@@ -2,19 +2,11 @@
 
 from contextlib import ExitStack
 
-import pytest
-
 from receiver.policies.sequence import parse_sequence
 from tests.durable.checks import assert_sound
 from tests.senders.making import SOURCE, gateway, numbers
 
 SOURCES = ["mymachinename1.domain:1234:567890:S01", "a", "A", "a ", ":", "1:a", "\0", "\ud800", "é", "e\u0301"]
-
-
-@pytest.fixture
-def ids(store_url):
-    with gateway(store_url) as ids:
-        yield ids
 
 
 def test_numbered_from_1(ids):
