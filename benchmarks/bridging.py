@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import time
@@ -33,20 +34,20 @@ class Orders(Closing):
 
     def __init__(self, address: str) -> None:
         self._sink = sink_of(address)
-        self._sent = 0
+        self._numbers = itertools.count(1)
 
     def close(self) -> None:
         self._sink.close()
 
     def send(self, count: int) -> None:
         for start in range(0, count, BATCH):
-            self._sink.send([self._next() for _ in range(min(BATCH, count - start))])
+            self._sink.send([order(next(self._numbers)) for _ in range(min(BATCH, count - start))])
 
-    def _next(self) -> Message:
-        self._sent += 1
-        source = f"gateway{self._sent % SOURCES:02d}.example.com:1234:567890"
-        ids = {"uniqueMessageId": f"{self._sent}:{source}", "messageSourceId": source}
-        return Message(body=BODY, is_text=True, properties=ids)
+
+def order(number: int, **more: Any) -> Message:
+    source = f"gateway{number % SOURCES:02d}.example.com:1234:567890"
+    ids = {"uniqueMessageId": f"{number}:{source}", "messageSourceId": source}
+    return Message(body=BODY, is_text=True, properties=ids, **more)
 
 
 def speed(name: str, address: str, scale: float, goal: Goal = _GOAL) -> Comparison:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.bridging import BATCH, BODY, SOURCES, TURNS, check, new_store
+from benchmarks.bridging import BATCH, BODY, TURNS, check, new_store, order
 from benchmarks.orders import scaled
 from benchmarks.pairing import Comparison, Goal, by_turns, seconds
 from receiver.bridge import Message
@@ -33,7 +33,8 @@ _FEW = 50
 
 def way(scale: float) -> Iterator[Comparison]:
     for batch, count in ((BATCH, _MESSAGES), (_FEW, _MESSAGES // 4)):
-        messages = _messages(scaled(count, scale, least=2))
+        numbers = range(scaled(count, scale, least=2))
+        messages = [order(number, message_id=f"ID:{number}", jms_timestamp_ms=_SENT_MS) for number in numbers]
         yield by_turns(
             lambda messages=messages, batch=batch: _bridge_us(messages, batch) - _connector_us(messages, batch),  # type: ignore[misc]
             lambda messages=messages, batch=batch: _receiver_us(messages, batch),  # type: ignore[misc]
@@ -44,15 +45,6 @@ def way(scale: float) -> Iterator[Comparison]:
             anchor_name="Receiver: their ids alone, in the same batches",
             goal=Goal(1.8, aim=1.5, at_most=True),
         )
-
-
-def _messages(count: int) -> list[Message]:
-    def message(number: int) -> Message:
-        source = f"gateway{number % SOURCES:02d}.example.com:1234:567890"
-        ids = {"uniqueMessageId": f"{number}:{source}", "messageSourceId": source}
-        return Message(body=BODY, is_text=True, properties=ids, message_id=f"ID:{number}", jms_timestamp_ms=_SENT_MS)
-
-    return list(map(message, range(count)))
 
 
 def _broker(messages: list[Message]) -> MemoryBroker:
