@@ -8,12 +8,13 @@ second.
 import multiprocessing
 import random
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import OperationalError
@@ -119,25 +120,24 @@ def work(job: Job, start: Barrier | None, reports: Connection) -> None:
 
 
 @dataclass
-class Worker:
-    """A process at work on a job, as its parent sees it."""
+class Reporting:
+    """A running process, as its parent sees it."""
 
-    job: Job
     process: PROCESSES.Process
     pipe: Connection
-    heard: list[Report] = field(default_factory=list)
+    heard: list[Any] = field(default_factory=list)
 
-    def listen(self, *, until: str | None = None, at_most: int | None = None) -> list[Report]:
-        """Its next reports, up to the event `until` or the number `at_most`; fewer if it ends before."""
-        new: list[Report] = []
+    def listen(self, at_most: int | None = None, *, until: str | None = None) -> list[Any]:
+        """Its next reports, up to the number `at_most` or the event `until`; fewer if it ends before."""
+        new: list[Any] = []
         while at_most is None or len(new) < at_most:
             try:
-                assert self.pipe.poll(PATIENCE_SECS), f"the worker is stuck after {self.heard[-3:]}"
+                assert self.pipe.poll(PATIENCE_SECS), f"the process is stuck after {self.heard[-3:]}"
                 new.append(self.pipe.recv())
             except (EOFError, ConnectionError):
                 break
             self.heard.append(new[-1])
-            if new[-1].event == until:
+            if until is not None and new[-1].event == until:
                 break
         return new
 
@@ -146,6 +146,30 @@ class Worker:
         self.process.kill()
         self.process.join()
         self.listen()
+
+
+@contextmanager
+def reporting(work: Callable[..., None], *arguments: object, seen_as: Any = Reporting) -> Iterator[Any]:
+    """A process that does `work`, with these arguments and a pipe for reports. It is dead at the end, whatever
+    happens."""
+    ours, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=work, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    try:
+        yield seen_as(process, ours)
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        ours.close()
+
+
+@dataclass(kw_only=True)
+class Worker(Reporting):
+    """A process at work on a job."""
+
+    job: Job
 
     @property
     def unconfirmed(self) -> int:
@@ -158,18 +182,6 @@ class Worker:
         return bool(self.heard) and self.heard[-1].event == "done"
 
 
-@contextmanager
-def working(job: Job, start: Barrier | None = None) -> Iterator[Worker]:
-    """A process at work on a job. With `start`, it begins at the same time as others. It is dead at the end,
-    whatever happens."""
-    ours, theirs = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=work, args=(job, start, theirs))
-    process.start()
-    theirs.close()
-    try:
-        yield Worker(job, process, ours)
-    finally:
-        process.kill()
-        process.join()
-        process.close()
-        ours.close()
+def working(job: Job, start: Barrier | None = None) -> AbstractContextManager[Worker]:
+    """A process at work on a job. With `start`, it begins at the same time as others."""
+    return reporting(work, job, start, seen_as=partial(Worker, job=job))

@@ -19,9 +19,9 @@ from tests.campaigns import survived
 from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.proxy import Cut, proxied
-from tests.durable.worker import PATIENCE_SECS, PROCESSES
+from tests.durable.worker import PATIENCE_SECS, PROCESSES, reporting
 from tests.postgres import wait_for_the_dead
-from tests.senders.making import application, billing, gateway, numbers, pending_keys, sending
+from tests.senders.making import application, billing, gateway, numbers, pending_keys
 
 KILLS = {"quick": 5, "small": 5, "long": 100}
 MESSAGES_PER_KILL = 8
@@ -93,13 +93,13 @@ def send_invoices(url, broker, count, stops_at, reports):
 @pytest.mark.parametrize("step", ["made", "sent"])
 def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
     """The key was made and not sent, or sent and not confirmed. The next process sends again with the same key."""
-    with sending(send_invoices, store_url, broker, MESSAGES, step) as sender:
+    with reporting(send_invoices, store_url, broker, MESSAGES, step) as sender:
         *_, (said, reference, key) = sender.listen(1 if step == "made" else 2)
         sender.kill()
     wait_for_the_dead(store_url)
     assert (said, reference) == (step, "invoice 0")
     assert pending_keys(store_url) == {reference: key}
-    with sending(send_invoices, store_url, broker, MESSAGES, None) as sender:
+    with reporting(send_invoices, store_url, broker, MESSAGES, None) as sender:
         assert sender.listen(1) == [("made", reference, key)]
         sender.listen()
     twice = step == "sent"
@@ -115,7 +115,7 @@ def test_killed_before_it_is_confirmed(store_url, broker, engine, step):
 def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, seed):
     chosen, count = random.Random(seed), kills * MESSAGES_PER_KILL
     for _ in range(kills):
-        with sending(send_invoices, store_url, broker, count, None) as sender:
+        with reporting(send_invoices, store_url, broker, count, None) as sender:
             sender.listen(chosen.randrange(1, 2 * MESSAGES_PER_KILL))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
             sender.kill()
@@ -126,7 +126,7 @@ def test_keys_through_kills_at_random_moments(store_url, broker, engine, kills, 
         # Every key that was handed out is kept for a resend until it is confirmed. So is every key that was sent.
         for reference, key in (*made.items(), *broker.sent()):
             assert pending.get(reference) == (key if reference in unconfirmed else None)
-    with sending(send_invoices, store_url, broker, count, None) as sender:
+    with reporting(send_invoices, store_url, broker, count, None) as sender:
         sender.listen()
     assert pending_keys(store_url) == {}
     keys_of = defaultdict(set)
@@ -163,7 +163,7 @@ def send_numbered(url, broker, joins, reports):
 def test_numbers_through_kills_at_random_moments(store_url, broker, engine, kills, seed, joins):  # noqa: PLR0917
     chosen = random.Random(seed)
     for _ in range(kills):
-        with sending(send_numbered, store_url, broker, joins) as sender:
+        with reporting(send_numbered, store_url, broker, joins) as sender:
             sender.listen(chosen.randrange(1, 8))
             time.sleep(chosen.uniform(0, LONGEST_PAUSE_SECS))
             sender.kill()
@@ -196,8 +196,8 @@ def test_processes_at_once(store_url):
     rounds = 20
     start = PROCESSES.Barrier(2)
     with (
-        sending(make_together, store_url, start, rounds) as one,
-        sending(make_together, store_url, start, rounds) as two,
+        reporting(make_together, store_url, start, rounds) as one,
+        reporting(make_together, store_url, start, rounds) as two,
     ):
         made = [one.listen(), two.listen()]
     keys = [[key for key, _ in by_process] for by_process in made]
