@@ -43,6 +43,8 @@ class AmqpDialect:
     """Whether a topic can be a source."""
     has_streams: bool = False
     """Whether a queue may be a stream, which the broker's management shows."""
+    unfit: str | None = None
+    """The beginning of a rejection of a message that is too large for the broker, however often it is sent."""
     instead: str = ""
     """A workaround for what it lacks."""
 
@@ -133,7 +135,7 @@ ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
     make_queue="artemis queue create --name {name} --anycast --durable --preserve-on-no-consumers --auto-create-address --silent",
-    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None),
+    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None, unfit="AMQ149005"),
     stomp=StompDialect(
         calls_itself="ActiveMQ-Artemis",
         queue="{}",

@@ -115,6 +115,8 @@ class BrokerTarget(SinkTarget[Sink]):
         self._has_warned = False
         self._accepted = 0
         """How many of the messages sent last, from the first on, the broker has taken."""
+        self._knows_refused = False
+        """Whether the broker has refused the message behind these."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -136,8 +138,15 @@ class BrokerTarget(SinkTarget[Sink]):
             return Outcome(list(range(self._accepted)), error=error, is_lasting=True)
         outcome = Outcome(list(range(self._accepted)), is_lasting=True)
         if refusal is not None:
-            # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice.
-            one_by_one(messages, lambda each: self._refusal([each], lease), outcome=outcome, ends_by=BrokerError)
+            # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice. A known
+            # one isn't sent again now: Artemis keeps its id, and would drop it as if it had the message.
+            known = [refusal] if self._knows_refused else []
+            one_by_one(
+                messages,
+                lambda each: known.pop() if known else self._refusal([each], lease),
+                outcome=outcome,
+                ends_by=BrokerError,
+            )
         return outcome
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
@@ -146,6 +155,7 @@ class BrokerTarget(SinkTarget[Sink]):
             self.connect().send([self.outgoing(message, self._duplicate_id(message, lease)) for message in messages])
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
+            self._knows_refused = getattr(self._sink, "knows_refused", False)
             self.close()
             if not isinstance(error, MessageRefusedError):
                 raise
