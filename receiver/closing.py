@@ -1,4 +1,4 @@
-"""Objects that a `with` block closes, a lock that no interrupt leaves locked, whole writes, and the syncing of a folder."""
+"""Objects that a `with` block closes, a lock that no interrupt leaves locked, whole writes, and syncing to the disk."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def write_all(write: Callable[[memoryview], int], data: ReadableBuffer) -> None:
         rest = rest[write(rest) :]
 
 
-def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the disk keeps the names of its files: syncing a file doesn't keep its name."""
-    if os.name == "nt":  # Windows can't sync a folder
+def sync_path(path: Path) -> None:
+    """Sync a file that is closed, or a folder, so that the disk keeps the names of its files: syncing a file doesn't keep its name."""
+    if os.name == "nt":  # Windows syncs only files that are open for writing
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

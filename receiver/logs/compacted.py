@@ -30,12 +30,13 @@ import numpy as np
 import pyarrow as pa
 from msgspec import structs
 
+from receiver.closing import sync_path
 from receiver.errors import LogFormatError, OutputError, SettingsError
 from receiver.logs.columns import SCHEMA, LogBatch, StatusLine
 from receiver.logs.options import ReadOptions
 from receiver.logs.remote import UrlPath, is_url, local_path
 from receiver.logs.source import LogSource, blocks_of
-from receiver.logs.writer import UNFINISHED, appearing, naming
+from receiver.logs.writer import UNFINISHED, appearing, naming, replacing
 
 STATUS_LINES = "_status_lines.jsonl"
 BAD_ROWS = "_bad_rows.jsonl"
@@ -181,11 +182,26 @@ class Adding:
                 status_lines_file = _kept_status_lines(folder, before, status_lines)
                 added = structs.replace(new, domains=domains, status_lines_file=status_lines_file)
                 manifest = _joined(before, added)
-                _replace(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n")
+                self._write_manifest(manifest)
             except Exception:
                 self._undo()
                 raise
+            if isinstance(folder, Path):
+                sync_path(folder)
         return manifest
+
+    def _write_manifest(self, manifest: Manifest) -> None:
+        """Write the manifest once all that it names is on the disk, so that a power cut leaves the old one or the new one."""
+        folder, content = self._folder, msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+        if isinstance(folder, UrlPath):
+            (folder / MANIFEST).write_bytes(content)
+            return
+        files = [*self._renamed, *filter(Path.exists, (folder / BAD_ROWS, folder / manifest.status_lines_file))]
+        folders = {parent for file in files for parent in file.parents if folder in (parent, *parent.parents)}
+        for path in (*files, *folders):
+            sync_path(path)
+        with replacing(folder / MANIFEST, unfinished=folder / f"{UNFINISHED}{MANIFEST}") as file:
+            file.write(content)
 
     def _note(self, bad_rows: Iterable[bytes]) -> None:
         with (self._folder / BAD_ROWS).open("ab") as noted:
@@ -243,15 +259,6 @@ def _joined(before: Manifest | None, new: Manifest) -> Manifest:
         skipped=before.skipped + new.skipped,
         status_lines=before.status_lines + new.status_lines,
     )
-
-
-def _replace(path: Folder, content: bytes) -> None:
-    if isinstance(path, UrlPath):
-        path.write_bytes(content)
-        return
-    unfinished = path.with_name(f"{UNFINISHED}{path.name}")
-    unfinished.write_bytes(content)
-    unfinished.replace(path)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from receiver.closing import sync_folder, write_all
+from receiver.closing import sync_path, write_all
 from receiver.logs.columns import SCHEMA
 from receiver.logs.packing import UnpackedBatch, rows_of, unpacked
 from receiver.logs.writer import open_table
@@ -155,7 +155,7 @@ class RecordingFolder:
             with open_table(path, SCHEMA, unfinished=path.with_name(f".{name}{_PART}")) as write:
                 for several in chain([first], rows):
                     write(several)
-        sync_folder(path.parent)  # otherwise a power cut might lose the name, though its batches are deleted next
+        sync_path(path.parent)  # otherwise a power cut might lose the name, though its batches are deleted next
 
     def remove_oldest(self) -> None:
         """Remove the oldest files beyond those to keep."""

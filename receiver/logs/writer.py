@@ -27,7 +27,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import zstandard
 
-from receiver.closing import write_all
+from receiver.closing import sync_path, write_all
 from receiver.errors import SettingsError, unwritable
 from receiver.logs.columns import bytes_of
 
@@ -280,6 +280,7 @@ def appearing(path: StrPath) -> Iterator[Path]:
         yield unfinished
         with naming(path):
             unfinished.replace(target)
+            sync_path(target.parent)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)  # the first error counts
         raise

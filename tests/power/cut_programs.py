@@ -24,6 +24,7 @@ from receiver.detector import ForgottenId
 from receiver.durable.audit import audit
 from receiver.durable.forgetting import forget, retire_sources
 from receiver.logs import ReadOptions, read_logs
+from receiver.logs.compacted import manifest_of
 from receiver.senders import DedupKeyMaker, SequenceIdMaker
 from receiver.settings import BridgeSettings
 from receiver.store.databases import store_url as url_object
@@ -31,6 +32,8 @@ from receiver.store.schema import migrate
 from tests.bridge.bridged import Route, message, open_from
 from tests.brokers.memory import MemorySource
 from tests.durable.opened import opened, sizes
+from tests.logs.reading import Row, read
+from tests.logs.test_compacted import made as made_log
 from tests.model import Model
 
 SIZES = 5, 4_000_000
@@ -262,6 +265,33 @@ def check_bridged(folder: Path, _seed: str, said: list[str]) -> None:
     assert sorted(route.effects()) == sorted(MESSAGES)
 
 
+ROWS = [[Row(number, f"{number}") for number in range(start, start + 40)] for start in range(0, 320, 40)]
+"""The rows of a compacted log's runs: the first makes the log, and each other adds to it."""
+
+
+def compacted(folder: Path, rows: list[Row]) -> None:
+    made_log(folder / "log", [rows[:-1], rows[-1:]], before=manifest_of(folder / "log"))
+
+
+def first_compacted(folder: Path, _seed: str) -> None:
+    (folder / "log").mkdir()
+    compacted(folder, ROWS[0])
+
+
+def grown(folder: Path, _seed: str) -> None:
+    for number, rows in enumerate(ROWS[1:]):
+        compacted(folder, rows)
+        say(number)
+
+
+def check_grown(folder: Path, _seed: str, said: list[str]) -> None:
+    """Check that the log has the rows of each run that was said, and those of the next as a whole or not at all. It can grow."""
+    runs = [list(chain.from_iterable(ROWS[: len(said) + 1 + more])) for more in (0, 1)]
+    assert (left := read(folder / "log", time_unit="us")) in runs, left
+    compacted(folder, later := [Row(9_998, "later"), Row(9_999, "last")])
+    assert read(folder / "log", time_unit="us") == left + later
+
+
 class Program(NamedTuple):
     """A program, and a check of what is left of its work."""
 
@@ -278,6 +308,7 @@ PROGRAMS = {
     "recorded": Program(made, recorded, check_recorded),
     "sender": Program(nothing, sender, check_sender),
     "upgraded": Program(made_by_an_older_version, upgraded, check_upgraded),
+    "compacted": Program(first_compacted, grown, check_grown),
     "bridged": Program(nothing, bridged, check_bridged),
 }
 

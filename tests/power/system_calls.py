@@ -137,8 +137,7 @@ class _Reader:
                 yield Renamed(old, new)
         elif name in {"unlink", "unlinkat"}:
             (path,) = self._paths(arguments)
-            if self._is_ours(path):
-                self._sizes.pop(path)
+            if self._sizes.pop(path, None) is not None:  # no folder
                 yield Removed(path)
         elif arguments and arguments[0]["path"] is not None:
             descriptor, path = int(arguments[0]["number"]), Path(_bytes(arguments[0]["path"]).decode())
@@ -152,9 +151,9 @@ class _Reader:
 
     def _opens(self, arguments: list[re.Match[str]], descriptor: int) -> Iterator[Opened]:
         (path,) = self._paths(arguments)
-        if not self._is_ours(path) or path.is_dir():
-            return
         flags = next((argument["flags"] for argument in arguments if argument["flags"]), "").split("|")
+        if not self._is_ours(path) or (path not in self._sizes and "O_CREAT" not in flags):  # a folder
+            return
         self._offsets[descriptor] = [0]
         self._appending.discard(descriptor)
         if "O_APPEND" in flags:
@@ -171,7 +170,7 @@ class _Reader:
         if name in {"fsync", "fdatasync"}:
             yield Synced(path, data_only=name == "fdatasync")
         elif name == "lseek":
-            self._offsets[descriptor][0] = result
+            self._offsets.setdefault(descriptor, [0])[0] = result  # of a folder, which is listed again
         elif name == "ftruncate":
             size = int(arguments[1]["number"])
             self._sizes[path] = size

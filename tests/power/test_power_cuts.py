@@ -61,6 +61,7 @@ class Cuts:
         for folder in (self.folder, *self._folders):
             folder.mkdir()
         for path, data in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         self.program.check(self.folder, self.seed, said)
 

@@ -23,7 +23,7 @@ from sqlalchemy import URL
 
 from receiver.bridge.received import Received
 from receiver.bridge.targets import Outcome, Target
-from receiver.closing import sync_folder, write_all
+from receiver.closing import sync_path, write_all
 from receiver.errors import ClosedError, OutputError, SettingsError, unwritable
 from receiver.retrying import Backoff, until_done
 from receiver.store.databases import database_of
@@ -188,7 +188,7 @@ class FileTarget:
         if locked:
             self._lock()
         if is_new:
-            sync_folder(self._path.parent)
+            sync_path(self._path.parent)
         self._length = os.fstat(self._file.fileno()).st_size
         self._tail = self._tail_at(self._length)
 
@@ -229,7 +229,7 @@ class FileTarget:
                     copy.flush()
                     os.fsync(copy.fileno())
                     break
-        sync_folder(aside.parent)
+        sync_path(aside.parent)
         return aside
 
     def _ends_in_mid_line(self) -> bool:
