@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["AsyncBatch", "AsyncReceiver"]
 
 _T = TypeVar("_T")
-_BACKOFF = Backoff(0.001, 0.05)
+_BACKOFF = Backoff(0.0005, 0.002)
+"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One task at a time waits so."""
+_NO_QUEUE = nullcontext()
 
 
 class AsyncReceiver:
@@ -145,6 +147,8 @@ class SerialTasks(_Tasks):
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="receiver")
         """One thread, so that its jobs are done in order."""
         self._lock = asyncio.Lock()
+        self._queue = asyncio.Lock()
+        """Held by the task that is next to have a batch, so that tasks have batches in the order in which they ask."""
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
         self._has_turn = False
@@ -160,30 +164,35 @@ class SerialTasks(_Tasks):
         """
         task, lock = asyncio.current_task(), self.session.lock
 
+        def has_lock() -> bool:
+            return any(held.owner is task or held.holder() is joined for held in held_by_callers(lock))
+
         def is_free() -> bool:
-            holds = held_by_callers(lock)
-            if any(held.owner is task or held.holder() is joined for held in holds):
+            if has_lock():
                 return True
-            self._has_turn = not holds and self.session.turn.acquire(blocking=False)
+            self._has_turn = not held_by_callers(lock) and self.session.turn.acquire(blocking=False)
             return self._has_turn
 
         try:
             if self._held_by is not task:
                 refuse_waiting_for_itself(task, lock, joined)
-            await self._acquire(is_free)
+            # The queue may wait for the transaction that has the lock.
+            await self._acquire(is_free, _NO_QUEUE if has_lock() else self._queue)
         except BaseException:
             self.session.counters.fail()
             raise
 
-    async def _acquire(self, is_free: Callable[[], bool] = lambda: True) -> None:
-        """Acquire the receiver, as soon as no other task has it and the domain is free."""
+    async def _acquire(
+        self, is_free: Callable[[], bool] = lambda: True, queue: AbstractAsyncContextManager[None] = _NO_QUEUE
+    ) -> None:
+        """Acquire the receiver, as soon as no other task has it and the domain is free, in the order of the queue."""
         self.check_loop()
         task = asyncio.current_task()
         if self._held_by is task:
             raise under_way_error(task)
         patience_secs = self.session.patience_secs
         try:
-            async with asyncio.timeout(patience_secs):
+            async with asyncio.timeout(patience_secs), queue:
                 for pause_secs in _BACKOFF.pauses_secs():
                     await self._lock.acquire()
                     if is_free():

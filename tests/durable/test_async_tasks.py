@@ -158,6 +158,29 @@ def test_transactions_of_many_tasks_with_two_receivers_each_wait_for_no_task_in_
     run(main())
 
 
+@WAYS
+def test_who_waits_for_a_transaction_comes_before_later_ones(url, driver, joins):
+    async def main():
+        async with (
+            orders_and_engine(url, driver) as (orders, engine),
+            engine.connect() as one,
+            engine.connect() as two,
+            engine.connect() as later,
+        ):
+            for id_ in "abcdef":
+                await send(orders, "x", connection=one)
+                waiting = asyncio.create_task(send(orders, id_, connection=two if joins else None))
+                await asyncio.sleep(0.1)
+                await one.commit()
+                asking_later = asyncio.create_task(send(orders, id_, connection=later))
+                assert await waiting == [NEW]
+                await two.commit()
+                assert await asking_later == [DUPLICATE]
+                await later.commit()
+
+    run(main())
+
+
 def test_who_would_wait_for_itself_is_refused_at_once(url, driver):
     async def main():
         async with orders_and_engine(url, driver, patience_secs=LONG_SECS) as (orders, engine):
