@@ -340,14 +340,18 @@ def keep_whole(
 
 
 def ended_error(connection: Connection, driver: object) -> StoreBusyError | SettingsError:
-    """The error for a transaction that ended inside the batch. If the caller ended it, no retry helps: `SettingsError`."""
-    if connection.closed or connection.invalidated or driver_of(connection) is not driver:
+    """The error for a transaction that ended inside the batch. If the caller ended it, no retry helps: `SettingsError`.
+
+    A session's commit closes the connection, so a retry might commit the session's rows once more.
+    """
+    if not connection.closed and (connection.invalidated or driver_of(connection) is not driver):
         return StoreBusyError(
-            "the connection was lost or closed inside the batch, and the transaction and the domain's lock with it",
+            "the connection was lost inside the batch, and the transaction and the domain's lock with it",
             hint="send the batch again",
         )
     return SettingsError(
-        "the transaction or savepoint of the batch was ended inside its block, and the batch can't be committed as a whole",
+        "the transaction, savepoint or connection of the batch was ended inside its block, and the batch can't be committed as"
+        " a whole",
         hint="leave committing and rolling back to the batch; of a transaction of yours, do either after the batch",
     )
 

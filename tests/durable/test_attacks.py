@@ -246,7 +246,7 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
             batch.__enter__()
             batch.receive("a", received_at_us=0)
             connection.invalidate()
-            with pytest.raises(StoreBusyError, match="lost or closed inside"):
+            with pytest.raises(StoreBusyError, match="lost inside"):
                 batch.__exit__(None, None, None)
             connection.rollback()
         assert send(receiver, "a") == [NEW]

@@ -332,9 +332,24 @@ def test_a_savepoint_ended_inside_the_batch(orders, engine, ending):
 
 def test_a_connection_closed_inside_the_batch(orders, engine):
     for joins in (True, False):
-        with pytest.raises(StoreError), orders.batch(engine.connect() if joins else None) as batch:  # noqa: PT012
+        with refused(SettingsError, "ended inside"), orders.batch(engine.connect() if joins else None) as batch:
             batch.receive("x", received_at_us=0)
             batch.connection.close()
+    assert send(orders, "x") == [NEW]
+
+
+@pytest.mark.parametrize("ending", ["commit", "rollback", "close"])
+def test_a_session_that_is_ended_inside_the_batch(orders, engine, ending):
+    """It closes its connection. Another try is no remedy: a session that commits would keep its rows again."""
+    with (
+        Session(engine) as session,
+        refused(SettingsError, "ended inside"),
+        orders.batch(session.connection()) as batch,
+    ):
+        batch.receive("x", received_at_us=0)
+        act(session.connection())
+        getattr(session, ending)()
+    assert effects(engine) == (ending == "commit")
     assert send(orders, "x") == [NEW]
 
 
