@@ -126,6 +126,8 @@ class BatchMaker:
         return _Checked(read, _invalid_utf8(read) if isinstance(read, pa.Array) else read < 0)
 
     def _wrong_type(self, column: str, values: pa.Array, expected: str) -> LogFormatError:
+        if COLUMNS[column].kind.unit and pa.types.is_floating(values.type):
+            expected += " in 64 bits, because fewer round it by up to a minute"
         return LogFormatError(self._name, f"the column {column} is of type {values.type}, expected {expected}")
 
     def _unreadable(
@@ -220,7 +222,7 @@ def _milliseconds(values: pa.Array, zone: ZoneInfo) -> npt.NDArray[np.int64] | N
         assert read is not None  # noqa: S101 - timestamps are always read
         missing = values.is_null().to_numpy(zero_copy_only=False)
         return np.where(missing, 0, np.where(read.us < 0, -1, read.us // 1_000))
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+    if pa.types.is_integer(kind) or pa.types.is_float64(kind):
         numbers = values.fill_null(0).to_numpy()
         # Some tools write whole numbers as doubles if others are missing.
         good = (numbers >= 0) & (numbers <= largest) & (numbers == np.floor(numbers))

@@ -127,7 +127,10 @@ def utc_of_local(local_us: npt.NDArray[np.int64], zone: tzinfo) -> npt.NDArray[n
 
 
 def read_times(values: pa.Array, unit: str | None, zone: tzinfo) -> Times | None:
-    """The times of a column of text, integers, doubles, decimals or timestamps. Nulls are unreadable. None for other types."""
+    """The times of a column of text, integers, doubles, decimals or timestamps. Nulls are unreadable. None for other types.
+
+    Narrower floats are another type: with 32 bits, today's seconds are rounded to multiples of 128.
+    """
     kind = values.type
     if pa.types.is_timestamp(kind):
         return _without_unit(_of_timestamps(values, zone))
@@ -139,8 +142,8 @@ def read_times(values: pa.Array, unit: str | None, zone: tzinfo) -> Times | None
         known = values.cast(pa.uint64() if pa.types.is_uint64(kind) else pa.int64()).fill_null(0).to_numpy()
         numbers = np.minimum(known, np.iinfo(np.int64).max).astype(np.int64)
         times = _of_integers(numbers, unit)
-    elif pa.types.is_floating(kind):
-        times = _of_doubles(values.cast(pa.float64()).fill_null(0).to_numpy(), unit)
+    elif pa.types.is_float64(kind):
+        times = _of_doubles(values.fill_null(0).to_numpy(), unit)
     elif pa.types.is_string(kind):
         return _of_text(values.fill_null("") if values.null_count else values, unit, zone)
     else:

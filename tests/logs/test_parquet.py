@@ -73,8 +73,10 @@ def test_whole_numbers_are_their_digits(log):
         ("body_digest", pa.array([b"1234567890123456"], pa.binary(16)), "text or whole numbers"),
         ("received_at", [True], "a time"),
         ("received_at", [[1]], "a time"),
+        ("received_at", pa.array([1795225068.0], pa.float32()), "a time in 64 bits"),
         ("jms_redelivered", [1.5], "true or false"),
         ("jms_timestamp", [[1]], "whole milliseconds"),
+        ("jms_timestamp", pa.array([1795225068000.0], pa.float32()), "in 64 bits"),
     ],
 )
 def test_other_types_are_an_error_of_the_file(log, column, values, expected):

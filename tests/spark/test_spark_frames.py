@@ -248,6 +248,12 @@ def test_text_knows_no_order(spark, tmp_path):
             "expected a time",
         ),
         (
+            lambda frame: frame.selectExpr("float(received_at) as received_at", "unique_message_id"),
+            {},
+            LogFormatError,
+            "expected a time in 64 bits",
+        ),
+        (
             lambda frame: frame.selectExpr("received_at", "array(1) as unique_message_id"),
             {},
             LogFormatError,
