@@ -6,7 +6,6 @@ The first paragraph of a field's docstring is the help of its option of `receive
 from __future__ import annotations
 
 import inspect
-from asyncio import CancelledError
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -123,6 +122,8 @@ class IdRule:
     def _by_function(self, message: Message) -> tuple[str | None, str | None]:
         function = self.function
         assert callable(function)  # noqa: S101 - `open_bridge` has imported it
+        from asyncio import CancelledError  # `open_bridge` has imported this too; the other commands need none of it
+
         # Read-only, because a change would be handed on, and the store might not be able to keep it.
         properties, headers = MappingProxyType(message.properties), MappingProxyType(message.headers)
         try:

@@ -20,7 +20,6 @@ from receiver.bridge.options import BridgeOptions, IdRule
 from receiver.cli import options
 from receiver.cli.options import Fields, examples, password_of, under_headings, with_fields
 from receiver.cli.output import console, plain_output, print_json, stages
-from receiver.cli.serving import Listening, serve
 from receiver.errors import SettingsError
 from receiver.settings import BridgeSettings, ReceiverSettings
 
@@ -163,6 +162,7 @@ def bridge(
     loses a message.
     """
     from receiver.bridge.opening import open_bridge
+    from receiver.cli.serving import Listening, serve
 
     if source.startswith(("file:", "python:")):
         raise SettingsError(
