@@ -82,16 +82,18 @@ def shown(url: URL) -> str:
 def fresh_database(server_url: str, template: str = "template1") -> Iterator[str]:
     """The address of a new database on that server. It is as empty as its template, and dropped at the end, even if
     somebody is connected."""
+    import psycopg
+
     name = f"receiver_test_{uuid.uuid4().hex}"
-    # No pool, so that no connection stays open between the two statements.
-    engine = create_engine(server_url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name} TEMPLATE {template}"))
+    # The driver alone, which asks the server nothing of its own.
+    plain = shown(make_url(server_url).set(drivername="postgresql"))
+    with psycopg.connect(plain, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
     try:
         yield shown(make_url(server_url).set(database=name))
     finally:
-        with engine.connect() as connection:
-            connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+        with psycopg.connect(plain, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def needs_counts_at_once(connection: Connection) -> None:
