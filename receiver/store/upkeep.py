@@ -213,7 +213,10 @@ def _wait_again(connection: Connection, number: int) -> None:
         (message,) = from_rows([message_codec.read(values)])
     except NONSENSE as error:
         raise nonsense_error(f"the message that is parked under {number} makes no sense", error) from error
-    add_waiting(connection, target_id, [message._replace(tries=0)])
+    # With another time the message has another `_AMQ_DUPL_ID`. Artemis may have kept that of a message that it refused, and would
+    # confirm the message and drop it.
+    again = message._replace(tries=0, received_at_us=message.received_at_us + 1)
+    add_waiting(connection, target_id, [again])
 
 
 def _taken_out(

@@ -17,8 +17,9 @@ from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.stomp import StompSource
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
-from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError
-from receiver.store.upkeep import parked_rows
+from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, StoreError
+from receiver.store.inbox import Inbox
+from receiver.store.upkeep import parked_rows, retry_parked
 from tests.bridge.bridged import Route
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
@@ -289,18 +290,28 @@ def test_what_a_broker_cannot_take_is_refused(running_artemis, protocol, propert
 @pytest.mark.quick
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_next_time(
-    running_artemis, tmp_path, sqlite_url, mode
+    running_artemis, tmp_path, sqlite_url, mode, monkeypatch
 ):
     """Artemis keeps the `_AMQ_DUPL_ID` of a message with properties above its journal's limit. Sent again, such a
-    message counts as one that is there, and is confirmed."""
+    message counts as one that is there, and is confirmed: after a transaction that failed, and from `parked retry`."""
+    park, fails = Inbox.park, iter([True])
+
+    def failing_once(*arguments):
+        park(*arguments)
+        if next(fails, False):
+            raise StoreError("its transaction is rolled back")
+
+    monkeypatch.setattr(Inbox, "park", failing_once)
     out = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
     route = Route(sqlite_url, tmp_path, "queue", mode)
     named = [Message(body=body, properties={"uniqueMessageId": body.decode()}) for body in (b"a", b"large", b"c")]
     named[1].properties["long"] = "x" * 700_000
     route.send(*named)
-    bridge = open_bridge(route.origin, str(out), sqlite_url, BridgeOptions(mode=mode))
-    bridge.run(stop_when_idle_secs=0)
-    assert [row.unique_message_id for row in parked_rows(sqlite_url)] == ["large"]
+    for _ in range(2):
+        bridge = open_bridge(route.origin, str(out), sqlite_url, BridgeOptions(mode=mode))
+        bridge.run(stop_when_idle_secs=0)
+        assert [row.unique_message_id for row in parked_rows(sqlite_url)] == ["large"]
+        retry_parked(sqlite_url, None)
     with source(out) as taking:
         assert bodies(take(taking, 2)) == ["a", "c"]
 

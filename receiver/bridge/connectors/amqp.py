@@ -256,13 +256,13 @@ class AmqpSink(AmqpLink):
 
     def __init__(self, address: BrokerAddress) -> None:
         self.accepted = 0
-        self.knows_refused = False
+        self.knows_unfit = False
         self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
         super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
-        self.accepted, self.knows_refused = 0, False
+        self.accepted, self.knows_unfit = 0, False
         # Encode all before sending the first: then none is sent if one can't be.
         outgoing = [encoded(message) for message in messages]
         with self._lock:
@@ -325,13 +325,13 @@ class AmqpSink(AmqpLink):
         elif condition.name in REFUSALS:
             self._fail_by(condition)
         else:
-            self.knows_refused = True  # answers are seen in the order of the messages
             said = condition.description or condition.name
+            why = f"it refuses a message: {said}"
             if self.dialect.unfit is not None and said.startswith(self.dialect.unfit):
-                hint = "raise its limit and start it again, or don't send this message"
-                self._fail(f"it refuses a message: {said}", MessageUnfitError, hint)
+                self.knows_unfit = True  # answers are seen in the order of the messages
+                self._fail(why, MessageUnfitError, "raise its limit, or don't send this message")
             else:
-                self._fail(f"it refuses a message: {said}", MessageRefusedError, "don't send this message")
+                self._fail(why, MessageRefusedError, "don't send this message")
 
 
 def _capabilities(address: BrokerAddress) -> Any:

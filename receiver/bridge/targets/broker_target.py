@@ -19,7 +19,7 @@ from receiver.bridge.connectors.nodes import ConnectionFactory
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
-from receiver.errors import BrokerError, MessageRefusedError
+from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.codec import decoded_numbers, encoded_numbers
 from receiver.store.databases import NONSENSE
 from receiver.store.inbox import Lease
@@ -115,8 +115,9 @@ class BrokerTarget(SinkTarget[Sink]):
         self._has_warned = False
         self._accepted = 0
         """How many of the messages sent last, from the first on, the broker has taken."""
-        self._knows_refused = False
-        """Whether the broker has refused the message behind these."""
+        self._unfit: dict[str, MessageUnfitError] = {}
+        """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
+        would be confirmed and dropped."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -138,24 +139,23 @@ class BrokerTarget(SinkTarget[Sink]):
             return Outcome(list(range(self._accepted)), error=error, is_lasting=True)
         outcome = Outcome(list(range(self._accepted)), is_lasting=True)
         if refusal is not None:
-            # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice. A known
-            # one isn't sent again now: Artemis keeps its id, and would drop it as if it had the message.
-            known = [refusal] if self._knows_refused else []
-            one_by_one(
-                messages,
-                lambda each: known.pop() if known else self._refusal([each], lease),
-                outcome=outcome,
-                ends_by=BrokerError,
-            )
+            # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice.
+            one_by_one(messages, lambda each: self._refusal([each], lease), outcome=outcome, ends_by=BrokerError)
         return outcome
 
     def _refusal(self, messages: Sequence[Received], lease: Lease | None) -> MessageRefusedError | None:
         """Send these messages. Returns why one of them can't be sent, whatever happened to the others."""
+        ids = [self._duplicate_id(message, lease) for message in messages]
+        self._accepted = 0
+        if known := self._unfit.keys() & ids:
+            return self._unfit[known.pop()]
         try:
-            self.connect().send([self.outgoing(message, self._duplicate_id(message, lease)) for message in messages])
+            self.connect().send(list(map(self.outgoing, messages, ids)))
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
-            self._knows_refused = getattr(self._sink, "knows_refused", False)
+            blamed = ids[self._accepted] if getattr(self._sink, "knows_unfit", False) else None
+            if blamed is not None and isinstance(error, MessageUnfitError):
+                self._unfit[blamed] = error
             self.close()
             if not isinstance(error, MessageRefusedError):
                 raise
