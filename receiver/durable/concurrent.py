@@ -281,7 +281,7 @@ class ConcurrentBatch(Batch):
                 has_nothing = self._joined is None and not self._arrivals and not self._must_commit
                 if not (has_nothing and (self._connection.invalidated or driver_of(self._connection).closed)):
                     raise
-                discard(self._connection)  # it was lost while idle in the pool, so nothing else is lost
+                self._connection.invalidate()  # it was lost while idle in the pool, so nothing else is lost
                 self._begin_own()
         return self._claims.claim(receipts, session.store_id, session.patience_secs)
 

@@ -429,6 +429,18 @@ def test_a_link_cut_around_the_commit(fresh_postgres_url, when, verdict):
         assert send(orders, "a", "b") == [DUPLICATE, verdict]
 
 
+def test_a_link_lost_while_idle_that_stays_away(fresh_postgres_url):
+    """The application may catch the first error: the batch's end then says that the batch is to be sent again."""
+    with proxied(fresh_postgres_url) as proxy, concurrent(proxy.url) as orders:
+        orders._folding.close()
+        send(orders, "a")
+        with pytest.raises(StoreBusyError, match="was lost inside the batch"), orders.batch() as batch:  # noqa: PT012
+            proxy.reachable = False
+            proxy.cut()
+            with pytest.raises(StoreError, match="can't be reached"):
+                batch.receive("b", received_at_us=0)
+
+
 def test_a_server_lost_while_a_receiver_opens(fresh_postgres_url, monkeypatch):
     load = DomainSession.load
     with proxied(fresh_postgres_url) as proxy:
