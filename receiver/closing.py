@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from _thread import RLock
 from abc import ABC, abstractmethod
@@ -60,5 +61,8 @@ def sync_path(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that can't sync folders
+            raise
     finally:
         os.close(handle)

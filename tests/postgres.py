@@ -4,6 +4,7 @@ wheel."""
 import os
 import shutil
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -26,17 +27,19 @@ STARTS_SECS = 120
 
 PREFIX = "receiver-pg-"
 MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it
+OLD_SECS = 24 * 60 * 60
 ROOM_BYTES = 4 << 30
 """More than the quick tests' servers take, one for each of a few processes."""
 
 
 def folder_in_memory() -> Path | None:
     """A folder whose files are in memory, if this machine has one with room. There a new database takes a fraction of
-    the processor time, for it is 300 files, each of which is flushed. What killed processes left there is removed."""
+    the processor time, for it is 300 files, each of which is flushed. What killed processes left there is removed after
+    a day."""
     if not MEMORY.is_dir():
         return None
     for left in MEMORY.glob(f"{PREFIX}*"):
-        if not Path("/proc", left.name.removeprefix(PREFIX).partition("-")[0]).exists():
+        if left.stat().st_mtime < time.time() - OLD_SECS:
             shutil.rmtree(left, ignore_errors=True)
     return MEMORY if shutil.disk_usage(MEMORY).free > ROOM_BYTES else None
 
@@ -62,7 +65,7 @@ def wheel_server(within: Path | None = None) -> Iterator[Any]:
     with (
         patch.object(module, "pgexec", patiently),
         patch.dict(module.POSTGRES_VERSIONS, {module.TARGET_POSTGRES_VERSION: Path(programs)} if programs else {}),
-        tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=within) as folder,
+        tempfile.TemporaryDirectory(prefix=PREFIX, dir=within) as folder,
         wheel.get_server(Path(folder) / "data") as server,
     ):
         yield server

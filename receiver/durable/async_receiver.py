@@ -10,9 +10,9 @@ task's batch; folding has its own thread, as in any concurrent receiver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -35,7 +35,7 @@ __all__ = ["AsyncBatch", "AsyncReceiver"]
 _T = TypeVar("_T")
 _BACKOFF = Backoff(0.0005, 0.002)
 """Short, for nobody has the domain until we notice that a caller's transaction has ended. One task at a time waits so."""
-_NO_QUEUE = nullcontext()
+_NO_QUEUE: AbstractAsyncContextManager[None] = nullcontext()
 
 
 class AsyncReceiver:
@@ -177,7 +177,7 @@ class SerialTasks(_Tasks):
             if self._held_by is not task:
                 refuse_waiting_for_itself(task, lock, joined)
             # The queue may wait for the transaction that has the lock.
-            await self._acquire(is_free, _NO_QUEUE if has_lock() else self._queue)
+            await self._acquire(is_free, _NO_QUEUE if has_lock() else self._queued())
         except BaseException:
             self.session.counters.fail()
             raise
@@ -211,6 +211,15 @@ class SerialTasks(_Tasks):
             self.release()
             raise
         self._held_by = task
+
+    @asynccontextmanager
+    async def _queued(self) -> AsyncGenerator[None, None]:
+        await self._queue.acquire()
+        try:
+            yield
+        finally:
+            with suppress(RuntimeError):  # the loop is closed, so nobody waits
+                self._queue.release()
 
     def release_turn(self) -> None:
         if self._has_turn:

@@ -103,9 +103,8 @@ class OwnLog:
         self.url = engine.url
         self.domain_id = domain_id
         self._database = database_of(self.url)
-        self.vacuum = self._database.vacuum_of(
-            receipts.name, truncates=False
-        )  # autovacuum is left to shorten the table
+        # Autovacuum is left to shorten the table.
+        self.vacuum = self._database.vacuum_of(receipts.name, truncates=False)
         self.in_use = threading.Lock()
         """Held by the thread that uses the connection."""
         self._rows: SqlRows | None = None

@@ -27,7 +27,6 @@ from tests.patience import until
 from tests.stores import execute
 
 SHORT_SECS = 0.2
-GIVE_UP_SECS = 10
 
 
 def assert_refused_at_once(receiver, match):
