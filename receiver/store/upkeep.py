@@ -193,7 +193,7 @@ def parked_rows(address: str) -> list[ParkedRow]:
 
 
 def retry_parked(address: str, ids: Collection[int] | None) -> int:
-    """Send parked messages back to the inbox under their sequence numbers, as if never tried. Returns their number.
+    """Send parked messages back to the inbox under their sequence numbers, as if never tried. Returns how many.
 
     `ids` are values of `parked_id`; None for all. If one isn't there, nothing is done: `SettingsError`.
     """

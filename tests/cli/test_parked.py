@@ -7,7 +7,7 @@ import pytest
 from running import at_a_terminal, complaint
 
 from receiver.store.upkeep import parked_rows
-from tests.store.waiting import message, opened_inbox, receive, waiting_in
+from tests.store.waiting import as_retried, message, opened_inbox, receive, waiting_in
 from tests.stores import execute
 
 pytestmark = pytest.mark.thinned(3)
@@ -95,7 +95,7 @@ def test_retry_and_drop(parked, store_url):
     first, second = park(store_url)
     assert parked("retry", store_url, first).out.endswith(": 1 message sent back to the inbox\n")
     with opened_inbox(store_url) as (_, inbox):
-        assert waiting_in(inbox) == [message(0, "gateway", b"x" * 1_234), message(1, "gateway", b"")]
+        assert waiting_in(inbox) == [as_retried(message(0, "gateway", b"x" * 1_234)), message(1, "gateway", b"")]
     assert parked("drop", store_url, second, "--yes").out.endswith(": 1 message dropped\n")
     assert parked_rows(store_url) == []
 

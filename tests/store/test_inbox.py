@@ -16,7 +16,7 @@ from tests.durable.checks import assert_sound
 from tests.durable.forked import forked
 from tests.durable.opened import LONG_SECS, UndoError, opened
 from tests.durable.proxy import Cut, proxied
-from tests.store.waiting import TARGET, add, all_of, inbox_of, message, opened_inbox, receive, waiting_in
+from tests.store.waiting import TARGET, add, all_of, as_retried, inbox_of, message, opened_inbox, receive, waiting_in
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -180,7 +180,7 @@ def test_parked_messages_come_back_under_their_numbers(store_url):
         assert (parked.target, parked.domain, parked.tries) == (TARGET, "broker:queue://orders", 3)
         assert parked.error == "ValueError: no \\x00 \\ud800"
         assert retry_parked(store_url, [parked.parked_id]) == 1
-        assert waiting_in(inbox) == rows
+        assert waiting_in(inbox) == [rows[0], as_retried(rows[1]), rows[2]]
         assert parked_rows(store_url) == []
     assert_sound(store_url)
 

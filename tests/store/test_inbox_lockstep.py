@@ -20,7 +20,7 @@ from receiver.durable.audit import audit
 from receiver.store.upkeep import drop_parked, drop_waiting, move_waiting, parked_rows, retry_parked, target_rows
 from tests.choosing import examples
 from tests.durable.opened import UndoError, opened
-from tests.store.waiting import add, inbox_of, message, unpack_all, waiting_in
+from tests.store.waiting import add, as_retried, inbox_of, message, unpack_all, waiting_in
 from tests.stores import engine_of
 
 NAMES = ("file:a", "python:b:\ud800")
@@ -123,8 +123,8 @@ class InboxMachine(RuleBasedStateMachine):
         return [row for row in parked_rows(self.url) if row.parked_id not in self.others_parked]
 
     def number_of(self, row):
-        """The row's number, which its time shows."""
-        return row.received_at_us - message(0).received_at_us
+        """The row's number, which its id shows."""
+        return int(row.unique_message_id.partition(":")[0])
 
     @precondition(lambda self: self.parked)
     @rule(indices=INDICES, retried=st.booleans())
@@ -134,7 +134,7 @@ class InboxMachine(RuleBasedStateMachine):
         for row in rows:
             target, known = self.parked.pop(self.number_of(row))
             if retried:
-                self.waiting[target] = sorted([*self.waiting[target], known._replace(tries=0)])
+                self.waiting[target] = sorted([*self.waiting[target], as_retried(known)])
 
     def row_of(self, name):
         return next(row for row in target_rows(self.url) if row.number == self.inboxes[name].target_id)

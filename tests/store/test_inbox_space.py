@@ -13,7 +13,7 @@ from sqlalchemy import make_url, text
 from receiver.store.upkeep import parked_rows, retry_parked
 from tests.durable.opened import opened, send
 from tests.postgres import needs_counts_at_once
-from tests.store.waiting import opened_inbox, receive
+from tests.store.waiting import as_retried, opened_inbox, receive
 from tests.stores import engine_of
 
 MEGABYTE = 1_000_000
@@ -74,7 +74,7 @@ def test_a_body_of_100_megabytes(store_url, seed):
         assert parked.body_bytes == 100 * MEGABYTE
         assert retry_parked(store_url, None) == 1
         with inbox.lease() as lease:
-            assert lease.messages([0]) == [row]
+            assert lease.messages([0]) == [as_retried(row)]
             lease.confirm([0])
         give_back_all(inbox)
         receive(receiver, inbox, b"next")  # SQLite shortens its log when it begins the log anew

@@ -32,6 +32,11 @@ def message(sequence: int, source: str | None = None, body: bytes = b"body", **f
     return row._replace(**of_receipt)
 
 
+def as_retried(row: StoredMessage) -> StoredMessage:
+    """A parked message as `retry_parked` sends it back: a broker may keep the id that it made of number and time."""
+    return row._replace(tries=0, received_at_us=row.received_at_us + 1)
+
+
 def inbox_of(receiver: Receiver, url: str, target: str = TARGET, *, patience_secs: float = 10.0) -> Inbox:
     settings = StoreSettings(lock_timeout_secs=patience_secs)
     return Inbox(url, domain_id=receiver.domain_id, target=target, store_settings=settings)
