@@ -149,6 +149,10 @@ class SerialTasks(_Tasks):
         self._lock = asyncio.Lock()
         self._queue = asyncio.Lock()
         """Held by the task that is next to have a batch, so that tasks have batches in the order in which they ask."""
+        self._asking: list[Connection | None] = []
+        """The connections that tasks ask to join."""
+        self._begins: Connection | None = None
+        """The connection that a batch joins, until the batch has begun."""
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
         self._has_turn = False
@@ -176,8 +180,14 @@ class SerialTasks(_Tasks):
         try:
             if self._held_by is not task:
                 refuse_waiting_for_itself(task, lock, joined)
-            # The queue may wait for the transaction that has the lock.
-            await self._acquire(is_free, _NO_QUEUE if has_lock() else self._queued())
+            # The queue may wait for the transaction that has the lock, or for one that is about to have it.
+            goes_on = has_lock() or (joined is not None and joined in (*self._asking, self._begins))
+            self._asking.append(joined)
+            try:
+                await self._acquire(is_free, _NO_QUEUE if goes_on else self._queued())
+            finally:
+                self._asking.remove(joined)
+            self._begins = joined
         except BaseException:
             self.session.counters.fail()
             raise
@@ -222,6 +232,7 @@ class SerialTasks(_Tasks):
                 self._queue.release()
 
     def release_turn(self) -> None:
+        self._begins = None
         if self._has_turn:
             self._has_turn = False
             self.session.turn.release()

@@ -158,6 +158,21 @@ def test_transactions_of_many_tasks_with_two_receivers_each_wait_for_no_task_in_
     run(main())
 
 
+def test_tasks_that_share_a_transaction_do_not_wait_behind_those_that_wait_for_it(url, driver):
+    async def main():
+        async with orders_and_engine(url, driver) as (orders, engine), engine.connect() as shared:
+            tasks = []
+            async with orders.batch():
+                for id_, connection in [("a", shared), ("b", None), ("c", shared)]:
+                    tasks.append(asyncio.create_task(send(orders, id_, connection=connection)))
+                    await asyncio.sleep(0.05)
+            assert await asyncio.gather(tasks[0], tasks[2]) == [[NEW], [NEW]]
+            await shared.commit()
+            assert await tasks[1] == [NEW]
+
+    run(main())
+
+
 @WAYS
 def test_who_waits_for_a_transaction_comes_before_later_ones(url, driver, joins):
     async def main():
