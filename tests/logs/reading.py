@@ -5,8 +5,10 @@ import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +16,9 @@ import zstandard
 
 from receiver.errors import LogFormatError
 from receiver.logs import LogBatch, LogBatches, ReadOptions, read_logs
+from receiver.logs.compacted import DomainFiles, Manifest, PartFile, adding
+
+DAY = np.datetime64("2026-11-21")
 
 
 class Row(NamedTuple):
@@ -86,3 +91,27 @@ COMPRESSIONS = {
     ".gz": gzip.compress,
     ".zst": zstandard.compress,
 }
+
+
+def compacted_log(
+    folder: Path,
+    *domains: list[list[Row]],
+    status_lines: int = 0,
+    before: Manifest | None = None,
+    bad_rows: Iterable[bytes] | None = None,
+) -> Path:
+    """Make a compacted log with one part for each list of rows."""
+    folder.mkdir(exist_ok=True)
+    with adding(folder, before) as new:
+        files_by_domain = []
+        for index, parts in enumerate(domains):
+            files = []
+            for number, rows in enumerate(parts):
+                path = Path(f"domain={index}", f"day={DAY}", f"{number}.parquet")
+                (new.written / path).parent.mkdir(parents=True, exist_ok=True)
+                (new.written / path).write_bytes(parquet_bytes(rows))
+                files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
+            files_by_domain.append(DomainFiles(f"domain {index}", files))
+        columns = ["received_at", "unique_message_id"]
+        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines), b"", bad_rows)
+    return folder

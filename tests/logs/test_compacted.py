@@ -2,11 +2,8 @@
 
 import json
 import unicodedata
-from collections.abc import Iterable
 from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,19 +15,14 @@ from receiver.logs import StatusLine
 from receiver.logs.compacted import (
     BAD_ROWS,
     MANIFEST,
-    DomainFiles,
-    Manifest,
-    PartFile,
-    adding,
     manifest_of,
     part_path,
     status_lines_text,
 )
 from receiver.logs.files import find_files
 from receiver.logs.writer import UNFINISHED
-from tests.logs.reading import Row, opened, parquet_bytes, read, refusal
+from tests.logs.reading import DAY, Row, compacted_log, opened, parquet_bytes, read, refusal
 
-DAY = np.datetime64("2026-11-21")
 HOSTILE = [
     "",
     ".",
@@ -54,30 +46,6 @@ HOSTILE = [
 ]
 STEPPED_BACK = [[Row(5, "a"), Row(9, "b")], [Row(2, "c"), Row(3, "d")], [Row(9, "e")]]
 """The rows of one domain's three files. The clock stepped back between the first two."""
-
-
-def made(
-    folder: Path,
-    *domains: list[list[Row]],
-    status_lines: int = 0,
-    before: Manifest | None = None,
-    bad_rows: Iterable[bytes] | None = None,
-) -> Path:
-    """Make a compacted log with one part for each list of rows."""
-    folder.mkdir(exist_ok=True)
-    with adding(folder, before) as new:
-        files_by_domain = []
-        for index, parts in enumerate(domains):
-            files = []
-            for number, rows in enumerate(parts):
-                path = Path(f"domain={index}", f"day={DAY}", f"{number}.parquet")
-                (new.written / path).parent.mkdir(parents=True, exist_ok=True)
-                (new.written / path).write_bytes(parquet_bytes(rows))
-                files.append(PartFile(str(path), len(rows), max(row.received_at for row in rows)))
-            files_by_domain.append(DomainFiles(f"domain {index}", files))
-        columns = ["received_at", "unique_message_id"]
-        new.commit(Manifest("default", files_by_domain, columns, 5, 0, status_lines), b"", bad_rows)
-    return folder
 
 
 def ids(rows) -> list[str]:
@@ -105,13 +73,13 @@ def test_no_two_domains_share_a_folder(domains):
 
 
 def test_files_of_a_domain_are_one_log(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK, [[Row(4, "x"), Row(7, "y")]])
+    folder = compacted_log(tmp_path, STEPPED_BACK, [[Row(4, "x"), Row(7, "y")]])
     assert [file.follows for file in find_files([str(folder)])] == [False, True, True, False]
     assert ids(read(folder, time_unit="us")) == ["x", "a", "y", "b", "c", "d", "e"]
 
 
 def test_a_manifest_of_an_earlier_version_may_say_more(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     index = folder / MANIFEST
     index.write_text(json.dumps(json.loads(index.read_text()) | {"splits_a_queue": False}))
     assert ids(read(folder, time_unit="us")) == ["a", "b", "c", "d", "e"]
@@ -122,7 +90,7 @@ def test_a_manifest_of_an_earlier_version_may_say_more(tmp_path):
     ("key", "domains", "noted"), [("name:x", 2, True), ("name:x", 1, False), ("default", 2, False)]
 )
 def test_another_key_is_noted(tmp_path, command, key, domains, noted):
-    log = str(made(tmp_path / "log", *[STEPPED_BACK] * domains))
+    log = str(compacted_log(tmp_path / "log", *[STEPPED_BACK] * domains))
     (tmp_path / "other.csv").write_text("received_at,unique_message_id,connection_id,destination\n1,a,c,d\n")
     ran = CliRunner().invoke(app, [command, log, str(tmp_path / "other.csv"), "--domain", key])
     assert ran.exit_code == 0
@@ -130,19 +98,19 @@ def test_another_key_is_noted(tmp_path, command, key, domains, noted):
 
 
 def test_one_domain_alone(tmp_path):
-    assert ids(read(made(tmp_path, STEPPED_BACK), time_unit="us")) == ["a", "b", "c", "d", "e"]
+    assert ids(read(compacted_log(tmp_path, STEPPED_BACK), time_unit="us")) == ["a", "b", "c", "d", "e"]
 
 
 def test_files_taken_one_by_one_are_logs_of_their_own(tmp_path):
     """So the manifest is needed: times alone would put rows of the second file first."""
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     assert ids(read(*sorted(folder.glob("*/*/*.parquet")), time_unit="us")) == ["c", "d", "a", "b", "e"]
 
 
 def test_beside_other_logs(tmp_path):
     other = tmp_path / "other.parquet"
     other.write_bytes(parquet_bytes([Row(1, "first"), Row(9, "last")]))
-    folder = made(tmp_path / "log", STEPPED_BACK)
+    folder = compacted_log(tmp_path / "log", STEPPED_BACK)
     assert ids(read(folder, other, time_unit="us")) == ["first", "a", "b", "c", "d", "e", "last"]
 
 
@@ -152,7 +120,7 @@ def test_status_lines_come_along(tmp_path):
         StatusLine(0, {"rMaxDeliverySecs": 0.1, "far": float("inf")}),
         StatusLine(5, {}),
     ]
-    folder = made(tmp_path, STEPPED_BACK, status_lines=3)
+    folder = compacted_log(tmp_path, STEPPED_BACK, status_lines=3)
     (folder / "_status_lines.jsonl").write_bytes(status_lines_text(lines))
     batches = list(opened(folder, time_unit="us"))
     assert [line for batch in batches for line in batch.status_lines] == [
@@ -165,8 +133,8 @@ def test_status_lines_come_along(tmp_path):
 
 def test_an_append_that_fails_notes_no_bad_rows(tmp_path):
     """First no bad rows can be read any more. Then the manifest can't be written, because a folder has its name."""
-    folder = made(tmp_path / "out", [[Row(1, "a")]], bad_rows=[b"first\n"])
-    append = partial(made, folder, [[Row(2, "b")]], before=manifest_of(folder))
+    folder = compacted_log(tmp_path / "out", [[Row(1, "a")]], bad_rows=[b"first\n"])
+    append = partial(compacted_log, folder, [[Row(2, "b")]], before=manifest_of(folder))
     files = sorted(folder.rglob("*"))
     with pytest.raises(ZeroDivisionError):
         append(bad_rows=(b"second\n" * (1 // number) for number in (1, 0)))
@@ -182,7 +150,7 @@ def test_an_append_that_fails_notes_no_bad_rows(tmp_path):
 
 
 def test_a_missing_file(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     gone = next(folder.glob("*/*/*1.parquet"))
     gone.unlink()
     error = refusal(folder)
@@ -212,7 +180,7 @@ def naming(path: str, rows: int = 1, latest_us: int = 0) -> list:
     ],
 )
 def test_a_manifest_that_was_changed(tmp_path, change, problem):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     index = folder / "_receiver_log.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | change))
     error = refusal(folder)
@@ -224,7 +192,7 @@ def test_a_manifest_that_was_changed(tmp_path, change, problem):
     "content", [b"", b"{", b"{}", b"[]", b"\xff", b'{"version": 1}', b'{"version": 1, "domain_key": "\xff"}']
 )
 def test_a_manifest_that_is_none(tmp_path, content):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     (folder / "_receiver_log.json").write_bytes(content)
     error = refusal(folder)
     assert error.location == str(folder / "_receiver_log.json")
@@ -232,21 +200,21 @@ def test_a_manifest_that_is_none(tmp_path, content):
 
 
 def test_broken_status_lines(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK, status_lines=1)
+    folder = compacted_log(tmp_path, STEPPED_BACK, status_lines=1)
     (folder / "_status_lines.jsonl").write_bytes(b'{"jms_status_at_us":1}\n')
     with pytest.raises(LogFormatError, match="no status lines"):
         read(folder)
 
 
 def test_a_part_cut_short(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     part = next(folder.glob("*/*/*1.parquet"))
     part.write_bytes(part.read_bytes()[:-20])
     assert "can't be read as Parquet" in refusal(folder).problem
 
 
 def test_folders_without_a_manifest_are_not_read_file_by_file(tmp_path):
-    folder = made(tmp_path, STEPPED_BACK)
+    folder = compacted_log(tmp_path, STEPPED_BACK)
     (folder / "_receiver_log.json").unlink()
     assert "without its manifest" in refusal(folder).problem
     assert "name the folder of the whole log" in refusal(next(folder.glob("domain=*"))).hint

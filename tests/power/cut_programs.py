@@ -32,8 +32,7 @@ from receiver.store.schema import migrate
 from tests.bridge.bridged import Route, message, open_from
 from tests.brokers.memory import MemorySource
 from tests.durable.opened import opened, sizes
-from tests.logs.reading import Row, read
-from tests.logs.test_compacted import made as made_log
+from tests.logs.reading import Row, compacted_log, read
 from tests.model import Model
 
 SIZES = 5, 4_000_000
@@ -270,7 +269,7 @@ ROWS = [[Row(number, f"{number}") for number in range(start, start + 40)] for st
 
 
 def compacted(folder: Path, rows: list[Row]) -> None:
-    made_log(folder / "log", [rows[:-1], rows[-1:]], before=manifest_of(folder / "log"))
+    compacted_log(folder / "log", [rows[:-1], rows[-1:]], before=manifest_of(folder / "log"))
 
 
 def first_compacted(folder: Path, _seed: str) -> None:
