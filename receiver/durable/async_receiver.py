@@ -21,7 +21,7 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, SerialBatch, to_the_end
 from receiver.durable.batch import Batch
-from receiver.durable.holds import held_by_callers, refuse_waiting_for_itself, under_way_error
+from receiver.durable.holds import Hold, held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, StoreBusyError, needs_open
@@ -168,20 +168,22 @@ class SerialTasks(_Tasks):
         """
         task, lock = asyncio.current_task(), self.session.lock
 
-        def has_lock() -> bool:
-            return any(held.owner is task or held.holder() is joined for held in held_by_callers(lock))
+        def is_ours(held: Hold) -> bool:
+            return held.owner is task or held.holder() is joined
 
         def is_free() -> bool:
-            if has_lock():
+            holds = held_by_callers(lock)
+            if any(map(is_ours, holds)):
                 return True
-            self._has_turn = not held_by_callers(lock) and self.session.turn.acquire(blocking=False)
+            self._has_turn = not holds and self.session.turn.acquire(blocking=False)
             return self._has_turn
 
         try:
             if self._held_by is not task:
                 refuse_waiting_for_itself(task, lock, joined)
             # The queue may wait for the transaction that has the lock, or for one that is about to have it.
-            goes_on = has_lock() or (joined is not None and joined in (*self._asking, self._begins))
+            shares = joined is not None and joined in (*self._asking, self._begins)
+            goes_on = shares or any(map(is_ours, held_by_callers(lock)))
             self._asking.append(joined)
             try:
                 await self._acquire(is_free, _NO_QUEUE if goes_on else self._queued())

@@ -177,9 +177,7 @@ def _changed(
     change: Callable[[DomainLog, DomainCache, DomainState], _T | None],
     on_changed: Callable[[_T], object],
 ) -> _T | None:
-    """Change a domain in a transaction of its own. Calls `on_changed` with the result of `change` unless that is None, and returns
-    it.
-    """
+    """Change a domain in a transaction of its own. Returns the result of `change`; unless that is None, `on_changed` gets it first."""
     cache = _cache_of(log, log.begin_reading())  # the long part, while nobody waits
     log.rollback()
     state = log.begin()

@@ -186,7 +186,7 @@ class Adding:
             except Exception:
                 self._undo()
                 raise
-            if isinstance(folder, Path):
+            if isinstance(folder, Path):  # an error here must not undo anything: the manifest names the files
                 sync_path(folder)
         return manifest
 
