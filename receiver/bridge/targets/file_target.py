@@ -79,10 +79,8 @@ class FileTarget:
         try:
             self._lock()
             # Another process may have cut it and written as much, if the store had lost commits of ours.
-            if self._is_as_left() and (lease.target.confirmed_bytes, lease.target.tail_digest) == (
-                self._length,
-                self._tail_digest(),
-            ):
+            stored = lease.target.confirmed_bytes, lease.target.tail_digest
+            if self._is_as_left() and stored == (self._length, self._tail_digest()):
                 return True
             return self._opened(lease)
         except OSError as error:
