@@ -182,7 +182,8 @@ def test_usual_values_are_read_as_proton_reads_them(items):
 
 
 def test_annotations_of_the_broker_that_it_came_from_stay_there():
-    of_broker = dict.fromkeys(map(proton.symbol, ["x-opt-jms-dest", "x-opt-delivery-delay", "x-exchange"]), 1)
+    names = ["x-opt-jms-dest", "x-opt-delivery-delay", "x-exchange", "x-cc"]
+    of_broker = dict.fromkeys(map(proton.symbol, names), 1)
     mine = {proton.symbol("x-opt-jms-msg-type"): proton.byte(5)}
     came = decoded(amqp([True], of_broker | mine, [None], {}, [section_of(VALUE, "")], None))
     assert dict(shown(encoded(came)))[ANNOTATIONS] == repr(mine)

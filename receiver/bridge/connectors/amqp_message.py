@@ -54,6 +54,8 @@ _LEFT_OUT = {
     *("x-opt-jms-dest", "x-opt-delivery-time", "x-opt-delivery-delay"),
     # Annotations that RabbitMQ sets on every message anew.
     *("x-exchange", "x-routing-key", "x-stream-offset"),
+    # Queues to which RabbitMQ copied the message: from 4.1 on, a target would copy it again.
+    "x-cc",
 }
 """Annotations by the broker that the message came from. They aren't sent on."""
 _TEXT_TYPES = {str, NoneType}
