@@ -318,15 +318,17 @@ def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_ne
 
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
-    """An Artemis that doesn't make queues named `strict.…` itself, and takes only a little into those named
-    `full.…`."""
-    strict, full = 'addressSettings."strict.#".', 'addressSettings."full.#".'
+    """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`, and
+    deletes empty ones named `brief.…`."""
+    strict, full, brief = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief"))
     with new_broker(artemis_home) as broker:
         broker.start(
             properties={
                 **dict.fromkeys((f"{strict}autoCreateQueues", f"{strict}autoCreateAddresses"), "false"),
                 f"{full}addressFullMessagePolicy": "FAIL",
                 f"{full}maxSizeBytes": 20_000,
+                f"{brief}autoDeleteQueues": "true",
+                "addressQueueScanPeriod": 100,
             }
         )
         yield broker
@@ -347,6 +349,25 @@ def test_a_full_queue_is_no_fault_of_a_message(strict_artemis, protocol):
         for _ in range(100):
             sending.send([Message(body=bytes(5_000))])
     assert type(caught.value) is BrokerError
+
+
+def test_artemis_forgets_known_ids_with_a_queue_that_it_deletes(strict_artemis, protocol):
+    """Then what is sent again comes again."""
+    address = address_of(strict_artemis, protocol, f"queue/brief.{uuid.uuid4().hex}")
+    again, deleted = [Message(body=b"a", properties={"_AMQ_DUPL_ID": "1"})], f"Auto removing queue {address.name}"
+
+    def came():
+        with sink(address) as sending:
+            sending.send(again)
+            sending.send(again)
+        with source(address) as taking:
+            taken = take(taking, 1)
+            assert taking.take(1, wait_secs=NEVER_SECS) == []
+            taking.acknowledge(taken)
+
+    came()
+    until(lambda: deleted in strict_artemis.said())
+    came()
 
 
 def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):
