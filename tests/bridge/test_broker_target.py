@@ -10,6 +10,8 @@ import pytest
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
+from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
@@ -287,6 +289,24 @@ def test_a_target_that_drops_nothing_is_warned_of_once(tmp_path, sqlite_url, mod
     caplog.clear()
     route.run()
     assert "doesn't drop" not in caplog.text
+
+
+@pytest.mark.parametrize(("is_backup", "warnings"), [(False, 1), (True, 0)])
+def test_hosts_that_serve_at_once_are_warned_of(tmp_path, sqlite_url, is_backup, warnings, caplog):
+    """Nodes of Artemis know ids of their own. A primary and its backup never serve at once."""
+    route = Route(sqlite_url, tmp_path, "queue")
+
+    def identity_at(address):
+        if is_backup and address.host == "b":
+            raise BrokerError("it stands by")
+        return "ActiveMQ Artemis"
+
+    nodes = Nodes(BrokerAddress.parse("amqp://a,b/queue/out"), identity_at)
+    connect = ConnectionFactory(nodes, lambda _address: Choosy(route.broker.sink("out")))
+    target = BrokerTarget("amqp://a,b", connect, IdRule(), adds_duplicate_ids=True)
+    route.send(message("1"), message("poison"), message("2"))
+    open_bridge(route.origin, target, sqlite_url).run(stop_when_idle_secs=0)
+    assert caplog.text.count("amqp://a,b doesn't drop at one host what another has had") == warnings
 
 
 def test_what_it_has_is_not_sent_again_while_the_store_is_full(tmp_path, sqlite_url, monkeypatch):

@@ -39,6 +39,8 @@ class Nodes:
         self._away: list[ReceiverError] = []
         """The errors of nodes that didn't identify themselves when all were asked."""
         self._has_looked = False
+        self.serve_at_once = False
+        """Whether several nodes answered when all were asked: of a primary and its backups only one would."""
         self._lock = threading.Lock()
 
     def look(self) -> None:
@@ -57,6 +59,7 @@ class Nodes:
         until = time.monotonic() + _LOOKS_SECS
         for thread in asking:
             thread.join(max(0.0, until - time.monotonic()))
+        self.serve_at_once = len(self._identities) > 1
         self._compare()
 
     def identify(self, node: Node) -> None:

@@ -121,14 +121,21 @@ class BrokerTarget(SinkTarget[Sink]):
 
     def connect(self) -> Sink:
         sink = super().connect()
-        if self._adds_duplicate_ids and not self._has_warned and not getattr(sink, "drops_known_ids", True):
+        if self._adds_duplicate_ids and not self._has_warned and (why := self._why_twice(sink)):
             self._has_warned = True
             _LOGGER.warning(
-                "%s doesn't drop what is sent again, so to it this is at least once: who takes it has to go by %s",
-                self.name,
-                self.ids.id_property,
+                "%s doesn't drop %s, so to it this is at least once: who takes it has to go by %s",
+                *(self.name, why, self.ids.id_property),
             )
         return sink
+
+    def _why_twice(self, sink: Sink) -> str | None:
+        """What the broker doesn't drop, so that it may have a message twice; None if it drops all that it knows."""
+        if not getattr(sink, "drops_known_ids", True):
+            return "what is sent again"
+        if self.nodes is not None and self.nodes.serve_at_once:
+            return "at one host what another has had"
+        return None
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self.warn_of_expired(messages)
