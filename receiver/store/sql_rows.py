@@ -174,12 +174,14 @@ class AwaitedDriver:
     def _noticing_loss(self) -> Iterator[None]:
         """Tell SQLAlchemy that the connection is lost: SQLAlchemy notices a loss only by statements of its own.
 
-        asyncpg rolls a lost connection back without an error, so the pool would give it out for ever.
+        asyncpg rolls a lost connection back without an error, so the pool would give it out for ever. If its BEGIN is cancelled,
+        SQLAlchemy sees no transaction, and a later commit there would only end a savepoint.
         """
         try:
             yield
-        except Exception as error:
-            if self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
+        except BaseException as error:
+            is_lost = self._is_numbered and not isinstance(error, Exception)
+            if is_lost or self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
                 self._connection.invalidate(error)
             raise
 

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from asyncpg.transaction import Transaction
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -473,6 +474,36 @@ def test_a_pool_does_not_give_out_a_lost_connection_again(fresh_postgres_url, dr
         await engine.dispose()
 
     run(main())
+
+
+def test_a_pool_gives_out_no_connection_whose_begin_was_cancelled(fresh_postgres_url, monkeypatch):
+    """asyncpg would take the next transaction for a savepoint, and its commit would keep nothing."""
+
+    async def main():
+        engine = create_async_engine(make_url(fresh_postgres_url).set(drivername="postgresql+asyncpg"), pool_size=1)
+        start = Transaction.start
+
+        async def cancelled(transaction):
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+            await start(transaction)
+
+        async with await opened(fresh_postgres_url) as orders:
+
+            async def receive(id_):
+                async with engine.begin() as connection:
+                    return await send(orders, id_, connection=connection)
+
+            await receive("a")
+            with monkeypatch.context() as patched:
+                patched.setattr(Transaction, "start", cancelled)
+                task = asyncio.create_task(receive("b"))
+                await asyncio.wait([task])
+            assert task.cancelled()
+            assert await receive("c") == [NEW]
+        await engine.dispose()
+
+    run(main())
+    assert remembered(fresh_postgres_url, "a", "b", "c") == ["a", "c"]
 
 
 @pytest.mark.parametrize("joins", [False, True])
