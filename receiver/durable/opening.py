@@ -98,7 +98,7 @@ def open_log(
     engine = open_store_engine(url, store_settings)
     try:
         with translated(url):
-            log = OwnLog(engine, _domain_id(engine, key, channel, wanted))
+            log = OwnLog(engine, _domain_id(engine, key, channel, wanted, store_settings))
             return log, _as_wanted(log, wanted, (key.kind, name))
     except BaseException:
         engine.dispose()
@@ -121,7 +121,7 @@ def _new_state(kind: str, name: str, new_policy: Policy) -> dict[str, Any]:
     }
 
 
-def _domain_id(engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted) -> int:
+def _domain_id(engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted, store_settings: StoreSettings) -> int:
     kind, name = key.kind, key.name(channel)
     the_domain = select(domains.c.domain_id).where(
         domains.c.domain_key == kind, domains.c.domain_name == to_bytes(name)
@@ -131,7 +131,7 @@ def _domain_id(engine: Engine, key: DomainKey, channel: Channel, wanted: Wanted)
         _warn_of_namesakes(connection, key, channel)
         return _new_state(kind, name, wanted.if_new()) | {"domain_name": to_bytes(name)}
 
-    return get_or_create(engine, the_domain, domains, new)
+    return get_or_create(engine, the_domain, domains, new, store_settings)
 
 
 def _warn_of_namesakes(connection: Connection, key: DomainKey, channel: Channel) -> None:

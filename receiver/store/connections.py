@@ -114,11 +114,11 @@ class KeptConnection(Guarded):
     ) -> None:
         if not isinstance(settings, StoreSettings | None):
             raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
-        settings = settings or StoreSettings()
+        self.settings = settings = settings or StoreSettings()
         super().__init__(name, "transactions", settings.lock_timeout_secs)
         self.url = store_url(address)
         self._database = database_of(self.url)
-        self.engine = read_only(self.url) if only_reads else open_store_engine(self.url, settings)
+        self.engine = read_only(self.url, settings) if only_reads else open_store_engine(self.url, settings)
         self._kept: Connection | None = None
 
     @contextmanager
@@ -193,11 +193,15 @@ class KeptConnection(Guarded):
 
 
 def get_or_create(
-    engine: Engine, wanted: Select[Any], table: Table, new: Callable[[Connection], Mapping[str, Any]]
+    engine: Engine,
+    wanted: Select[Any],
+    table: Table,
+    new: Callable[[Connection], Mapping[str, Any]],
+    settings: StoreSettings,
 ) -> int:
     """The number that `wanted` selects, after a row of `new` was inserted if there was none. Processes may race for this."""
     # A read needn't wait for a batch under way, so a second process can stand by.
-    with read_only(engine.url).connect() as connection:
+    with read_only(engine.url, settings).connect() as connection:
         number: int | None = connection.execute(wanted).scalar()
     if number is None:
         with engine.begin() as connection:  # another process may be faster: then we take its row

@@ -396,7 +396,7 @@ def target_id_of(kept: KeptConnection, domain_id: int, target: str) -> int:
         return {"domain_id": domain_id, "target": name}
 
     with translated(kept.url):
-        return get_or_create(kept.engine, the_target, targets, new)
+        return get_or_create(kept.engine, the_target, targets, new, kept.settings)
 
 
 def _storable(error: str) -> str:

@@ -59,7 +59,7 @@ def open_store_engine(url: URL, settings: StoreSettings) -> Engine:
     Raises `StoreError` if the database can't be reached or is damaged, or if its tables aren't ours; `StoreVersionError` if a
     newer version of the package made them. Then nothing has changed.
     """
-    if _version_at(url) != REVISION:
+    if _version_at(url, settings) != REVISION:
         _migrate(url, settings, "head")
     return database_of(url).writable(url, settings)
 
@@ -106,7 +106,7 @@ def migrate(url: URL, revision: str = "head", *, may_lose: bool = True) -> Migra
 @contextmanager
 def sole_migrator(url: URL, settings: StoreSettings) -> Iterator[Connection]:
     """A connection in a transaction that other migrations wait for; it is committed at the end."""
-    _version_at(url)  # so that a file that isn't ours isn't even switched to a write-ahead log
+    _version_at(url, settings)  # so that a file that isn't ours isn't even switched to a write-ahead log
     with translated(url), _migrating, database_of(url).writable(url, settings).begin() as connection:
         database_of(url).keep_migrators_out(connection)
         yield connection
@@ -139,11 +139,11 @@ def _migrate_once(url: URL, settings: StoreSettings, revision: str, *, may_lose:
     return Migrated(before, after)
 
 
-def _version_at(url: URL) -> str | None:
+def _version_at(url: URL, settings: StoreSettings | None = None) -> str | None:
     """The version of the store at an address; None if there is none."""
     if not database_of(url).is_there(url):
         return None
-    with translated(url), read_only(url).connect() as connection:
+    with translated(url), read_only(url, settings).connect() as connection:
         return _version(connection)
 
 

@@ -1,15 +1,18 @@
 """Several receivers and threads: which has its turn, what is refused at once, and how long a wait may last."""
 
+import sqlite3
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
 from receiver.durable.holds import _HOLDS, Hold, hold, release
 from receiver.errors import ClosedError, StoreBusyError, StoreError
+from receiver.settings import StoreSettings
 from receiver.store.sql_rows import ROWS_AT_ONCE
 from tests.durable.opened import (
     DUPLICATE,
@@ -192,6 +195,30 @@ def test_opening_a_domain_that_is_there_waits_for_nobody(store_url, tmp_path, ca
         with pytest.raises(StoreBusyError):
             opened(store_url, settings=sizes(1, 0), patience_secs=0)
     assert not caplog.messages, "nor does closing it, where nothing is left to be done"
+
+
+@contextmanager
+def kept_from_readers(url):
+    """The store as VACUUM FULL locks a table, or as a program with this pragma locks a file."""
+    if url.startswith("postgresql"):
+        with create_engine(url, poolclass=NullPool).begin() as connection:
+            connection.execute(text("LOCK TABLE receiver_domain IN ACCESS EXCLUSIVE MODE"))
+            yield
+    else:
+        with closing(sqlite3.connect(make_url(url).database)) as connection:
+            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+            connection.execute("DELETE FROM receiver_joined")
+            yield
+
+
+@pytest.mark.parametrize("patience_secs", [0, SHORT_SECS])
+def test_the_wait_for_who_locks_readers_out_is_bounded(store_url, patience_secs):
+    opened(store_url).close()
+    with kept_from_readers(store_url):
+        began = time.monotonic()
+        with pytest.raises(StoreBusyError, match="lock_timeout_secs"):
+            opened(store_url, patience_secs=patience_secs)
+        assert patience_secs <= time.monotonic() - began < StoreSettings().lock_timeout_secs / 2
 
 
 def test_what_is_over_gives_up_nothing_of_others(any_url):

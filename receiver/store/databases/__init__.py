@@ -54,9 +54,9 @@ def store_url(address: str | URL) -> URL:
     return _BY_DRIVER[url.drivername].checked(url)
 
 
-def read_only(url: URL) -> Engine:
+def read_only(url: URL, settings: StoreSettings | None = None) -> Engine:
     """An engine that only reads: each transaction sees one state of the database. Creates and changes nothing."""
-    return database_of(url).read_only(url, StoreSettings())
+    return database_of(url).read_only(url, settings or StoreSettings())
 
 
 def engine_to_read(address: str) -> Engine:
