@@ -32,7 +32,7 @@ from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_r
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import IDLE_AT_MOST
 from receiver.store.log import ended_error, joinable, keep_whole, transactions_of
-from receiver.store.sql_rows import discard, driver_of
+from receiver.store.sql_rows import discard, driver_of, note_loss
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims, Waiting
@@ -156,6 +156,7 @@ class ConcurrentBatch(Batch):
             with suppress(Exception), self._lost_if_interrupted():
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
+            note_loss(self._connection, self._dbapi)
             return
         # If the server takes no writes any more, the next connection may lead to another server.
         if is_interrupt(error) or error.__class__ is StoreError:

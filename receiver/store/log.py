@@ -23,7 +23,7 @@ from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTrans
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.databases import database_of, store_error, translated
-from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of
+from receiver.store.sql_rows import Changes, SqlRows, discard, driver_of, note_loss
 from receiver.store.tables import DomainState, batch_numbers, receipts
 
 _LOGGER = logging.getLogger("receiver")
@@ -289,10 +289,14 @@ class JoinedLog:
         savepoint.commit()
         self._own.vacuum.note(len(changes.gone))
 
+    def rollback(self) -> None:
+        """Leave rolling back to the caller."""
+        note_loss(self.connection, self.rows.dbapi)
+
     def _callers(self) -> None:
         """Does nothing: the caller does it."""
 
-    commit = rollback = discard = give_back_space = _callers
+    commit = discard = give_back_space = _callers
 
 
 KeptLog = OwnLog | MemoryLog

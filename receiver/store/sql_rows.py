@@ -54,6 +54,12 @@ def discard(connection: Connection) -> None:
         connection.close()
 
 
+def note_loss(connection: Connection, driver: Any) -> None:
+    """Tell SQLAlchemy if a caller's connection is lost. Otherwise rolling back would raise its error in place of ours."""
+    if getattr(driver, "closed", False) and not connection.closed:
+        connection.invalidate()
+
+
 class PolicyStates(NamedTuple):
     """A policy state to set on rows: on those of these sources that have none yet, or on all rows if `sources` is None."""
 

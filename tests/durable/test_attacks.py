@@ -238,6 +238,21 @@ def test_a_link_that_dies_while_a_joined_batch_is_recorded(fresh_postgres_url):
     engine.dispose()
 
 
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_pooled_connection_that_the_server_has_ended(fresh_postgres_url, concurrent):
+    """SQLAlchemy, which rolls back on it, doesn't hide what happened."""
+    engine = create_engine(fresh_postgres_url)
+    with opened(fresh_postgres_url, concurrent=concurrent) as receiver:
+        with engine.connect() as connection:
+            pid = connection.connection.dbapi_connection.info.backend_pid
+        execute(fresh_postgres_url, "SELECT pg_terminate_backend(:pid, 5000)", pid=pid)
+        with pytest.raises(StoreError, match="administrator command"), engine.begin() as connection:
+            send(receiver, "a", connection=connection)
+        with engine.begin() as connection:
+            assert send(receiver, "a", connection=connection) == [NEW]
+    engine.dispose()
+
+
 def test_a_connection_invalidated_inside_the_batch(store_url):
     engine = create_engine(store_url)
     with opened(store_url) as receiver:
