@@ -396,13 +396,16 @@ def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa
 
 
 def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    """For each run of ascending rows of one file: the file, and the batches."""
+    """For each run of rows of one file that never go back: the file, and the batches.
+
+    A row may come again, as after `explode`.
+    """
     run, before = 0, ("", -1)
 
     def run_of(batch: pa.RecordBatch) -> tuple[int, str]:
         nonlocal run, before
         file = batch.column(_FILE)[0].as_py()
-        run += file != before[0] or batch.column(_ROW)[0].as_py() <= before[1]
+        run += file != before[0] or batch.column(_ROW)[0].as_py() < before[1]
         before = file, batch.column(_ROW)[len(batch) - 1].as_py()
         return run, unquote(file)
 
@@ -411,11 +414,11 @@ def _runs_of_files(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Ite
 
 
 def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The parts of a batch that each have ascending rows of one file."""
+    """The parts of a batch that each have rows of one file that never go back."""
     words = batch.column(_FILE).dictionary_encode().indices.to_numpy()
     row = batch.column(_ROW).to_numpy()
     begins = np.ones(len(batch), np.bool_)
-    begins[1:] = (words[1:] != words[:-1]) | (row[1:] <= row[:-1])
+    begins[1:] = (words[1:] != words[:-1]) | (row[1:] < row[:-1])
     return (batch.slice(first, last - first) for first, last in runs(begins))
 
 

@@ -199,3 +199,14 @@ def test_a_task_has_no_more_units_than_numbers(monkeypatch, read, batch_of, way_
     with pytest.raises(SettingsError, match="more than 4 files") as caught:
         list(read(how, iter([batch_of(2), batch_of(3)])))
     assert way_on in caught.value.hint
+
+
+def test_a_row_of_a_file_that_comes_again_begins_no_part(monkeypatch):
+    """Messages in arrays of a row, which `explode` makes rows of their own, would be more parts than numbers."""
+    monkeypatch.setattr(sources, "_UNITS_PER_TASK", 1)
+    batch = rows_of_files(4)
+    batch = batch.set_column(2, "_receiver_file", pa.array(["x.parquet"] * 4))
+    batches = [batch.set_column(3, "_receiver_row", pa.array(rows)) for rows in ([0, 0, 1, 1], [1, 2, 2, 3])]
+    rows = list(sources._read_task(Reading(ReadOptions(), bytes(16)), iter(batches), by_file=True))
+    (report,) = [row.value for row in rows if isinstance(row.value, UnitReport)]
+    assert (report.receipts, report.first_row, report.last_row) == (8, 0, 3)
