@@ -65,6 +65,9 @@ _FOREIGN = {
     b"\xfe\xff": _UTF_16,
 }
 """Formats that aren't read, by their first bytes: what they are, and what to do."""
+_TAR = ("a tar archive", "unpack it by tar xf, and name the folder or its files")
+_TAR_MARKS = (b"ustar\x0000", b"ustar  \0")
+_TAR_MARK_AT = 257
 
 
 class Stream(Protocol):
@@ -142,9 +145,12 @@ def _batches(
         head, pieces = _with_head(_decompressed(pieces, compression, file.name))
         if not head:
             raise LogFormatError(file.name, "there is nothing in the compressed file", hint=_EMPTY_HINT)
-    for begins, (what, hint) in _FOREIGN.items():
-        if head.startswith(begins):
-            raise LogFormatError(file.name, f"it is {what}, no log of receipts", hint=hint)
+    foreign = next((each for begins, each in _FOREIGN.items() if head.startswith(begins)), None)
+    if head.startswith(_TAR_MARKS, _TAR_MARK_AT):
+        foreign = _TAR
+    if foreign is not None:
+        what, hint = foreign
+        raise LogFormatError(file.name, f"it is {what}, no log of receipts", hint=hint)
     source = LogSource(file.name, pieces)
     reader = _reader_by_content(head, options) or _reader_by_name(file, compressed=compression is not None)
     if reader is not read_parquet:

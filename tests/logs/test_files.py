@@ -7,6 +7,7 @@ import lzma
 import os
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -157,6 +158,15 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
     assert problem in refusal(path).problem
 
 
+def archived(form: int) -> bytes:
+    """A correlator's log in a tar archive, whose header would hide the receipt in the first line."""
+    archive, member, content = io.BytesIO(), tarfile.TarInfo("correlator.log"), (message("a") + message("b")).encode()
+    member.size = len(content)
+    with tarfile.open(fileobj=archive, mode="w", format=form) as tar:
+        tar.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
 @pytest.mark.parametrize(
     ("content", "name", "remedy"),
     [
@@ -178,6 +188,8 @@ def test_files_that_are_no_logs(tmp_path, content, name, problem):
         (b"Obj\x01", "log.avro", "write it as Parquet"),
         ("received_at,unique_message_id\n1,a\n".encode("utf-16"), "log.csv", "iconv -f UTF-16"),
         ("\ufeffreceived_at,unique_message_id\n1,a\n".encode("utf-16-be"), "log.csv", "iconv -f UTF-16"),
+        (archived(tarfile.GNU_FORMAT), "log.tar", "tar xf"),
+        (gzip.compress(archived(tarfile.PAX_FORMAT), mtime=0), "log.tar.gz", "tar xf"),
     ],
 )
 def test_what_to_do_about_a_file_that_is_no_log(tmp_path, content, name, remedy):
