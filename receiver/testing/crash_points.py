@@ -252,8 +252,9 @@ def watched() -> Iterator[None]:
     others, threading.excepthook = threading.excepthook, lambda thrown: _is_over(thrown) or others(thrown)
     try:
         with warnings.catch_warnings():
-            # A crash leaves connections to the garbage collector. Of these Python (from 3.13 on) and psycopg warn.
-            warnings.filterwarnings("ignore", "unclosed database|.* was deleted while still open", ResourceWarning)
+            # A crash leaves connections to the garbage collector. Of these Python (from 3.13 on), psycopg and aiosqlite warn.
+            left = "unclosed database|.* was deleted (while still open|before being closed)"
+            warnings.filterwarnings("ignore", left, ResourceWarning)
             yield
             gc.collect()
     finally:
@@ -273,9 +274,11 @@ def _listener(name: str) -> Callable[..., None]:
 
 
 def _is_over(thrown: threading.ExceptHookArgs) -> bool:
-    """Whether this thread's run is over: then its errors aren't shown."""
+    """Whether this thread's run is over, or the event loop it works for: then its errors aren't shown."""
     has_crashed = thrown.exc_type is ProgramCrash or bool(Run.current and Run.current.crash)
-    return has_crashed or threading.current_thread() in Run.left_threads
+    # A loop ends before its run does. A thread of aiosqlite may be about to answer it.
+    has_no_loop = str(thrown.exc_value) == "Event loop is closed"
+    return has_crashed or has_no_loop or threading.current_thread() in Run.left_threads
 
 
 def _undo(proxy: PoolProxiedConnection) -> None:

@@ -1,33 +1,20 @@
 """Consumers in an event loop, by each driver: wrong ones are detected, and crashed ones leave no task."""
 
 import asyncio
-import gc
-import warnings
+import threading
 from contextlib import suppress
 from functools import partial
 
+import aiosqlite
 import pytest
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from receiver.testing.crash_points import Run
+from tests.patience import until
 from tests.testing.gallery import take
 from tests.testing.shop import ORDERED, Checked
 from tests.testing.test_gallery import found
-
-# A crashed program's aiosqlite threads meet a closed event loop.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*was deleted before being closed:ResourceWarning",
-    "ignore:.*_connection_worker_thread:pytest.PytestUnhandledThreadExceptionWarning",
-)
-
-
-@pytest.fixture(autouse=True)
-def _nobody_closes_for_the_dead():
-    """aiosqlite warns of connections that nobody has closed, and a crashed program closes none."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(params=["aiosqlite", "asyncpg", "psycopg"])
@@ -161,6 +148,42 @@ def test_a_right_consumer_passes(checked, driver, consume):
 @pytest.mark.parametrize("consume", WRONG)
 def test_a_wrong_consumer_is_found(checked, driver, consume):
     found(checked, partial(consume, driver))
+
+
+@pytest.mark.filterwarnings("ignore::receiver.testing.NoDatabaseWarning")
+def test_aiosqlite_used_directly(sqlite_url, tmp_path):
+    """If the program crashes, nobody closes its connection."""
+
+    async def consume(broker, shop):
+        shop.opened().dispose()
+        connection = await aiosqlite.connect(shop.url.database)
+        while messages := await broker.receive(5):
+            for message in messages:
+                id_ = message.unique_message_id
+                if (await connection.execute("INSERT OR IGNORE INTO inbox (id) VALUES (?)", [id_])).rowcount:
+                    await connection.execute("INSERT INTO orders VALUES (?)", [id_])
+            await connection.commit()
+            await broker.acknowledge(messages)
+        await connection.close()
+
+    Checked(sqlite_url, tmp_path)(consume, messages=1, max_examples=1)
+
+
+def test_a_thread_may_meet_a_loop_that_is_closed(sqlite_url, tmp_path, monkeypatch):
+    """As one of aiosqlite does if its connection is still being made."""
+    threads, end = [], Run.end
+
+    def answer_late(loop):
+        until(loop.is_closed)
+        loop.call_soon_threadsafe(print)
+
+    async def consume(broker, shop):
+        threads.append(threading.Thread(target=answer_late, args=[asyncio.get_running_loop()]))
+        threads[-1].start()
+        await with_an_inbox("aiosqlite", broker, shop)
+
+    monkeypatch.setattr(Run, "end", lambda run: (threads[-1].join(), end(run)))
+    Checked(sqlite_url, tmp_path)(consume, messages=1, max_examples=1)
 
 
 @pytest.mark.costly
