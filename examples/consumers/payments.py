@@ -1,7 +1,9 @@
 """What the consumers of RabbitMQ beside this file share: their database, their tables, and what they make of a message.
 
 psql "$DATABASE" -c 'CREATE TABLE payment (reference TEXT, cents BIGINT); CREATE TABLE aside (id TEXT, body BYTEA)'
-rabbitmqadmin declare queue name=orders queue_type=quorum
+rabbitmqadmin declare queue name=orders queue_type=quorum arguments='{"x-delivery-limit": -1}'
+
+Without that argument a quorum queue drops a message that came 20 times, as when the database is away for a while.
 """
 
 import json

@@ -29,11 +29,15 @@ async def lifespan(context: ContextRepo) -> AsyncIterator[None]:
 @broker.subscriber(RabbitQueue("orders", declare=False), ack_policy=AckPolicy.NACK_ON_ERROR)
 async def take(message: RabbitMessage, orders: AsyncReceiver = Context()) -> None:
     raw = message.raw_message
-    async with engine.begin() as connection, orders.batch(connection) as batch:
-        if not raw.message_id:
-            await connection.execute(*aside(raw.message_id, raw.body))
-        elif (await batch.receive(raw.message_id, redelivered=bool(raw.redelivered))).deliver:
-            await connection.execute(*payment(raw.message_id, raw.body))
+    try:
+        async with engine.begin() as connection, orders.batch(connection) as batch:
+            if not raw.message_id:
+                await connection.execute(*aside(raw.message_id, raw.body))
+            elif (await batch.receive(raw.message_id, redelivered=bool(raw.redelivered))).deliver:
+                await connection.execute(*payment(raw.message_id, raw.body))
+    except Exception:
+        await asyncio.sleep(1)  # it is sent again at once
+        raise
 
 
 asyncio.run(FastStream(broker, lifespan=lifespan).run())

@@ -21,12 +21,16 @@ async def main() -> None:
 
         async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
             id_, body = message.message_id, message.body
-            acknowledged = message.process(requeue=True)  # after the commit; sent again if that fails
-            async with acknowledged, engine.begin() as connection, orders.batch(connection) as batch:
-                if not id_:
-                    await connection.execute(*aside(id_, body))
-                elif (await batch.receive(id_, redelivered=bool(message.redelivered))).deliver:
-                    await connection.execute(*payment(id_, body))
+            async with message.process(requeue=True):  # acknowledged after the commit; sent again if that fails
+                try:
+                    async with engine.begin() as connection, orders.batch(connection) as batch:
+                        if not id_:
+                            await connection.execute(*aside(id_, body))
+                        elif (await batch.receive(id_, redelivered=bool(message.redelivered))).deliver:
+                            await connection.execute(*payment(id_, body))
+                except Exception:
+                    await asyncio.sleep(1)  # it is sent again at once
+                    raise
 
         channel = await broker.channel()
         await channel.set_qos(prefetch_count=200)
