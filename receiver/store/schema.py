@@ -237,7 +237,8 @@ def _known(version: str, address: str) -> str:
     if version not in _versions():
         raise StoreVersionError(
             f"{address}: its tables are of version {version}, which this version of the package doesn't know",
-            hint="use a version of the package that is at least as new",
+            hint="use a version of the package that is at least as new, or have that one take the tables back:"
+            f" receiver migrate URL --revision {REVISION}",
         )
     return version
 

@@ -210,7 +210,7 @@ def test_a_newer_version(way, store_url, tmp_path):
         StoreVersionError, match="version 0999, which this version of the package doesn't know"
     ) as caught:
         way(url_of(store_url))
-    assert "at least as new" in caught.value.hint
+    assert f"take the tables back: receiver migrate URL --revision {REVISION}" in caught.value.hint
     assert contents(tmp_path) == before
 
 
