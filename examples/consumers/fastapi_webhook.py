@@ -41,4 +41,4 @@ async def pay(cents: int, idempotency_key: Annotated[str, Header(min_length=1)],
         is_new = (await batch.receive(idempotency_key)).deliver
         if is_new:
             await connection.execute(PAY, {"reference": idempotency_key, "cents": cents})
-    return {"paid": is_new}  # only now: the answer is the acknowledgement
+    return {"paid": True, "again": not is_new}  # only now: the answer is the acknowledgement
