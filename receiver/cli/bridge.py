@@ -151,7 +151,8 @@ def bridge(
     ] = None,
     tls: options.TlsFiles,
     verbose: Annotated[
-        bool, typer.Option("--verbose", help="Log more, and a traceback if your function fails.")
+        bool,
+        typer.Option("--verbose", help="Log each duplicate and why it is one, and a traceback if your function fails."),
     ] = False,
 ) -> None:
     """Hand a queue's messages on to a file, a broker or a function.

@@ -125,7 +125,7 @@ def simulate(
         typer.Option(
             metavar="SIZE",
             help="The most memory of this package that the recommended setting may take: 500MB, 2GB, 1e9. The advice lowers "
-            "today's setting only to fit it. [default: {simulate.budget_bytes}]",
+            "today's setting only to fit it. [default: {simulate.budget_bytes} bytes]",
         ),
     ] = None,
     column_map: options.ColumnMap = None,
