@@ -70,7 +70,12 @@ class Refused(NamedTuple):
 
 
 REFUSED = [
-    Refused("rabbitmq", "queue/nowhere", "no queue 'nowhere'", "rabbitmqadmin declare queue name=nowhere"),
+    Refused(
+        "rabbitmq",
+        "queue/nowhere",
+        "no queue 'nowhere'",
+        """name=nowhere queue_type=quorum arguments='{"x-delivery-limit": -1}'""",
+    ),
     Refused("rabbitmq", "queue/nowhere", "no queue 'nowhere'", "rabbitmqadmin", role="target"),
     Refused("rabbitmq", f"queue/{THERE}?selector=a%3D1", "RabbitMQ has no selectors", "bind a queue"),
     Refused("rabbitmq", "topic/news?subscription=s", "RabbitMQ has no topics", "bind a queue"),

@@ -195,7 +195,8 @@ QPID = Product(
 
 RABBITMQ = Product(
     name="RabbitMQ",
-    make_queue="rabbitmqadmin declare queue name={name} queue_type=quorum",
+    # Without the argument the broker drops a message once twenty connections have ended while holding it.
+    make_queue="rabbitmqadmin declare queue name={name} queue_type=quorum arguments='{{\"x-delivery-limit\": -1}}'",
     amqp=AmqpDialect(
         calls_itself="RabbitMQ",
         queue="/queues/{name}",
