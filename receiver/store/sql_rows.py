@@ -132,7 +132,7 @@ class AwaitedDriver:
     def __init__(self, connection: Connection) -> None:
         self._adapted = driver_of(connection)
         self._connection = connection
-        self._is_numbered = connection.dialect.paramstyle == "numeric_dollar"
+        self._is_asyncpg = connection.dialect.driver == "asyncpg"
         self._cursor = self._adapted.cursor()
 
     def cursor(self) -> Self:
@@ -186,13 +186,13 @@ class AwaitedDriver:
         try:
             yield
         except BaseException as error:
-            is_lost = self._is_numbered and not isinstance(error, Exception)
-            if is_lost or self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
+            is_cancelled = self._is_asyncpg and not isinstance(error, Exception)
+            if is_cancelled or self._connection.dialect.is_disconnect(error, self._adapted, None):  # type: ignore[arg-type]
                 self._connection.invalidate(error)
             raise
 
     def _written(self, statement: str) -> str:
-        return _numbered(statement) if self._is_numbered else statement
+        return _numbered(statement) if self._is_asyncpg else statement
 
 
 @lru_cache
