@@ -171,6 +171,16 @@ def test_headers_stay_as_they_are(broker, name):
     assert {delivery.message.properties["uniqueMessageId"] for delivery in taken} == {"1"}
 
 
+def test_messages_of_any_priority_arrive(broker, name):
+    """Not in their order: many brokers take the highest first. JMS has priorities up to 9, AMQP and RabbitMQ up to 255."""
+    priorities = ["0", "9", "10", "127", "128", "255"]
+    with broker.sink(name) as sink, broker.source(name) as source:
+        sink.send([Message(body=each.encode(), headers={"JMSPriority": each}) for each in priorities])
+        taken = take(source, len(priorities))
+        source.acknowledge(taken)
+    assert sorted(bodies(taken)) == sorted(priorities)
+
+
 def test_a_large_body(broker, name):
     body = bytes(range(256)) * (15_000 if "large bodies" in lacks(broker) else 40_000)  # 4 or 10 MB
     with broker.sink(name) as sink, broker.source(name) as source:

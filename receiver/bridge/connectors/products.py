@@ -94,6 +94,8 @@ class StompDialect:
     """If the connection ends without an ERROR while a larger frame is sent, its message may be to blame."""
     own_headers: frozenset[str] = frozenset()
     """Further headers of SEND that change how the broker handles a message: properties with such names aren't sent."""
+    highest_priority: int = 9
+    """A message of a higher one, such as RabbitMQ and AMQP allow, is sent with this: Artemis would confirm it and lose it."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
@@ -230,6 +232,7 @@ RABBITMQ = Product(
         ),
         cuts_above_bytes=4 << 20,  # `stomp.max_frame_size`, unless an operator has set another
         own_headers=frozenset({"expiration"}),  # the broker drops the message after so many milliseconds
+        highest_priority=255,
         timestamp_unit_ms=1_000,
         reply_prefix="/reply-queue/",
     ),

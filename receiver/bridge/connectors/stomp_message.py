@@ -116,6 +116,8 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
     for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()):
         if jms_name in said:
             headers[name] = said[jms_name]
+    if (priority := time_in(headers.get("priority", ""))) is not None:
+        headers["priority"] = str(min(priority, dialect.highest_priority))
     for text in (*headers, *headers.values()):
         _check_text(text)
     headers["persistent"] = "false" if said.get(Header.DELIVERY_MODE) == NON_PERSISTENT else "true"
