@@ -22,12 +22,12 @@ pytestmark = pytest.mark.skipif(
 
 RECEIVERS = 4
 BATCHES, BATCH = 25, 4
-SERVER_CONNECTIONS = {"session": 50, "transaction": 3}
+SERVER_CONNECTIONS = {"session": 50, "transaction": 3, "statement": 3}
 """So few that a client's transactions move between them."""
 
 
 @contextmanager
-def pooler(url: str, mode: str) -> Iterator[str]:
+def pooler(url: str, mode: str, **limits: int) -> Iterator[str]:
     """The address of the database through a new PgBouncer."""
     database, (port,) = make_url(url), free_ports(6432)
     host = database.host or database.query["host"]
@@ -38,6 +38,7 @@ def pooler(url: str, mode: str) -> Iterator[str]:
         "auth_type": "any",
         "pool_mode": mode,
         "default_pool_size": SERVER_CONNECTIONS[mode],
+        **limits,
     }
     if not os.geteuid():  # it refuses root, and the server's socket is for its owner
         settings["user"] = Path(host).owner() if host.startswith("/") else "nobody"
@@ -93,6 +94,21 @@ def test_concurrent_receivers_need_sessions(fresh_postgres_url):
         with pytest.raises(SettingsError, match="another process of the server for each transaction"):
             opened(url, concurrent=True)
         assert send(receiver, "a") == [DUPLICATE]  # the domain's kind is as before
+
+
+@pytest.mark.parametrize("limits", [{"default_pool_size": 1, "query_wait_timeout": 1}, {"max_client_conn": 1}])
+def test_a_pooler_whose_connections_are_all_in_use_is_named(fresh_postgres_url, limits):
+    """The server is there, and takes others: to wait for it would be in vain."""
+    with pooler(fresh_postgres_url, "session", **limits) as url, opened(url) as receiver:
+        send(receiver, "a")
+        with pytest.raises(StoreError, match="PgBouncer has no connection left"):
+            opened(url)
+
+
+def test_a_pooler_that_allows_no_transactions_is_named(fresh_postgres_url):
+    with pooler(fresh_postgres_url, "statement") as url, pytest.raises(StoreError) as caught:
+        opened(url)
+    assert caught.value.hint == "PgBouncer needs pool_mode=session"
 
 
 def test_a_statement_that_was_prepared_elsewhere_is_an_error_that_says_so(fresh_postgres_url):

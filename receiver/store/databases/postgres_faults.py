@@ -41,6 +41,11 @@ _CANCELLED = Fault("the server cancelled the statement", "try again, or raise it
 _UNKNOWN_STATEMENT = Fault(
     "the server doesn't know a statement that was prepared, or knows another", "PgBouncer needs pool_mode=session"
 )
+_NO_TRANSACTIONS = _UNKNOWN_STATEMENT._replace(problem="PgBouncer allows no transaction")
+_FEW_POOLED = Fault(
+    "PgBouncer has no connection left",
+    "close others, or raise its default_pool_size or max_client_conn; check that the server runs",
+)
 _FAULTS = {
     "08": _LOST,
     READ_ONLY: database.READ_ONLY,
@@ -69,6 +74,9 @@ _FAULTS = {
 }
 """By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 _IN_WORDS = {
+    "query_wait_timeout": _FEW_POOLED,
+    "max_client_conn": _FEW_POOLED,
+    "statement pooling": _NO_TRANSACTIONS,
     "No space left": database.FULL,
     "authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
@@ -90,10 +98,11 @@ _IN_WORDS = {
     "consuming input failed": _LOST,
     "flushing failed": _LOST,
     "pipeline mode": _LOST,
+    "results from command": _LOST,
     "connection": _LOST,
 }
-"""Errors without SQLSTATE, raised while connecting or when a connection is lost or lacking. Keyed by a part of their text: the
-first part that matches decides."""
+"""Errors without SQLSTATE, raised while connecting or when a connection is lost or lacking, and those of PgBouncer, all of whose
+begin with 08. Keyed by a part of their text: the first part that matches decides."""
 
 
 def fault_of(raw: BaseException) -> Fault | None:
@@ -108,10 +117,9 @@ def fault_of(raw: BaseException) -> Fault | None:
     ):
         return None
     said, state = str(raw), raw.sqlstate
-    if state is None:
-        faults = [fault for words, fault in _IN_WORDS.items() if words in said]
-    else:
-        faults = [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
+    state = state or ""
+    faults = [fault for words, fault in _IN_WORDS.items() if words in said and state[:2] in {"", "08"}]
+    faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
     fault = next(iter(faults), database.UNKNOWN)
     return fault if fault is not _FORBIDDEN else _forbidden(said)
 
