@@ -297,7 +297,7 @@ def _checked_types(receipts: DataFrame, options: ReadOptions) -> None:
 
 
 def file_and_row(frame: DataFrame) -> list[Column] | None:
-    """The columns with the file and row of a frame's rows; None if the frame doesn't know them, or its table moves rows."""
+    """The columns with the file and row of a frame's rows; None if the frame doesn't know them, or they may tell no order."""
     if _FILE in frame.columns and _ROW in frame.columns:
         return [col(_FILE), col(_ROW)]
     log = PySparkLogger.getLogger("DataFrameQueryContextLogger")
@@ -308,18 +308,19 @@ def file_and_row(frame: DataFrame) -> list[Column] | None:
         return None
     finally:
         log.disabled = was
-    if _moves_rows(frame):
+    if not _keeps_rows(frame):
         return None
     return [col(f"_metadata.{field}").alias(name) for field, name in zip(fields, (_FILE, _ROW), strict=True)]
 
 
-def _moves_rows(frame: DataFrame) -> bool:
-    """Whether a frame's rows are of a table that rewrites them in other files, as Delta's `OPTIMIZE` does. Such tables have
-    formats of their own, which are kinds of Parquet.
+def _keeps_rows(frame: DataFrame) -> bool:
+    """Whether the files that a frame knows have its rows in order. After a join they may be those of the other frame. And tables
+    may rewrite rows in other files, as Delta's `OPTIMIZE` does: they have formats of their own, which are kinds of Parquet.
     """
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public API has the format
-    relations = [leaf for leaf in map(leaves.apply, range(leaves.size())) if _class(leaf) == "LogicalRelation"]
-    return any(_class(leaf.relation().fileFormat()) != "ParquetFileFormat" for leaf in relations)
+    every = list(map(leaves.apply, range(leaves.size())))
+    relations = [leaf for leaf in every if _class(leaf) == "LogicalRelation"]
+    return len(every) == 1 and all(_class(leaf.relation().fileFormat()) == "ParquetFileFormat" for leaf in relations)
 
 
 def _class(java: JavaObject) -> str:

@@ -214,6 +214,8 @@ def test_the_settings_of_a_session_are_left_as_they_were(spark, log):
         (lambda frame: frame.selectExpr("*", "1 as n").orderBy("received_at"), True),
         (lambda frame: frame.repartition(3).cache(), True),
         (lambda frame: frame.join(frame.select("receiver_id").distinct(), "receiver_id"), False),
+        # Files and rows of the frame on the right would be taken for those of the receipts on the left.
+        (lambda frame: frame.localCheckpoint().crossJoin(frame.selectExpr("receiver_id as r").limit(1)), False),
         (lambda frame: frame.groupBy("received_at", "unique_message_id").count(), False),
         (lambda frame: frame.union(frame), False),
         (lambda frame: frame.localCheckpoint(), False),
