@@ -114,13 +114,17 @@ def _alike(steps: Sequence[_Step], turn: list[_Step]) -> Iterator[list[_Step]]:
     yield turn
     position = len(turn)
     verbs = [step.verb for step in turn]
-    while position < len(steps):
+    while position < len(steps) and _acknowledges_its_own(turn):
         following = _turn(steps[position:])
-        is_done = all(step.ids == following[0].ids for step in following if step.verb == "acknowledged")
-        if "acknowledged" not in verbs or [step.verb for step in following] != verbs or not is_done:
+        if [step.verb for step in following] != verbs or not _acknowledges_its_own(following):
             return
         yield following
         position += len(following)
+
+
+def _acknowledges_its_own(turn: list[_Step]) -> bool:
+    acknowledged = [step.ids for step in turn if step.verb == "acknowledged"]
+    return bool(acknowledged) and all(ids == turn[0].ids for ids in acknowledged)
 
 
 def _sentences(turn: list[_Step], labels: dict[str, tuple[int, str]]) -> Iterator[str]:
