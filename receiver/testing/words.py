@@ -123,6 +123,7 @@ def _alike(steps: Sequence[_Step], turn: list[_Step]) -> Iterator[list[_Step]]:
 
 
 def _acknowledges_its_own(turn: list[_Step]) -> bool:
+    """Whether the program acknowledges in it what came in it, and nothing else."""
     acknowledged = [step.ids for step in turn if step.verb == "acknowledged"]
     return bool(acknowledged) and all(ids == turn[0].ids for ids in acknowledged)
 

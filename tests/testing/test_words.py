@@ -4,7 +4,7 @@ from receiver.testing.words import steps_of
 from receiver.testing.world import Acknowledged, Came, Message
 
 
-def test_a_batch_of_several_kinds_is_not_told_as_single_messages():
+def test_new_and_repeated_messages_of_one_batch_stay_one_batch():
     """Message 3 is new, and comes in one batch with messages that come again."""
     labels = {f"{number}:A": (number, "A") for number in range(1, 5)}
     one, two, three, four = (Message(id_, "A-1", b"") for id_ in labels)
