@@ -13,8 +13,10 @@ from sqlalchemy import NullPool, create_engine, make_url, text
 
 from examples.demo.processes import HOST, Server, free_ports
 from receiver.errors import SettingsError, StoreError
-from tests.durable.opened import DUPLICATE, opened, send, sizes
+from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes
+from tests.patience import until
 from tests.postgres import shown
+from tests.stores import rows_of
 
 pytestmark = pytest.mark.skipif(
     not shutil.which("pgbouncer"), reason="no pgbouncer (Debian, Ubuntu: apt install pgbouncer)"
@@ -103,6 +105,20 @@ def test_a_pooler_whose_connections_are_all_in_use_is_named(fresh_postgres_url, 
         send(receiver, "a")
         with pytest.raises(StoreError, match="PgBouncer has no connection left"):
             opened(url)
+
+
+def test_a_pooler_that_ends_a_long_transaction_can_be_reached(fresh_postgres_url):
+    with pooler(fresh_postgres_url, "session", idle_transaction_timeout=1) as url, opened(url) as receiver:
+
+        def receive_late() -> None:
+            with receiver.batch() as batch:
+                process = batch.connection.scalar(text("SELECT pg_backend_pid()"))
+                until(lambda: not rows_of(fresh_postgres_url, f"pg_stat_activity WHERE pid = {process}"))
+                batch.receive("a")
+
+        with pytest.raises(StoreError, match="took too long: idle transaction timeout"):
+            receive_late()
+        assert send(receiver, "a") == [NEW]
 
 
 def test_a_pooler_that_allows_no_transactions_is_named(fresh_postgres_url):

@@ -73,10 +73,15 @@ _FAULTS = {
     "XX002": database.CORRUPT,
 }
 """By SQLSTATE or the beginning of one: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
-_IN_WORDS = {
+_OF_PGBOUNCER = {
     "query_wait_timeout": _FEW_POOLED,
     "max_client_conn": _FEW_POOLED,
     "statement pooling": _NO_TRANSACTIONS,
+    "idle transaction timeout": _TOO_LONG,
+    "query timeout": _TOO_LONG,
+}
+"""By a part of the text: PgBouncer's errors all have the SQLSTATE 08P01, or none while connecting."""
+_IN_WORDS = {
     "No space left": database.FULL,
     "authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
@@ -101,8 +106,8 @@ _IN_WORDS = {
     "results from command": _LOST,
     "connection": _LOST,
 }
-"""Errors without SQLSTATE, raised while connecting or when a connection is lost or lacking, and those of PgBouncer, all of whose
-begin with 08. Keyed by a part of their text: the first part that matches decides."""
+"""Errors without SQLSTATE, raised while connecting or when a connection is lost or lacking. Keyed by a part of their text: the
+first part that matches decides."""
 
 
 def fault_of(raw: BaseException) -> Fault | None:
@@ -117,9 +122,10 @@ def fault_of(raw: BaseException) -> Fault | None:
     ):
         return None
     said, state = str(raw), raw.sqlstate
-    state = state or ""
-    faults = [fault for words, fault in _IN_WORDS.items() if words in said and state[:2] in {"", "08"}]
-    faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
+    by_words = {None: _OF_PGBOUNCER | _IN_WORDS, "08P01": _OF_PGBOUNCER}.get(state, {})
+    faults = [fault for words, fault in by_words.items() if words in said]
+    if state is not None:
+        faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
     fault = next(iter(faults), database.UNKNOWN)
     return fault if fault is not _FORBIDDEN else _forbidden(said)
 
