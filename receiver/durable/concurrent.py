@@ -156,7 +156,7 @@ class ConcurrentBatch(Batch):
             with suppress(Exception), self._lost_if_interrupted():
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
-            note_loss(self._connection, self._dbapi)
+            note_loss(self._connection)
             return
         # If the server takes no writes any more, the next connection may lead to another server.
         if is_interrupt(error) or error.__class__ is StoreError:

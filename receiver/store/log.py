@@ -291,7 +291,7 @@ class JoinedLog:
 
     def rollback(self) -> None:
         """Leave rolling back to the caller."""
-        note_loss(self.connection, self.rows.dbapi)
+        note_loss(self.connection)
 
     def _callers(self) -> None:
         """Does nothing: the caller does it."""

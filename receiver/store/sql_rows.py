@@ -54,9 +54,9 @@ def discard(connection: Connection) -> None:
         connection.close()
 
 
-def note_loss(connection: Connection, driver: Any) -> None:
+def note_loss(connection: Connection) -> None:
     """Tell SQLAlchemy if a caller's connection is lost. Otherwise rolling back would raise its error in place of ours."""
-    if getattr(driver, "closed", False) and not connection.closed:
+    if not (connection.closed or connection.invalidated) and getattr(driver_of(connection), "closed", False):
         connection.invalidate()
 
 

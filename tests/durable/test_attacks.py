@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import NullPool, create_engine, event, make_url, text
+from sqlalchemy.exc import OperationalError
 
 from receiver.durable.audit import look
 from receiver.durable.batch import Batch
@@ -20,7 +21,7 @@ from receiver.settings import StoreSettings
 from receiver.store.databases.postgres import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum, Sqlite
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
-from tests.stores import engine_of, execute
+from tests.stores import engine_of, execute, rows_of
 
 
 def file_of(url: str) -> Path:
@@ -265,6 +266,25 @@ def test_a_connection_invalidated_inside_the_batch(store_url):
                 batch.__exit__(None, None, None)
             connection.rollback()
         assert send(receiver, "a") == [NEW]
+    engine.dispose()
+
+
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_caller_whose_connection_was_lost_begins_anew_inside_the_batch(fresh_postgres_url, concurrent):
+    """The batch fails, but its end leaves alone the transaction that the caller has by then."""
+    engine = create_engine(fresh_postgres_url)
+    with opened(fresh_postgres_url, concurrent=concurrent) as receiver, engine.connect() as connection:
+        batch = receiver.batch(connection)
+        batch.__enter__()
+        batch.receive("a")
+        with pytest.raises(OperationalError):
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        connection.rollback()
+        connection.execute(text("CREATE TABLE effects (id text)"))
+        with pytest.raises(StoreBusyError, match="lost inside"):
+            batch.__exit__(None, None, None)
+        connection.commit()
+    assert rows_of(fresh_postgres_url, "effects") == 0
     engine.dispose()
 
 
