@@ -251,8 +251,9 @@ def read_frame(
         if not by_file or _in_order(reports):
             return _numbered(pieces, reports, log_of or {})
         pieces.forget()
-    # The rows of a file aren't in order, or lie among those of other files, as after a shuffle or a sort.
-    return _numbered(*_read(receipts.orderBy(_FILE, _ROW), work, on_progress), log_of or {})
+    # The rows of a file aren't in order, or lie among those of other files, as after a shuffle or a sort. Receipts of one row, as
+    # after `explode`, have lost their order there.
+    return _numbered(*_read(receipts.orderBy(_FILE, _ROW, *_content(receipts)), work, on_progress), log_of or {})
 
 
 def _ordered(
@@ -267,7 +268,7 @@ def _ordered(
     kept = [] if row_id is None else [named(row_id).alias(_ID)]
     receipts = frame.select(*columns, *kept)
     _checked_types(receipts, options)
-    content = [column for column in COLUMNS if column in fields]
+    content = _content(receipts)
     if order_by is not None:
         theirs = [name for name in frame.columns if name != row_id]
         if not isinstance(order_by, str) or order_by not in theirs:
@@ -283,6 +284,11 @@ def _ordered(
         return frame.select(*columns, *kept, *file_row), True
     note("the source has no order of rows: receipts go by their time, those of one time by their content")
     return _with_times(receipts, options).orderBy(_ORDER, *content).drop(_ORDER), False
+
+
+def _content(receipts: DataFrame) -> list[str]:
+    """The columns that order receipts whose order isn't known otherwise."""
+    return [column for column in COLUMNS if column in receipts.columns]
 
 
 def named(name: str) -> Column:

@@ -18,7 +18,7 @@ from receiver.report.json_object import analysis_object
 from receiver.simulate.analysis import analyse
 from receiver.simulate.question import Question
 from receiver.spark import sources
-from receiver.spark.sources import read_table_or_urls, spark_url
+from receiver.spark.sources import read_frame, read_table_or_urls, spark_url
 from receiver.steps.log import chunked_log
 from receiver.steps.read import Reading
 from receiver.steps.schemas import UnitReport
@@ -210,3 +210,15 @@ def test_a_row_of_a_file_that_comes_again_begins_no_part(monkeypatch):
     rows = list(sources._read_task(Reading(ReadOptions(), bytes(16)), iter(batches), by_file=True))
     (report,) = [row.value for row in rows if isinstance(row.value, UnitReport)]
     assert (report.receipts, report.first_row, report.last_row) == (8, 0, 3)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_receipts_of_one_row_have_an_order(spark, tmp_path, moves):
+    """It is that of the array which was exploded. A shuffle loses it, and may end in another order each time."""
+    ids = [str(number * 7 % 50) for number in range(50)]
+    pq.write_table(pa.table({"received_at": [1], "ids": [ids]}), tmp_path / "log.parquet")
+    frame = spark.read.parquet(str(tmp_path)).selectExpr("received_at", "explode(ids) AS unique_message_id")
+    read = read_frame(frame.repartition(3) if moves else frame, Reading(ReadOptions(), bytes(16), with_ids=True))
+    pieces = sorted(read.pieces.collect("reading"), key=lambda piece: (piece.unit, piece.first_row))
+    came = [id_.as_py() for piece in pieces for id_ in piece.unique_message_id]
+    assert came == (sorted(ids) if moves else ids)
