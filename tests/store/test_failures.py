@@ -71,6 +71,7 @@ WITHOUT_STATE = [
     ('connection failed: FATAL:  no pg_hba.conf entry for host "h", user "u", database "d"', "refuses"),
     ('connection failed: FATAL:  role "u" does not exist', "refuses"),
     ('connection failed: FATAL:  database "d" does not exist', "no such database"),
+    ('connection failed: FATAL:  database "d" is not currently accepting connections', "isn't ready"),
     ('connection failed: FATAL:  permission denied for database "d"', "may not"),
     ('connection failed: FATAL:  could not extend file "base/5/1249": No space left on device', "the disk is full"),
     ("connection failed: FATAL:  sorry, too many clients already", "no connection left"),

@@ -92,6 +92,7 @@ _IN_WORDS = {
     "invalid connection option": _BAD_OPTION,
     "bad value for": _BAD_OPTION,
     'role "': _REFUSED,
+    "not currently accepting": _NOT_READY,
     'database "': _NO_SUCH_DATABASE,
     "database system is": _NOT_READY,
     "session is read-only": database.READ_ONLY,
