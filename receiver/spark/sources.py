@@ -324,9 +324,10 @@ def _keeps_rows(frame: DataFrame) -> bool:
     may rewrite rows in other files, as Delta's `OPTIMIZE` does: they have formats of their own, which are kinds of Parquet.
     """
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()  # noqa: SLF001 - no public API has the format
-    every = list(map(leaves.apply, range(leaves.size())))
-    relations = [leaf for leaf in every if _class(leaf) == "LogicalRelation"]
-    return len(every) == 1 and all(_class(leaf.relation().fileFormat()) == "ParquetFileFormat" for leaf in relations)
+    if leaves.size() > 1:
+        return False
+    leaf = leaves.apply(0)
+    return _class(leaf) != "LogicalRelation" or _class(leaf.relation().fileFormat()) == "ParquetFileFormat"
 
 
 def _class(java: JavaObject) -> str:
