@@ -95,7 +95,7 @@ class StompDialect:
     own_headers: frozenset[str] = frozenset()
     """Further headers of SEND that change how the broker handles a message: properties with such names aren't sent."""
     highest_priority: int = 9
-    """A message of a higher one, such as RabbitMQ and AMQP allow, is sent with this: Artemis would confirm it and lose it."""
+    """A message with a higher priority, as RabbitMQ and AMQP allow, is sent with this one: Artemis would confirm and lose it."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
