@@ -1,6 +1,7 @@
 """A broker as a target: which messages it refuses, and which go out to it."""
 
 import logging
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ import pytest
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.bridge import Bridge
 from receiver.bridge.connectors import DUPLICATE_ID, Message, check_body
+from receiver.bridge.connectors import nodes as nodes_module
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import ConnectionFactory, Nodes
 from receiver.bridge.modes import inbox_flow
@@ -24,6 +26,7 @@ from receiver.store.inbox import Lease
 from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import TEN, Route, message, send
 from tests.brokers.memory import MemoryBroker, MemorySink
+from tests.patience import PATIENCE_SECS, until
 from tests.stores import execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
@@ -307,6 +310,25 @@ def test_hosts_that_serve_at_once_are_warned_of(tmp_path, sqlite_url, is_backup,
     route.send(message("1"), message("poison"), message("2"))
     open_bridge(route.origin, target, sqlite_url).run(stop_when_idle_secs=0)
     assert caplog.text.count("amqp://a,b doesn't drop at one host what another has had") == warnings
+
+
+def test_a_host_that_answers_late_is_warned_of_once_it_does(monkeypatch, caplog):
+    monkeypatch.setattr(nodes_module, "_LOOKS_SECS", 0)
+    answers = threading.Event()
+
+    def identity_at(address):
+        assert address.host == "a" or answers.wait(PATIENCE_SECS)
+        return "ActiveMQ Artemis"
+
+    nodes = Nodes(BrokerAddress.parse("amqp://a,b/queue/out"), identity_at)
+    connect = ConnectionFactory(nodes, lambda _address: object())
+    target = BrokerTarget("amqp://a,b", connect, IdRule(), adds_duplicate_ids=True)
+    target.connect()
+    assert "doesn't drop" not in caplog.text
+    answers.set()
+    until(lambda: nodes.serve_at_once)
+    target.connect()
+    assert "doesn't drop at one host what another has had" in caplog.text
 
 
 def test_what_it_has_is_not_sent_again_while_the_store_is_full(tmp_path, sqlite_url, monkeypatch):

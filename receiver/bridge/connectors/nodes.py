@@ -40,7 +40,7 @@ class Nodes:
         """The errors of nodes that didn't identify themselves when all were asked."""
         self._has_looked = False
         self.serve_at_once = False
-        """Whether several nodes answered when all were asked: of a primary and its backups only one would."""
+        """Whether several nodes answered when all were asked, even late: of a primary and its backups only one would."""
         self._lock = threading.Lock()
 
     def look(self) -> None:
@@ -59,7 +59,6 @@ class Nodes:
         until = time.monotonic() + _LOOKS_SECS
         for thread in asking:
             thread.join(max(0.0, until - time.monotonic()))
-        self.serve_at_once = len(self._identities) > 1
         self._compare()
 
     def identify(self, node: Node) -> None:
@@ -71,6 +70,8 @@ class Nodes:
     def _ask(self, node: Node) -> None:
         try:
             self._identities[node] = self._identity_of(self.address.at(node))
+            if len(self._identities) > 1:
+                self.serve_at_once = True
         except ReceiverError as error:  # connecting there will raise it again
             self._away.append(error)
 
