@@ -57,8 +57,8 @@ class Header:
     """When the message expires, in milliseconds since 1970."""
 
 
-def time_in(header: str) -> int | None:
-    """The time in a header, in any unit; None if it is no whole number.
+def number_in(header: str) -> int | None:
+    """The number in a header, such as a time in any unit; None if it is no whole number.
 
     Only the first 20 digits count, which exceed any time: Python raises for a number of more than 4,300 digits.
     """

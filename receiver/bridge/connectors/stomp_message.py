@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, time_in, too_large_error
+from receiver.bridge.connectors import NON_PERSISTENT, UNREAD, Header, check_body, number_in, too_large_error
 from receiver.bridge.connectors.products import Product, StompDialect
 from receiver.bridge.connectors.sockets import wrong_protocol_error
 from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
@@ -59,7 +59,7 @@ def decoded(frame: Frame, product: Product) -> Message:
         )
     if _FROM_AMQP in headers or _ENCODING in headers:
         _check_body(headers)
-    sent = time_in(headers.get("timestamp", ""))
+    sent = number_in(headers.get("timestamp", ""))
     return Message(
         body=frame.body,
         is_text=_is_utf8(frame.body) and not (dialect.length_means_bytes and "content-length" in headers),
@@ -116,7 +116,7 @@ def encoded_headers(message: Message, dialect: StompDialect = _PLAIN) -> dict[st
     for name, jms_name in (*_JMS_NAMES.items(), *_SET_BY_FEW.items()):
         if jms_name in said:
             headers[name] = said[jms_name]
-    if (priority := time_in(headers.get("priority", ""))) is not None:
+    if (priority := number_in(headers.get("priority", ""))) is not None:
         headers["priority"] = str(min(priority, dialect.highest_priority))
     for text in (*headers, *headers.values()):
         _check_text(text)

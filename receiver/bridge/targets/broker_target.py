@@ -14,7 +14,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Generic, TypeVar
 
-from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnForgottenError, TurnSink, time_in
+from receiver.bridge.connectors import DUPLICATE_ID, Header, Sink, TurnForgottenError, TurnSink, number_in
 from receiver.bridge.connectors.nodes import ConnectionFactory
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
@@ -72,7 +72,7 @@ class SinkTarget(Target, Generic[_S]):
     def warn_of_expired(self, messages: Sequence[Received]) -> None:
         """Warn of expired messages. They are still sent: the broker decides what to do with expired messages."""
         now_ms = time.time_ns() // 1_000_000
-        ends_ms = (time_in(message.headers.get(Header.EXPIRATION, "")) for message in messages)
+        ends_ms = (number_in(message.headers.get(Header.EXPIRATION, "")) for message in messages)
         expired = sum(end_ms is not None and end_ms <= now_ms for end_ms in ends_ms)
         if expired:
             _LOGGER.warning("%s: of the messages handed on %d had expired", self.name, expired)
