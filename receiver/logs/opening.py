@@ -145,10 +145,7 @@ def _batches(
         head, pieces = _with_head(_decompressed(pieces, compression, file.name))
         if not head:
             raise LogFormatError(file.name, "there is nothing in the compressed file", hint=_EMPTY_HINT)
-    foreign = next((each for begins, each in _FOREIGN.items() if head.startswith(begins)), None)
-    if head.startswith(_TAR_MARKS, _TAR_MARK_AT):
-        foreign = _TAR
-    if foreign is not None:
+    if (foreign := _foreign(head)) is not None:
         what, hint = foreign
         raise LogFormatError(file.name, f"it is {what}, no log of receipts", hint=hint)
     source = LogSource(file.name, pieces)
@@ -160,6 +157,13 @@ def _batches(
         left_bytes = max(0, (file.size_bytes or 0) - PIECE_BYTES)  # one piece was read to know the format
         source = replace(source, path=file.path, advanced=lambda share: on_read(int(share * left_bytes)))
     yield from read_parquet(source, options, groups)
+
+
+def _foreign(head: bytes) -> tuple[str, str] | None:
+    """A format that isn't read: what it is, and what to do; None for a log."""
+    if head.startswith(_TAR_MARKS, _TAR_MARK_AT):
+        return _TAR
+    return next((each for begins, each in _FOREIGN.items() if head.startswith(begins)), None)
 
 
 def _reader_by_content(head: bytes, options: ReadOptions) -> LogReader | None:
