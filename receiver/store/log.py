@@ -290,7 +290,7 @@ class JoinedLog:
         self._own.vacuum.note(len(changes.gone))
 
     def rollback(self) -> None:
-        """Leave rolling back to the caller."""
+        """Leave rolling back to the caller, but tell SQLAlchemy if the connection is lost."""
         note_loss(self.connection)
 
     def _callers(self) -> None:

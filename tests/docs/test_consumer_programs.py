@@ -44,7 +44,7 @@ def queue(rabbitmq):
     name = f"orders-{uuid.uuid4()}"
     said = re.search("queue_type=quorum(?: arguments='(.*)')?", (PROGRAMS / "payments.py").read_text(encoding="utf-8"))
     given = json.loads(said[1] or "{}")
-    rabbitmq.declare(name, "quorum", **{name.replace("-", "_"): value for name, value in given.items()})
+    rabbitmq.declare(name, "quorum", **{key.replace("-", "_"): value for key, value in given.items()})
     return name
 
 

@@ -122,11 +122,10 @@ def fault_of(raw: BaseException) -> Fault | None:
         asyncpg is not None and isinstance(raw, asyncpg.AsyncAdapt_asyncpg_dbapi.Error)
     ):
         return None
-    said, state = str(raw), raw.sqlstate
-    by_words = {None: _OF_PGBOUNCER | _IN_WORDS, "08P01": _OF_PGBOUNCER}.get(state, {})
+    said, state = str(raw), raw.sqlstate or ""
+    by_words = {"": _OF_PGBOUNCER | _IN_WORDS, "08P01": _OF_PGBOUNCER}.get(state, {})
     faults = [fault for words, fault in by_words.items() if words in said]
-    if state is not None:
-        faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
+    faults += [_FAULTS[state[:length]] for length in (5, 3, 2) if state[:length] in _FAULTS]
     fault = next(iter(faults), database.UNKNOWN)
     return fault if fault is not _FORBIDDEN else _forbidden(said)
 
