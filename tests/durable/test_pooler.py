@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
@@ -29,7 +30,7 @@ SERVER_CONNECTIONS = {"session": 50, "transaction": 3, "statement": 3}
 
 
 @contextmanager
-def pooler(url: str, mode: str, **limits: int) -> Iterator[str]:
+def pooler(url: str, mode: str, **limits: int | str) -> Iterator[str]:
     """The address of the database through a new PgBouncer."""
     database, (port,) = make_url(url), free_ports(6432)
     host = database.host or database.query["host"]
@@ -105,6 +106,16 @@ def test_a_pooler_whose_connections_are_all_in_use_is_named(fresh_postgres_url, 
         send(receiver, "a")
         with pytest.raises(StoreError, match="PgBouncer has no connection left"):
             opened(url)
+
+
+def test_a_database_that_the_pooler_has_disabled_needs_no_creation(fresh_postgres_url):
+    with pooler(fresh_postgres_url, "session", admin_users="postgres") as url, opened(url) as receiver:
+        admin = make_url(url).set(drivername="postgresql", database="pgbouncer")
+        with psycopg.connect(shown(admin), autocommit=True) as connection:
+            connection.execute(f"DISABLE {make_url(url).database}")
+        with pytest.raises(StoreError, match="PgBouncer has the database disabled"):
+            opened(url)
+        assert send(receiver, "a") == [NEW]  # who is connected stays so
 
 
 def test_a_pooler_that_ends_a_long_transaction_can_be_reached(fresh_postgres_url):

@@ -69,7 +69,12 @@ WITHOUT_STATE = [
     ),
     ("connection failed: fe_sendauth: no password supplied", "refuses"),
     ('connection failed: FATAL:  no pg_hba.conf entry for host "h", user "u", database "d"', "refuses"),
+    (
+        'connection failed: FATAL:  pg_hba.conf rejects connection for host "h", user "u", database "d", SSL on',
+        "refuses",
+    ),
     ('connection failed: FATAL:  role "u" does not exist', "refuses"),
+    ("connection failed: FATAL:  no such user: u", "refuses"),
     ('connection failed: FATAL:  database "d" does not exist', "no such database"),
     ('connection failed: FATAL:  database "d" is not currently accepting connections', "isn't ready"),
     ('connection failed: FATAL:  permission denied for database "d"', "may not"),
@@ -120,10 +125,25 @@ def test_postgresql(state, kind, problem, hint):
         ),
         ("must be owner of table receiver_domain", "run receiver migrate as the user who owns"),
         ("permission denied to set parameter", "grant the right"),
+        ('new row violates row-level security policy for table "receiver_domain"', "give the user BYPASSRLS"),
     ],
 )
 def test_a_right_that_is_missing(words, remedy):
     error = store_error(pg.InsufficientPrivilege(words), ADDRESS)
+    assert remedy in error.hint
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ('too many connections for database "d"', "CONNECTION LIMIT"),
+        ('database "d" is disabled', "ENABLE"),
+        ("no such database: d", "PgBouncer's [databases]"),
+        ('database "d" does not exist', "CREATE DATABASE"),
+    ],
+)
+def test_what_keeps_others_from_connecting(words, remedy):
+    error = store_error(psycopg.OperationalError(f"connection failed: FATAL:  {words}"), ADDRESS)
     assert remedy in error.hint
 
 

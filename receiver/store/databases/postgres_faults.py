@@ -29,7 +29,10 @@ _RIGHTS = {
 """The privileges to grant, by kind of object."""
 _REFUSED = Fault("the server refuses the user", "check user and password, and pg_hba.conf on the server")
 _NO_SUCH_DATABASE = Fault("there is no such database", "create it first: CREATE DATABASE")
-_FEW_CONNECTIONS = Fault("the server has no connection left", "close others, or raise its max_connections")
+_FEW_CONNECTIONS = Fault(
+    "the server has no connection left",
+    "close others, or raise its max_connections or the CONNECTION LIMIT of what is named",
+)
 _UNREACHABLE = Fault("the server can't be reached", "check host and port, and that it runs")
 _NOT_READY = Fault("the server isn't ready", "try again when it is")
 _LOST = Fault("the connection is lost", "try again when the server is back")
@@ -41,6 +44,7 @@ _CANCELLED = Fault("the server cancelled the statement", "try again, or raise it
 _UNKNOWN_STATEMENT = Fault(
     "the server doesn't know a statement that was prepared, or knows another", "PgBouncer needs pool_mode=session"
 )
+_DISABLED = Fault("PgBouncer has the database disabled", "ENABLE it there")
 _NO_TRANSACTIONS = _UNKNOWN_STATEMENT._replace(problem="PgBouncer allows no transaction")
 _FEW_POOLED = Fault(
     "PgBouncer has no connection left",
@@ -79,13 +83,16 @@ _OF_PGBOUNCER = {
     "statement pooling": _NO_TRANSACTIONS,
     "idle transaction timeout": _TOO_LONG,
     "query timeout": _TOO_LONG,
+    '" is disabled': _DISABLED,
+    "no such database": _NO_SUCH_DATABASE._replace(hint="name it among PgBouncer's [databases]"),
+    "no such user": _REFUSED,
 }
 """By a part of the text: PgBouncer's errors all have the SQLSTATE 08P01, or none while connecting."""
 _IN_WORDS = {
     "No space left": database.FULL,
     "authentication failed": _REFUSED,
     "no password supplied": _REFUSED,
-    "no pg_hba.conf entry": _REFUSED,
+    "pg_hba.conf": _REFUSED,
     "too many": _FEW_CONNECTIONS,
     "connection slots": _FEW_CONNECTIONS,
     "permission denied": _FORBIDDEN,
@@ -132,6 +139,8 @@ def fault_of(raw: BaseException) -> Fault | None:
 
 def _forbidden(said: str) -> Fault:
     """The fault of a missing privilege, with the statement that grants it if the server names the object."""
+    if "row-level security" in said:
+        return _FORBIDDEN._replace(hint="switch row-level security off for our tables, or give the user BYPASSRLS")
     denied = _DENIED.search(said)
     if denied is None:
         return _FORBIDDEN
