@@ -118,6 +118,24 @@ def test_a_database_that_is_lost_while_it_runs_is_no_fault_of_its(tmp_path, post
 
 
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_a_time_out_of_the_server_that_it_exceeds_is_named(tmp_path, postgresql_store, mode, caplog):
+    """It is called again and again. Only the time-out's name leads to the remedy."""
+    route, calls = Route(postgresql_store, tmp_path, "call", mode), []
+
+    def book(received, connection):
+        calls.append(received.unique_message_id)
+        if len(calls) == 1:
+            connection.exec_driver_sql("SET idle_in_transaction_session_timeout = 1")
+            time.sleep(0.2)
+            connection.exec_driver_sql("SELECT 1")
+
+    send(route, "1")
+    bridge_to(route, book, mode).run(stop_when_idle_secs=0)
+    assert calls == ["1", "1"]
+    assert "terminating connection due to idle-in-transaction timeout (keep batches short" in caplog.text
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_deferred_constraint_is_its_messages_fault(tmp_path, postgresql_store, mode):
     """The constraint fails only at the commit, which is that of the whole batch."""
     route, table = Route(postgresql_store, tmp_path, "table", mode), f"account_{uuid.uuid4().hex}"

@@ -171,7 +171,7 @@ class PythonTarget(Target):
 
 
 def _described(error: BaseException, connection: Connection) -> str | StoreBusyError:
-    """Why a message failed, or that others hold what it needs. Raises `StoreError` if the disk is full."""
+    """Why a message failed, or that others hold what it needs. Raises `StoreError` if the disk is full or the connection lost."""
     excuse = no_fault_of_its_statement(error, connection)
     if isinstance(excuse, StoreBusyError):
         return excuse

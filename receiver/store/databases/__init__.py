@@ -112,14 +112,16 @@ def store_error(error: BaseException, address: str | URL) -> StoreError:
 
 
 def no_fault_of_its_statement(error: BaseException, connection: Connection) -> StoreError | None:
-    """The `StoreError` for an error that says that others hold what a statement needs, or that the disk is full; else None.
+    """The `StoreError` for an error that says that others hold what a statement needs, that the disk is full, or why the connection
+    is lost; else None.
 
     A busy file doesn't count: the connection's transaction has it, so a second connection of the same thread waits there.
     """
     database, url = database_of(connection), connection.engine.url
     fault = database.fault_of(_raw(error)) or UNKNOWN
     is_held = issubclass(fault.kind, StoreBusyError) and database.locked_file(url) is None
-    return store_error(error, url) if is_held or fault is FULL else None
+    is_lost = connection.invalidated and fault is not UNKNOWN
+    return store_error(error, url) if is_held or is_lost or fault is FULL else None
 
 
 def _raw(error: BaseException) -> BaseException:
