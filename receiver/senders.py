@@ -273,12 +273,13 @@ class SequenceIdMaker(Maker):
 
         last = self._run(take, connection)
         if connection is None:
-            self._note_given(last)
+            self.skip_to(last)
         else:
             self._note_taken(connection, last)
         return [f"{number}:{self._source}" for number in range(last - count + 1, last + 1)]
 
-    def _note_given(self, last: int) -> None:
+    def skip_to(self, last: int) -> None:
+        """Give only numbers above this one from now on."""
         with self._guard:
             self._given = max(self._given, last)
 
@@ -293,7 +294,7 @@ class SequenceIdMaker(Maker):
         self._taken[connection] = last
 
     def _on_commit(self, connection: Connection) -> None:
-        self._note_given(self._taken[connection])
+        self.skip_to(self._taken[connection])
         self._taken[connection] = 0
 
     def _on_rollback(self, connection: Connection) -> None:

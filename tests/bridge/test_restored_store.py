@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from tests.bridge.bridged import Route, send
+from tests.bridge.bridged import Route, message, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -43,3 +43,17 @@ def test_the_lines_it_has_forgotten_are_kept_aside(restored, caplog):
     aside = restored.file.with_name(f"{restored.file.name}.unconfirmed-1")
     assert aside.read_bytes() == forgotten
     assert str(aside) in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["queue", "topic"])
+def test_no_message_gets_the_id_of_another_that_it_has_forgotten(sqlite_url, tmp_path, kind):
+    """A receiver behind the target would drop it as a duplicate."""
+    route = Route(sqlite_url, tmp_path, kind)
+    for number in range(3):
+        route.send(message(None, body=str(number)))
+        route.run()
+        for file in tmp_path.glob("receiver.db*"):
+            file.unlink()
+    arrived = route.broker.queue("out")
+    assert [each.body for each in arrived] == [b"0", b"1", b"2"]
+    assert len({each.properties["uniqueMessageId"] for each in arrived}) == 3
