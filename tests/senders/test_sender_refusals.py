@@ -171,3 +171,11 @@ def test_a_domain_that_a_trigger_leaves_out(store_url):
     leave_rows_out(store_url, "INSERT", "receiver_domain")
     with pytest.raises(StoreError, match="didn't keep a row of receiver_domain"):
         Receiver.open(store_url, connection_id="broker", destination="orders")
+
+
+def test_a_domain_for_which_a_copy_has_no_number(fresh_postgres_url):
+    """Logical replication copies rows without their sequences."""
+    with Receiver.open(fresh_postgres_url, connection_id="broker", destination="orders"):
+        execute(fresh_postgres_url, "ALTER SEQUENCE receiver_domain_domain_id_seq RESTART")
+        with pytest.raises(StoreError, match="set its sequence behind its last number"):
+            Receiver.open(fresh_postgres_url, connection_id="broker", destination="other")

@@ -99,7 +99,8 @@ OTHER_DATABASE = "use another database or, on PostgreSQL, another schema"
 def not_kept_error(table: Table) -> StoreError:
     return StoreError(
         f"the database didn't keep a row of {table.name}",
-        hint="drop the trigger or rule of that table that leaves rows out without an error",
+        hint="drop the trigger or rule of that table that leaves rows out without an error; or set its sequence behind its last"
+        " number, for logical replication copies no sequence",
     )
 
 
