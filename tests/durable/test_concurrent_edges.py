@@ -525,6 +525,15 @@ def test_a_fork(fresh_postgres_url, joins):
         until(lambda: waiting(url) == 0)
 
 
+def test_who_folds_leaves_a_server_that_takes_no_writes(fresh_postgres_url):
+    """Its address may lead to another by now, where the receipts are that nobody would fold in."""
+    with concurrent(fresh_postgres_url) as orders:
+        until(lambda: orders.is_folding)
+        before = orders._folding._kept
+        driver_of(before).execute("SET default_transaction_read_only = on")
+        until(lambda: orders.is_folding and orders._folding._kept is not before)
+
+
 def test_closing_under_way(fresh_postgres_url):
     """Batches that have begun may end, and no other may begin. Every thread that closes waits until that is done."""
     orders = concurrent(fresh_postgres_url)

@@ -34,6 +34,7 @@ from receiver.errors import StoreError
 from receiver.message import Receipt
 from receiver.store.codec import json_bytes, parts_of, text_of, to_bytes
 from receiver.store.databases import NONSENSE, nonsense_error
+from receiver.store.databases.database import READ_ONLY
 from receiver.store.databases.postgres import has_failed, lock_timeout_ms
 from receiver.store.sql_rows import AwaitedDriver, driver_of
 from receiver.store.tables import CONCURRENT_POLICY, ArrivalRow, arrival_numbers, arrivals, claims, domains
@@ -109,6 +110,7 @@ SELECT {_ID} FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY
 """
 _RELEASE = f"DELETE FROM {claims.name} WHERE domain_id = %s AND unique_message_id = ANY(%b) RETURNING {_ID}"
 _IDS_AT_ONCE = 10_000
+_IS_READ_ONLY = "current_setting('transaction_read_only')::bool"
 
 
 class Waiting(NamedTuple):
@@ -249,8 +251,13 @@ class Claims:
         self._driver.execute(f"DELETE FROM {claims.name} WHERE domain_id = %s", (self._domain_id,))
 
     def try_to_lock_folding(self, store_id: int) -> bool:
-        """Try to make this connection's session the one that folds, until it ends. Returns whether it is."""
-        (is_it,) = self._driver.execute("SELECT pg_try_advisory_lock(%s)", (store_id,)).fetchone()
+        """Try to make this connection's session the one that folds, until it ends. Returns whether it is.
+
+        `StoreError` if the server takes no writes.
+        """
+        lock = f"SELECT pg_try_advisory_lock(%s), {_IS_READ_ONLY}"
+        is_it, is_read_only = self._driver.execute(lock, (store_id,)).fetchone()
+        _check_writable(is_read_only=is_read_only)
         return bool(is_it)
 
     def keep_others_out(self) -> None:
@@ -260,10 +267,17 @@ class Claims:
         self._driver.execute(lock, (self._domain_id,)).fetchone()
 
     def look(self) -> tuple[int, Waiting] | None:
-        """The last writer of the domain's row, and figures of the waiting receipts; None if the domain is gone."""
-        writer = f"SELECT last_writer FROM {domains.name} WHERE domain_id = %s"
+        """The last writer of the domain's row, and figures of the waiting receipts; None if the domain is gone.
+
+        `StoreError` if the server takes no writes.
+        """
+        writer = f"SELECT last_writer, {_IS_READ_ONLY} FROM {domains.name} WHERE domain_id = %s"
         row = self._driver.execute(writer, (self._domain_id,)).fetchone()
-        return None if row is None else (row[0], self.waiting())
+        if row is None:
+            return None
+        last_writer, is_read_only = row
+        _check_writable(is_read_only=is_read_only)
+        return last_writer, self.waiting()
 
     def waiting(self) -> Waiting:
         """Figures of the committed receipts that wait to be folded in."""
@@ -271,6 +285,12 @@ class Claims:
             f"SELECT coalesce(sum(receipts), 0)::int8, min(received_at_us) FROM {arrivals.name} WHERE domain_id = %s"
         )
         return Waiting(*self._driver.execute(counted, (self._domain_id,)).fetchone())
+
+
+def _check_writable(*, is_read_only: bool) -> None:
+    """Raise `StoreError` for a server that takes no writes: looking there would go on after the others have moved to another."""
+    if is_read_only:
+        raise StoreError(READ_ONLY.problem, hint=READ_ONLY.hint)
 
 
 def _keys_of(ids: Iterable[str]) -> Iterator[bytes]:
