@@ -95,6 +95,13 @@ WITHOUT_STATE = [
     ("cannot exit pipeline mode while busy", "lost"),
     ('invalid connection option "sslmod"', "the address is wrong"),
     ("bad value for connect_timeout: 'x'", "the address is wrong"),
+    ('connection is bad: invalid sslmode value: "x"', "the address is wrong"),
+    ("connection failed: FATAL:  unsupported startup parameter: options", "the address is wrong"),
+    ("connection failed: server does not support SSL, but SSL was required", "don't agree on TLS"),
+    ("connection failed: FATAL:  SSL required", "don't agree on TLS"),
+    ('connection failed: root certificate file "f" does not exist', "don't agree on TLS"),
+    ("connection failed: SSL error: certificate verify failed", "don't agree on TLS"),
+    ('connection failed: server certificate for "a" does not match host name "b"', "don't agree on TLS"),
 ]
 ADDRESS = "postgresql://bridge:secret@db/orders"
 

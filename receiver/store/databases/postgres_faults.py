@@ -37,6 +37,9 @@ _UNREACHABLE = Fault("the server can't be reached", "check host and port, and th
 _NOT_READY = Fault("the server isn't ready", "try again when it is")
 _LOST = Fault("the connection is lost", "try again when the server is back")
 _TOO_LONG = Fault("the server ended it, which took too long", "keep batches short, or raise the time-out named")
+_NO_TLS = Fault(
+    "client and server don't agree on TLS", "mend sslmode or sslrootcert in the address, or the server's certificate"
+)
 _BAD_OPTION = Fault("the address is wrong", "mend the option that is named")
 _DEADLOCK = database.OUTRUN._replace(problem="it and another transaction waited for each other")
 _FAILED_BEFORE = Fault("an earlier statement of the transaction failed", "roll it back, then try again in a new one")
@@ -86,6 +89,7 @@ _OF_PGBOUNCER = {
     '" is disabled': _DISABLED,
     "no such database": _NO_SUCH_DATABASE._replace(hint="name it among PgBouncer's [databases]"),
     "no such user": _REFUSED,
+    "unsupported startup parameter": _BAD_OPTION,
 }
 """By a part of the text: PgBouncer's errors all have the SQLSTATE 08P01, or none while connecting."""
 _IN_WORDS = {
@@ -98,6 +102,10 @@ _IN_WORDS = {
     "permission denied": _FORBIDDEN,
     "invalid connection option": _BAD_OPTION,
     "bad value for": _BAD_OPTION,
+    ' value: "': _BAD_OPTION,
+    "SSL required": _NO_TLS,
+    "SSL was required": _NO_TLS,
+    "certificate": _NO_TLS,
     'role "': _REFUSED,
     "not currently accepting": _NOT_READY,
     'database "': _NO_SUCH_DATABASE,
