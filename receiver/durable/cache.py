@@ -11,6 +11,7 @@ that lacked them, or after the restore of an older copy. So the cache is kept on
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -29,6 +30,7 @@ from receiver.store.log import DomainLog
 from receiver.store.sql_rows import Changes, PolicyStates
 from receiver.store.tables import DomainState
 
+_LOGGER = logging.getLogger("receiver")
 _MOST_DIGESTS = 16
 """How many digests an id keeps: the row of an id that comes with ever new bodies must not grow for ever."""
 _FEW_HISTORIES = 1_000
@@ -87,6 +89,9 @@ def receipt_rows(log: DomainLog, state: DomainState) -> Iterator[ReceiptRow]:
 
 _unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")
 """Appending changes none of these. Resizing, and retiring a source, do: both change or delete rows that may be recorded here."""
+
+_never_falling = attrgetter("receipts", "generation", "retired_sources")
+"""No commit lowers one of these."""
 
 
 def _may_continue(known: DomainState, state: DomainState) -> bool:
@@ -161,6 +166,12 @@ class DomainCache:
         with corrupt_if_nonsense(state):
             may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
             if not (may_continue and self._read_on(log, state)):
+                if known is not None and self._lacks_commits(log, known, state):
+                    _LOGGER.warning(
+                        "%s: the store has lost commits, as by a failover to a standby that lacked them, or by an older copy that "
+                        "was put back: what they received is lost unless it is sent again",
+                        state.domain_name,
+                    )
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
                     # Others have just retired sources, so every process reads the log again. Don't cause that again soon.
@@ -173,9 +184,7 @@ class DomainCache:
     def _read_on(self, log: DomainLog, state: DomainState) -> bool:
         """Read the rows behind the newest one that is recorded here. False, with nothing read, if that row is gone or
         differs."""
-        newest = self.policy.serial
-        # By a page of its own: a stream of rows that isn't read to its end would end the transaction.
-        page = next(log.rows.rows_after(newest - 1, newest), None)
+        page = self._page_from_newest(log)
         # That row proves that the log goes on from here. If others have deleted it, nothing proves it: all is read again.
         if page is None or _receipt_of([column[0] for column in page]) != self._newest:
             return False
@@ -185,6 +194,22 @@ class DomainCache:
         self.policy.keep_forgotten()
         self._outdated.clear()
         return True
+
+    def _page_from_newest(self, log: DomainLog) -> ReceiptColumns | None:
+        """Some rows of the log, from the newest one that is recorded here on; None if there are none."""
+        newest = self.policy.serial
+        # By a page of its own: a stream of rows that isn't read to its end would end the transaction.
+        return next(log.rows.rows_after(newest - 1, newest), None)
+
+    def _lacks_commits(self, log: DomainLog, known: DomainState, state: DomainState) -> bool:
+        """Whether the log, now in this state, certainly lacks commits that it had when it was in the known one."""
+        if any(now < before for now, before in zip(_never_falling(state), _never_falling(known), strict=True)):
+            return True
+        if self._newest is None or _unchanged_by_appending(known) != _unchanged_by_appending(state):
+            return False  # no row shows it, or rows may have been changed since
+        page = self._page_from_newest(log)
+        row = None if page is None else _receipt_of([column[0] for column in page])
+        return row is not None and row[0] == self._newest[0] and row != self._newest
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)

@@ -15,7 +15,7 @@ from receiver.bridge.opening import Origin, open_bridge
 from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.audit import look
-from receiver.durable.forgetting import retire_sources
+from receiver.durable.forgetting import forget, retire_sources
 from receiver.errors import StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.schema import migrate
@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.costly, pytest.mark.thinned(3)]
 
 LOST = ["lost 1", "lost 2", "lost 3"]
 OTHERS = ["other 1", "other 2", "other 3"]
+SAID = "the store has lost commits"
 TAILS = pytest.mark.parametrize("tail", [[], ["the same"]], ids=["other tails", "one tail"])
 """With one tail, the newest row that memory knows exists again, byte for byte, behind rows that memory doesn't know."""
 
@@ -70,7 +71,7 @@ def lost(pair):
 
 @TAILS
 @pytest.mark.parametrize("only_follows", [False, True], ids=["writes", "follows"])
-def test_batches_of_its_own(pair, url, tail, only_follows):
+def test_batches_of_its_own(pair, url, tail, only_follows, caplog):
     with opened(url) as orders, opened(url) as another:
         send(orders, "kept")
         with lost(pair):
@@ -86,6 +87,8 @@ def test_batches_of_its_own(pair, url, tail, only_follows):
             DUPLICATE,
             DUPLICATE,
         ]
+        send(orders, LOST[0])
+    assert caplog.text.count(SAID) == (not tail), "once, and only where the newest row shows it"
     assert_sound(url)
 
 
@@ -204,7 +207,33 @@ def test_other_policies(pair, url, tail, policy):
         assert send(orders, LOST[0], OTHERS[0]) == [NEW, DUPLICATE]
 
 
-def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
+@pytest.mark.parametrize("concurrent", [False, True], ids=["exclusive", "concurrent"])
+def test_a_loss_is_said_though_nobody_has_been_there(pair, url, concurrent, caplog):
+    with opened(url, concurrent=concurrent) as orders:
+        with lost(pair):
+            send(orders, *LOST)
+            until(lambda: not concurrent or waiting(url) == 0)
+        until(lambda: send(orders, OTHERS[0]) and SAID in caplog.text)
+
+
+@pytest.mark.parametrize("policy", ["apama:window=9,expiry=0", "ttl:expiry=60"])
+def test_a_loss_is_said_only_where_there_is_one(pair, url, policy, caplog):
+    """Neither rows that were deleted nor an id forgotten by hand is one."""
+    with opened(url, policy=policy) as orders, opened(url) as another:
+        send(orders, *LOST)
+        pair.catch_up()
+        send(another, *map(str, range(100)))
+        pair.catch_up()
+        forget(url, "99")
+        pair.catch_up()
+        pair.fail_over()
+        pair.build_standby()
+        assert send(orders, "99", "new") == [NEW, NEW]
+        assert send(another, "99", "new") == [DUPLICATE, DUPLICATE]
+    assert SAID not in caplog.text
+
+
+def test_nothing_is_lost_and_nobody_has_been_there(pair, url, caplog):
     """The last writer's random number proves it, so nothing is read anew."""
     with opened(url) as orders:
         send(orders, *OTHERS)
@@ -213,6 +242,7 @@ def test_nothing_is_lost_and_nobody_has_been_there(pair, url):
         policy = orders.session.cache.policy
         assert send(orders, OTHERS[0], "new") == [DUPLICATE, NEW]
         assert orders.session.cache.policy is policy
+    assert SAID not in caplog.text
 
 
 def test_an_address_of_both_servers_leads_to_the_one_that_takes_writes(pair, url):
