@@ -106,6 +106,16 @@ def _receipt_of(row: Sequence[Any]) -> tuple[Any, ...]:
     return named.seq, named.received_at_us, named.message_source_id, named.unique_message_id
 
 
+def _page_from(log: DomainLog, seq: int) -> ReceiptColumns | None:
+    """Some rows of the log, from this number on; None if there are none."""
+    # By a page of its own: a stream of rows that isn't read to its end would end the transaction.
+    return next(log.rows.rows_after(seq - 1, seq), None)
+
+
+def _first_of(page: ReceiptColumns | None) -> tuple[Any, ...] | None:
+    return None if page is None else _receipt_of([column[0] for column in page])
+
+
 @contextmanager
 def corrupt_if_nonsense(state: DomainState) -> Iterator[None]:
     """Within it, an error that broken rows cause becomes a `StoreCorruptError`."""
@@ -127,6 +137,10 @@ class DomainCache:
         """The run of the server in which the log was last read or written."""
         self._newest: tuple[Any, ...] | None = None
         """The newest row that is recorded here; None before the first."""
+        self._confirmed: tuple[DomainState, tuple[Any, ...] | None] | None = None
+        """A state of the log that was committed, and its newest row. It outlasts `drop`."""
+        self._is_doubtful = False
+        """Whether the log was read anew, and must be compared with that."""
         self._retirement = Retirement(settings)
         self.remembered_ids = 0
         """How many ids the policy remembers, as of the last batch."""
@@ -149,44 +163,59 @@ class DomainCache:
     def drop(self) -> None:
         self.is_dropped = True
 
+    def confirm(self) -> None:
+        """Note that what is recorded here is committed."""
+        if not (self.is_dropped or self._is_doubtful):
+            self._confirmed = self.state, self._newest
+
     @property
     def has_deletable(self) -> bool:
         return bool(self._deletable)
 
-    def follow(self, log: DomainLog, state: DomainState) -> bool:
+    def follow(self, log: DomainLog, state: DomainState, *, may_lag: bool = False) -> bool:
         """Catch up with the log, which is in this state: read its new rows, or all of it.
 
-        Returns whether the log had changed since the last batch.
+        `may_lag`: the log isn't locked, so it may be a standby's. Returns whether the log had changed since the last batch.
         """
         known, known_run = None if self.is_dropped else self.state, self._server_run
         self._server_run = log.rows.server_run
-        if known == state:  # in another run of the server too: the last writer's random number proves it
+        has_changed = known != state  # in another run of the server too: the last writer's random number proves it
+        if has_changed:
+            self.is_dropped = True  # until all has gone well
+        elif not self._is_doubtful:
             return False
-        self.is_dropped = True  # until all has gone well
         with corrupt_if_nonsense(state):
             may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
-            if not (may_continue and self._read_on(log, state)):
-                if known is not None and self._lacks_commits(log, known, state):
-                    _LOGGER.warning(
-                        "%s: the store has lost commits, as by a failover to a standby that lacked them, or by an older copy that "
-                        "was put back: what they received is lost unless it is sent again",
-                        state.domain_name,
-                    )
+            if has_changed and not (may_continue and self._read_on(log, state)):
+                self._is_doubtful = True
                 self._load(log, state)
                 if known is not None and known.retired_sources != state.retired_sources:
                     # Others have just retired sources, so every process reads the log again. Don't cause that again soon.
                     self._retirement.look_later(state.latest_us)
                 else:
                     self._retirement.look_soon()
+            if not may_lag:
+                self._warn_of_loss(log, state)
             self.advance(state)
-        return True
+        return has_changed
+
+    def _warn_of_loss(self, log: DomainLog, state: DomainState) -> None:
+        """Warn if the log was read anew, and lacks commits that it had."""
+        if self._is_doubtful and self._lacks_commits(log, state):
+            self._confirmed = None  # said once, also if this batch is rolled back
+            _LOGGER.warning(
+                "%s: the store has lost commits, as by a failover to a standby that lacked them, or by an older copy that was put "
+                "back: what they received is lost unless it is sent again",
+                state.domain_name,
+            )
+        self._is_doubtful = False
 
     def _read_on(self, log: DomainLog, state: DomainState) -> bool:
         """Read the rows behind the newest one that is recorded here. False, with nothing read, if that row is gone or
         differs."""
-        page = self._page_from_newest(log)
+        page = _page_from(log, self.policy.serial)
         # That row proves that the log goes on from here. If others have deleted it, nothing proves it: all is read again.
-        if page is None or _receipt_of([column[0] for column in page]) != self._newest:
+        if page is None or _first_of(page) != self._newest:
             return False
         rest = log.rows.rows_after(page[0][-1], state.last_seq)
         self._replay(chain([cast("ReceiptColumns", tuple(column[1:] for column in page))], rest), state)
@@ -195,21 +224,17 @@ class DomainCache:
         self._outdated.clear()
         return True
 
-    def _page_from_newest(self, log: DomainLog) -> ReceiptColumns | None:
-        """Some rows of the log, from the newest one that is recorded here on; None if there are none."""
-        newest = self.policy.serial
-        # By a page of its own: a stream of rows that isn't read to its end would end the transaction.
-        return next(log.rows.rows_after(newest - 1, newest), None)
-
-    def _lacks_commits(self, log: DomainLog, known: DomainState, state: DomainState) -> bool:
-        """Whether the log, now in this state, certainly lacks commits that it had when it was in the known one."""
-        if any(now < before for now, before in zip(_never_falling(state), _never_falling(known), strict=True)):
+    def _lacks_commits(self, log: DomainLog, state: DomainState) -> bool:
+        """Whether the log, now in this state, certainly lacks commits that it had."""
+        if self._confirmed is None:
+            return False
+        before, newest = self._confirmed
+        if any(now < then for now, then in zip(_never_falling(state), _never_falling(before), strict=True)):
             return True
-        if self._newest is None or _unchanged_by_appending(known) != _unchanged_by_appending(state):
+        if newest is None or _unchanged_by_appending(before) != _unchanged_by_appending(state):
             return False  # no row shows it, or rows may have been changed since
-        page = self._page_from_newest(log)
-        row = None if page is None else _receipt_of([column[0] for column in page])
-        return row is not None and row[0] == self._newest[0] and row != self._newest
+        row = _first_of(_page_from(log, newest[0]))
+        return row is not None and row[0] == newest[0] and row != newest
 
     def _load(self, log: DomainLog, state: DomainState) -> None:
         self.policy = policy_of(state)

@@ -120,7 +120,7 @@ class DomainSession(GuardedDomain):
         """Read the log before the next batch needs it, without a lock."""
         with self._thread_lock, self._between_batches() as log:
             state = log.begin_reading()
-            self.cache.follow(log, state)
+            self.cache.follow(log, state, may_lag=True)
             return state
 
     @contextmanager
@@ -195,6 +195,7 @@ class DomainSession(GuardedDomain):
         """
         unsettled = self.unsettled
         if not unsettled:
+            self.cache.confirm()
             return
         last = log.rows.last_batch(self.writer)
         # A batch's number is committed after all that the batch saw, so the batches before it were committed too.
@@ -206,6 +207,8 @@ class DomainSession(GuardedDomain):
         ours = log.transaction if isinstance(log, JoinedLog) else None
         while unsettled and unsettled[0].number <= last and unsettled[0].transaction is not ours:
             self.count(unsettled.popleft().tally)
+        if not unsettled:
+            self.cache.confirm()
 
     def count(self, tally: Tally) -> None:
         """Count a committed batch. In a concurrent domain it folds receipts in, and only the receipts are counted."""

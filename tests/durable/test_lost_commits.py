@@ -6,7 +6,7 @@ id it has is a duplicate, even if the id came to another receiver since.
 
 import threading
 import uuid
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
@@ -214,6 +214,25 @@ def test_a_loss_is_said_though_nobody_has_been_there(pair, url, concurrent, capl
             send(orders, *LOST)
             until(lambda: not concurrent or waiting(url) == 0)
         until(lambda: send(orders, OTHERS[0]) and SAID in caplog.text)
+
+
+@pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
+def test_a_loss_is_said_though_a_batch_failed_with_the_server(pair, url, joins, caplog):
+    """As under load: the failure drops the memory."""
+    engine = create_engine(url, poolclass=NullPool)
+    with opened(url) as orders, ExitStack() as failing:
+        pair.detach()
+        for ids in (LOST, ["lost too"]):
+            with engine.begin() as connection:
+                send(orders, *ids, connection=connection if joins else None)
+        connection = failing.enter_context(engine.connect()) if joins else None
+        with suppress(StoreError), orders.batch(connection) as batch:
+            batch.receive("under way")
+            pair.fail_over()
+        pair.build_standby()
+        for _ in range(2):
+            assert undone(orders, "lost too") == [NEW]
+    assert caplog.text.count(SAID) == 1
 
 
 @pytest.mark.parametrize("policy", ["apama:window=9,expiry=0", "ttl:expiry=60"])
