@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from receiver.simulate.ingest import Receipts
     from receiver.simulate.whole import Domain
 
-_ROWS_WORTH_THREADS = 20_000
-
 
 class Compared(NamedTuple):
     comparison: Comparison
@@ -149,11 +147,7 @@ def _comparison(
 
 
 def _judge(domain: Domain, contenders: Sequence[_Contender]) -> list[Judged]:
-    def judge(contender: _Contender) -> Judged:
-        return contender.compiled_policy(domain)
-
-    is_large = len(domain.log_rows) >= _ROWS_WORTH_THREADS
-    return in_threads(judge, contenders) if is_large else list(map(judge, contenders))
+    return in_threads(lambda contender: contender.compiled_policy(domain), contenders, rows=len(domain.log_rows))
 
 
 def _asked_for(receipts: Receipts, texts: Sequence[str]) -> _Contest:

@@ -23,6 +23,7 @@ MOST_NUMBERED = 2**31 - 2
 Int64s = npt.NDArray[np.int64]
 Int32s = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
+_ROWS_WORTH_THREADS = 20_000
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -42,11 +43,16 @@ def compiled(**options: Any) -> Callable[[_Function], _Function]:
     return compile_
 
 
-def in_threads(work: Callable[[_Item], _Result], items: Iterable[_Item], threads: int | None = None) -> list[_Result]:
-    """The results of `work`, which runs compiled code, on each item. Uses that many threads, by default one for each processor.
+def in_threads(
+    work: Callable[[_Item], _Result], items: Iterable[_Item], *, rows: int, threads: int | None = None
+) -> list[_Result]:
+    """The results of `work`, which runs compiled code on that many rows, on each item. Uses so many threads, by default one for
+    each processor; for few rows only the caller's.
 
     Unlike a pool's, the threads hold up neither an interrupt nor the end of the process.
     """
+    if threads == 1 or rows < _ROWS_WORTH_THREADS:
+        return list(map(work, items))
     futures: list[tuple[Future[_Result], _Item]] = [(Future(), item) for item in items]
     coming = iter(futures)
 

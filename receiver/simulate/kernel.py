@@ -35,7 +35,6 @@ from receiver.simulate.domain_rows import DomainRows
 _NOTHING = -1
 _AHEAD = 16
 _SPARSE = 32
-_ROWS_WORTH_THREADS = 20_000
 
 
 class WindowAsked(NamedTuple):
@@ -301,6 +300,4 @@ def replay_windows(
 
     sparse_times = rows.received_at_us[::_SPARSE].copy()
     uncounted = np.count_nonzero(rows.earlier[:counted_from] != _NOTHING)
-    if threads == 1 or len(rows.source) < _ROWS_WORTH_THREADS:
-        return list(map(replay, asked))
-    return in_threads(replay, asked, threads)
+    return in_threads(replay, asked, rows=len(rows.source), threads=threads)

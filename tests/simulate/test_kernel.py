@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from model import Model
 
-from receiver.simulate import kernel
+from receiver.simulate import compiled
 from receiver.simulate.domain_rows import link_rows
 from receiver.simulate.kernel import WindowAsked, replay_windows
 from tests.choosing import cases
@@ -130,7 +130,7 @@ def test_threads_find_what_one_finds(monkeypatch):
     random = np.random.default_rng(20_240_229)
     trace = [Receipt(1, int(id_) % SOURCES, int(id_)) for id_ in random.integers(50, size=500)]
     alone = replayed(trace, [0, 1, 4, 9], [0, 10, 100])
-    monkeypatch.setattr(kernel, "_ROWS_WORTH_THREADS", 1)
+    monkeypatch.setattr(compiled, "_ROWS_WORTH_THREADS", 1)
     np.testing.assert_equal(replayed(trace, [0, 1, 4, 9], [0, 10, 100]), alone)
 
 
