@@ -111,7 +111,7 @@ def compact(
     flow = start(spark, [Row(unit.number, unit) for unit in units], len(units), Unit, on_progress)
     flow = flow.map(partial(_read, Reading(options, _NO_DIGEST), key), UnitReceipts, UnitReport, BadRows)
     with adding(folder, before) as new:
-        read, counts = flow.kept("Reading receipts", UnitReport)
+        read, (counts,) = flow.kept("Reading receipts", UnitReport)
         reports = reports_of(counts, units, key)
         name_of, carry_us = names_of(reports, key), carry_us_of(reports, units)
         _check_order(reports, name_of, carry_us, before)

@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 
 from receiver.errors import ReceiverError
-from receiver.steps.arrow_rows import LEAD, Failure, Row, batches_of, rows_of, schema_of
+from receiver.steps.arrow_rows import LEAD, Failure, Row, batches_of, by_kind, rows_of, schema_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -122,14 +122,14 @@ class SparkFlow:
         kinds = tuple(dict.fromkeys(kind for flow in (self, *others) for kind in flow.kinds))
         return replace(self, frame=united, kinds=kinds, held=None)
 
-    def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, list[Any]]:
+    def kept(self, what: str, *counts: type[Any]) -> tuple[SparkFlow, tuple[list[Any], ...]]:
         # Recomputed rows may differ, because a sort draws its partitions anew. And Spark recomputes rows that are only persisted
         # whenever it fails to see that a plan is the one it keeps. So this is a checkpoint.
         with watched(self.frame.sparkSession.sparkContext, what, self.on_progress):
             frame = self.frame.localCheckpoint(eager=False, storageLevel=StorageLevel.DISK_ONLY)
         kept = replace(self, frame=frame, held=frame)
         try:
-            return kept, kept.only(*counts).collect(what)
+            return kept, by_kind(kept.only(*counts).collect(what), *counts)
         except ReceiverError:
             kept.forget()
             raise

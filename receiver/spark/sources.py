@@ -89,7 +89,7 @@ def read_files(
     tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
-    pieces, reports = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
+    pieces, (reports,) = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
     reports[0].skipped += sum(manifest.skipped for manifest in manifests_of(files))
     return Read(pieces.only(Piece), units, reports)
 
@@ -198,7 +198,8 @@ def _read(
         return task_output(work, batches, Piece, UnitReport)
 
     flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
-    return flow.kept(_WHAT, UnitReport)
+    pieces, (reports,) = flow.kept(_WHAT, UnitReport)
+    return pieces, reports
 
 
 def _read_content(how: Reading, batches: Iterator[pa.RecordBatch]) -> Iterator[Row]:

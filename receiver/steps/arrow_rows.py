@@ -82,8 +82,8 @@ class RowFlow(Protocol):
 
     def plus(self, *others: Self) -> Self: ...
 
-    def kept(self, what: str, *counts: type[Any]) -> tuple[Self, list[Any]]:
-        """Compute the rows now and keep them. Returns the kept flow, and all values of the kinds in `counts`.
+    def kept(self, what: str, *counts: type[Any]) -> tuple[Self, tuple[list[Any], ...]]:
+        """Compute the rows now and keep them. Returns the kept flow, and a list of all values of each kind in `counts`.
 
         `what` names the step to people who wait.
         """

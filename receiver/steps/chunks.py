@@ -19,7 +19,6 @@ from receiver.steps.arrow_rows import (
     Row,
     RowFlow,
     by_chunk,
-    by_kind,
     changes,
     column,
     in_one,
@@ -67,8 +66,7 @@ def assemble(
 
     kinds = ChunkReceipts, References, IdEnds, SourceCounts, NeededElsewhere
     chunks = cut_receipts(pieces, plan).plus(links).grouped(work, plan.tasks, *kinds)
-    kept, counts = chunks.kept("Assembling chunks", SourceCounts, NeededElsewhere)
-    source_counts, elsewhere = by_kind(counts, SourceCounts, NeededElsewhere)
+    kept, (source_counts, elsewhere) = chunks.kept("Assembling chunks", SourceCounts, NeededElsewhere)
     return kept, source_counts, elsewhere
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from receiver.domains import Channel
 from receiver.simulate.compiled import Flags, Int32s, Int64s
 from receiver.simulate.shares import IdCounts, cross_domain_counts, queues_of
-from receiver.steps.arrow_rows import Row, RowFlow, by_kind, changes, column, in_one, joined, split_by, used, values_in
+from receiver.steps.arrow_rows import Row, RowFlow, changes, column, in_one, joined, split_by, used, values_in
 from receiver.steps.digests import numbered
 from receiver.steps.plan import CutPiece, CutPlan, cut_pieces, grouped_by
 from receiver.steps.schemas import NEVER, Ids, Latest, Links, channel_column, channels_of, parts_of
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 def link(pieces: RowFlow, plan: CutPlan) -> tuple[RowFlow, Int64s, list[IdCounts]]:
     """Kept `Links`; for each chunk the latest time of its domain before it, or -1; and the counts of ids."""
     links = cut_ids(pieces, plan).grouped(partial(link_partition, plan), plan.partitions, Links, Latest, IdCounts)
-    kept, counts = links.kept("Linking ids", Latest, IdCounts)
-    latest, id_counts = by_kind(counts, Latest, IdCounts)
+    kept, (latest, id_counts) = links.kept("Linking ids", Latest, IdCounts)
     return kept.only(Links), _latest_before_us(plan, latest), id_counts
 
 

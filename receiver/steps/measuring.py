@@ -36,7 +36,6 @@ from receiver.steps.arrow_rows import (
     Row,
     RowFlow,
     by_chunk,
-    by_kind,
     changes,
     column,
     in_one,
@@ -174,8 +173,7 @@ def measure(
     earlier = earlier_receipts(chunks, plan, totals)
     flow = chunks.only(ChunkReceipts).plus(earlier)
     flow = flow.grouped(work, plan.tasks, ChunkReceipts, EarlierReceipts, Share, NeededElsewhere)
-    kept, measured = flow.kept("Measuring duplicates", Share, NeededElsewhere)
-    shares, needs = by_kind(measured, Share, NeededElsewhere)
+    kept, (shares, needs) = flow.kept("Measuring duplicates", Share, NeededElsewhere)
     return kept.only(ChunkReceipts, EarlierReceipts), totals, sorted(shares, key=lambda share: share.section), needs
 
 

@@ -96,7 +96,7 @@ def summed(key, rows):
 def test_it_gives_what_a_flow_in_memory_gives(spark, rows, tasks):
     def asked(flow):
         made = flow.map(doubled, Note)
-        sums, counts = made.only(Note).grouped(summed, 10, Note, Sum).kept("sums", Sum)
+        sums, (counts,) = made.only(Note).grouped(summed, 10, Note, Sum).kept("sums", Sum)
         rows_collected = sums.map(doubled, Note, Sum).plus(made).collect("all")
         sums.forget()
         return Counter(map(plain, rows_collected)), Counter(map(plain, counts))
@@ -112,7 +112,7 @@ def test_what_is_kept_is_worked_out_once(spark):
     def drawn(rows):
         return [Row(row.key, Sum(os.urandom(16).hex())) for row in rows]
 
-    kept, reported = start(spark, sums(0, 1, 2, 3), 2, Sum).map(drawn, Sum).kept("draw", Sum)
+    kept, (reported,) = start(spark, sums(0, 1, 2, 3), 2, Sum).map(drawn, Sum).kept("draw", Sum)
     assert len(reported) == 4
     assert Counter(reported) == Counter(kept.collect("once")) == Counter(kept.collect("twice"))
     kept.forget()
@@ -127,7 +127,7 @@ def test_what_is_kept_is_of_one_flow_only(spark, tmp_path):
 
     for text in ("before", "after"):
         file.write_text(text)
-        assert start(spark, sums(0), 1, Sum).map(reading, Sum).kept("read", Sum)[1] == [Sum(text)]
+        assert start(spark, sums(0), 1, Sum).map(reading, Sum).kept("read", Sum)[1] == ([Sum(text)],)
 
 
 def test_work_may_carry_megabytes_along(spark):

@@ -4,7 +4,7 @@ uses Arrow."""
 import random
 from collections.abc import Iterable
 
-from receiver.steps.arrow_rows import Row, batches_of, rows_of
+from receiver.steps.arrow_rows import Row, batches_of, by_kind, rows_of
 
 
 class PlainFlow:
@@ -51,7 +51,7 @@ class PlainFlow:
 
     def kept(self, what: str, *counts: type):
         self.steps.append(what)
-        return self, self.only(*counts).collect(what)
+        return self, by_kind(self.only(*counts).collect(what), *counts)
 
     def collect(self, what: str) -> list:
         self.steps.append(what)
