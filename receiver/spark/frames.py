@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import partial
 from html import escape
 from itertools import accumulate
 from os import PathLike
@@ -276,7 +277,7 @@ def verdict_of(unique_message_id: Column) -> Column:
 def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> DataFrame:
     """The rows of `simulate.whole.VERDICT_SCHEMA` in the order of the log, computed and kept. The log must be read with ids."""
     columns = ["number bigint", "key_us bigint", *(f"{name} string" for name in _OF_RECEIPT)]
-    receipts = read.pieces.to_frame(_receipts(log.plan), ", ".join(columns))
+    receipts = read.pieces.to_frame(partial(_receipts, log.plan), ", ".join(columns))
     judged = receipts.join(tiers(log, window, expiry_us), "number", "left")
     parts = -(-log.facts.log.receipts // _ROWS_PER_PART)
     # A receipt's number is its index in the order of reading.
@@ -291,24 +292,20 @@ def verdict_rows(read: Read, log: ChunkedLog, window: int, expiry_us: int) -> Da
     return rows.select((begin + in_part).alias("row"), *_OF_RECEIPT, verdict)
 
 
-def _receipts(plan: CutPlan) -> Callable[[Iterator[Row]], Iterator[pa.RecordBatch]]:
+def _receipts(plan: CutPlan, rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
     name = domain_key(plan.key).name
-
-    def work(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
-        for row in rows:
-            piece = row.value
-            domains = [name(channel) for channel in channels_of(piece)]
-            yield pa.record_batch(
-                {
-                    "number": plan.unit_number[piece.unit] + piece.first_row + np.arange(len(piece.source)),
-                    "key_us": keys_us(plan, piece),
-                    "domain": pa.array(domains, pa.string()).take(pa.array(channel_column(piece))),
-                    "unique_message_id": piece.unique_message_id,
-                    "message_source_id": pa.array(piece.sources, pa.string()).take(pa.array(piece.source)),
-                }
-            )
-
-    return work
+    for row in rows:
+        piece = row.value
+        domains = [name(channel) for channel in channels_of(piece)]
+        yield pa.record_batch(
+            {
+                "number": plan.unit_number[piece.unit] + piece.first_row + np.arange(len(piece.source)),
+                "key_us": keys_us(plan, piece),
+                "domain": pa.array(domains, pa.string()).take(pa.array(channel_column(piece))),
+                "unique_message_id": piece.unique_message_id,
+                "message_source_id": pa.array(piece.sources, pa.string()).take(pa.array(piece.source)),
+            }
+        )
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from receiver.logs.rows import BatchMaker, RawRows, as_text
 from receiver.logs.times import read_times
 from receiver.simulate.compiled import Int64s
 from receiver.spark.flow import SparkFlow, ddl_of, start, task_output
-from receiver.steps.arrow_rows import Row, runs
+from receiver.steps.arrow_rows import Row, changes, runs
 from receiver.steps.read import Reading, pieces_of, reading, units_of
 from receiver.steps.schemas import Piece, Unit, UnitReport
 
@@ -89,7 +89,7 @@ def read_files(
     tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
-    pieces, (reports,) = flow.map(reading(how), Piece, UnitReport).kept(_WHAT, UnitReport)
+    pieces, (reports,) = flow.map(partial(reading, how), Piece, UnitReport).kept(_WHAT, UnitReport)
     reports[0].skipped += sum(manifest.skipped for manifest in manifests_of(files))
     return Read(pieces.only(Piece), units, reports)
 
@@ -426,8 +426,8 @@ def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """The parts of a batch that each have rows of one file that never go back."""
     words = batch.column(_FILE).dictionary_encode().indices.to_numpy()
     row = batch.column(_ROW).to_numpy()
-    begins = np.ones(len(batch), np.bool_)
-    begins[1:] = (words[1:] != words[:-1]) | (row[1:] < row[:-1])
+    begins = changes(words)
+    begins[1:] |= row[1:] < row[:-1]
     return (batch.slice(first, last - first) for first, last in runs(begins))
 
 

@@ -79,16 +79,12 @@ def read_unit(unit: Unit, options: ReadOptions) -> Iterator[LogBatch]:
     return read_file(file, options, groups=groups)
 
 
-def reading(how: Reading) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """For `RowFlow.map`: each `Unit` becomes `Piece`s and one `UnitReport`."""
-
-    def work(rows: Iterator[Row]) -> Iterator[Row]:
-        for row in rows:
-            unit = row.value
-            for value in pieces_of(unit.number, read_unit(unit, how.options), how):
-                yield Row(unit.number, value)
-
-    return work
+def reading(how: Reading, rows: Iterator[Row]) -> Iterator[Row]:
+    """Turn each `Unit` into `Piece`s and one `UnitReport`."""
+    for row in rows:
+        unit = row.value
+        for value in pieces_of(unit.number, read_unit(unit, how.options), how):
+            yield Row(unit.number, value)
 
 
 def pieces_of(

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,7 +102,7 @@ def read_units(paths: Sequence[str], cutting: Cutting, options: ReadOptions = US
     how = Reading(options, DIGEST_KEY, with_ids=True, sample_rows=cutting.sample_rows)
     with small_pieces(cutting.piece_rows):
         flow = PlainFlow([Made(unit.number, unit) for unit in units], seed=cutting.seed or 0)
-        return units, flow.map(reading(how), Piece, UnitReport)
+        return units, flow.map(partial(reading, how), Piece, UnitReport)
 
 
 def assemble(paths: Sequence[str], cutting: Cutting, key: str = "default", options: ReadOptions = US) -> Assembled:
