@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from receiver.quantities import SECOND_US, duration
 from receiver.testing.world import Acknowledged, Came, Committed, Ended, Event, Message, Paused, Recovered, Struck
 
 _STRUCK = {
@@ -16,7 +17,6 @@ _STRUCK = {
     "limit": "The program was stopped",
 }
 _DONE = {"committed", "acknowledged"}
-_UNITS = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1}
 
 
 class _Step(NamedTuple):
@@ -69,7 +69,7 @@ def _steps(journal: Sequence[Event], labels: dict[str, tuple[int, str]]) -> Iter
                 at = f"{strike.when} {strike.call}{line and f' ({line})'}"
                 yield _Step("", text=f"{_STRUCK[strike.kind]} {at}{effects}.")
             case Paused(secs):
-                yield _Step("", text=f"The broker had nothing for {_duration(secs)}.")
+                yield _Step("", text=f"The broker had nothing for {duration(secs * SECOND_US)}.")
             case Ended(error, stands):
                 if error:
                     yield _Step("", text=f"The program failed: {error}.")
@@ -140,15 +140,6 @@ def _sentences(turn: list[_Step], labels: dict[str, tuple[int, str]]) -> Iterato
         done.append(f"{verb} {_named(ids, labels)}" if ids else f"{verb}{often}")
     if done:
         yield f"The program {', then '.join(done)}."
-
-
-def _duration(secs: int) -> str:
-    """A duration in the largest unit and the next: `1 day`, `2 hours 5 minutes`."""
-    parts = []
-    for unit, of_secs in _UNITS.items():
-        number, secs = divmod(secs, of_secs)
-        parts += [f"{number} {unit if number > 1 else unit[:-1]}"] * (number > 0)
-    return " ".join(parts[:2])
 
 
 def _begun(words: str) -> str:
