@@ -210,7 +210,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
     from receiver.logs.writer import open_table
     from receiver.simulate.analysis import analyse
     from receiver.simulate.ingest import ingest
-    from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog, verdict_batches
+    from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog
 
     question, verdicts = request.question, request.verdicts
     with nullcontext() if verdicts is None else open_table(verdicts, VERDICT_SCHEMA) as write:
@@ -223,7 +223,7 @@ def _simulate_here(request: SimulateRequest) -> Analysis:
             log = WholeLog(receipts, max_missed=question.settings.max_missed, advance=advance)
             analysis = analyse(log, question)
         if write is not None and question.single is not None:
-            for batch in verdict_batches(receipts, *question.single):
+            for batch in log.verdict_batches(*question.single):
                 write(batch)
     return analysis
 

@@ -113,6 +113,7 @@ class WholeLog(Replays):
         grid is done."""
         self.domains = list(split_domains(receipts))
         """The log's domains, ordered by name."""
+        self._receipts = receipts
         seen = _seen(receipts, self.domains)
         measures = Measures.of(seen.log, max_missed)
         self._sections: list[Section] = []
@@ -136,6 +137,18 @@ class WholeLog(Replays):
             yield from work(section)
             if kind is ReplayShare:
                 self._advance(1)
+
+    def duplicates_by(self, window: int, expiry_us: int) -> Flags:
+        """For each receipt, whether it is a duplicate under one setting."""
+        is_duplicate = np.zeros(len(self._receipts.received_at_us), np.bool_)
+        for domain in self.domains:
+            (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
+            is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = counts.needs_us <= expiry_us
+        return is_duplicate
+
+    def verdict_batches(self, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
+        """Rows of `VERDICT_SCHEMA` under one setting, one per receipt."""
+        return receipt_batches(self._receipts, [self.duplicates_by(window, expiry_us)], VERDICT_SCHEMA)
 
 
 def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:
@@ -243,17 +256,3 @@ def receipt_batches(receipts: Receipts, is_duplicate: Iterable[Flags], schema: p
             *(pa.DictionaryArray.from_arrays(pa.array(column), names) for column in verdicts),
         ]
         yield pa.record_batch(columns, schema=schema)
-
-
-def duplicates_by(receipts: Receipts, window: int, expiry_us: int) -> Flags:
-    """For each receipt, whether it is a duplicate under one setting."""
-    is_duplicate = np.zeros(len(receipts.received_at_us), np.bool_)
-    for domain in split_domains(receipts):
-        (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
-        is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = counts.needs_us <= expiry_us
-    return is_duplicate
-
-
-def verdict_batches(receipts: Receipts, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:
-    """Rows of `VERDICT_SCHEMA` under one setting, one per receipt."""
-    return receipt_batches(receipts, [duplicates_by(receipts, window, expiry_us)], VERDICT_SCHEMA)

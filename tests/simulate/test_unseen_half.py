@@ -20,7 +20,7 @@ from receiver.simulate.ingest import Receipts, ingest
 from receiver.simulate.question import Question
 from receiver.simulate.scenarios import SCENARIOS, ScenarioPlan
 from receiver.simulate.synthetic import SYNTHETIC_SCHEMA, batches
-from receiver.simulate.whole import WholeLog, duplicates_by
+from receiver.simulate.whole import WholeLog
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples" / "artemis-receipts.csv.gz"
 KEY = "destination"
@@ -57,7 +57,7 @@ def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str, str], 
     (folder / "whole.csv").write_text("".join(lines), encoding="utf-8")
     whole = ingested(folder / "whole.csv")
     assert (np.diff(whole.received_at_us) >= 0).all()
-    is_duplicate = duplicates(whole)
+    is_duplicate, log = duplicates(whole), WholeLog(whole)
     missed = {}
     for cut_at in (by_rows, by_time):
         cut = cut_at(whole)
@@ -67,7 +67,7 @@ def missed_unseen(lines: list[str], folder: Path) -> dict[tuple[str, str, str], 
             half.write_text("".join([header, *rows[halves[sized]]]), encoding="utf-8")
             assert is_duplicate[halves[other]].any()
             for what, setting in advised(half).items():
-                is_missed = is_duplicate & ~duplicates_by(whole, *setting)
+                is_missed = is_duplicate & ~log.duplicates_by(*setting)
                 missed[cut_at.__name__, sized, what] = setting, int(is_missed[halves[other]].sum())
     return missed
 

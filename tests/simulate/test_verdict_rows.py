@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_logs import domains_of, ingested, judged, logs
 
-from receiver.simulate.whole import verdict_batches
+from receiver.simulate.whole import WholeLog
 from tests.choosing import cases
 
 SETTINGS = st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 7, 10, 50])).filter(any)
@@ -13,7 +13,7 @@ SETTINGS = st.tuples(st.integers(0, 5), st.sampled_from([0, 1, 7, 10, 50])).filt
 @given(logs(), SETTINGS, st.sampled_from(["default", "destination", "name:x"]))
 @cases(100)
 def test_one_row_per_receipt_in_order_with_the_verdict_of_the_model(log, setting, key):
-    rows = [row for batch in verdict_batches(ingested(log, key), *setting) for row in batch.to_pylist()]
+    rows = [row for batch in WholeLog(ingested(log, key)).verdict_batches(*setting) for row in batch.to_pylist()]
     expected = zip(domains_of(log, key), log, judged(log, *setting, key).verdicts, strict=True)
     assert rows == [
         {

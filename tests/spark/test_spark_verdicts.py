@@ -12,7 +12,7 @@ from receiver.logs import ReadOptions, read_logs
 from receiver.logs.files import find_files
 from receiver.simulate.ingest import ingest
 from receiver.simulate.question import Question
-from receiver.simulate.whole import VERDICT_SCHEMA, verdict_batches
+from receiver.simulate.whole import VERDICT_SCHEMA, WholeLog
 from receiver.spark import frames
 from receiver.spark.frames import verdict_rows, verdicts_file
 from receiver.spark.sources import read_files
@@ -35,7 +35,7 @@ def rows(spark):
 @pytest.fixture(scope="module")
 def expected() -> pa.Table:
     receipts = ingest(read_logs(SAMPLE, ReadOptions()), KEY)
-    return pa.Table.from_batches(verdict_batches(receipts, *SETTING), VERDICT_SCHEMA).cast(PLAIN)
+    return pa.Table.from_batches(WholeLog(receipts).verdict_batches(*SETTING), VERDICT_SCHEMA).cast(PLAIN)
 
 
 @pytest.mark.slow

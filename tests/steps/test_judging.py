@@ -11,7 +11,7 @@ from test_chunked import KEYS, hot_domains
 from receiver.domains import domain_key
 from receiver.logs import read_logs
 from receiver.simulate.ingest import ingest
-from receiver.simulate.whole import verdict_batches
+from receiver.simulate.whole import WholeLog
 from receiver.steps.log import cut_log
 from tests.choosing import cases
 
@@ -21,7 +21,7 @@ SETTINGS = st.tuples(st.integers(0, 6), st.sampled_from([0, 1, 3, 10, 40, 1000])
 def duplicates_of_whole(log, paths, key, setting):
     """The numbers of the duplicates, in the order of reading."""
     receipts = ingest(read_logs(paths, US), domain_key(key))
-    rows = [row for batch in verdict_batches(receipts, *setting) for row in batch.to_pylist()]
+    rows = [row for batch in WholeLog(receipts).verdict_batches(*setting) for row in batch.to_pylist()]
     begins = [0, *accumulate(len(file.rows) for file in log)]
     return sorted(
         begins[file] + row
