@@ -66,7 +66,13 @@ class ChunkedLog(Replays, Closing):
             for _, section in _sections(rows, plan):
                 yield from (Row(0, value) for value in work(section))
 
-        return self._kept_behind(*largest).each_key(of_task, kind).collect(what)
+        behind = self._behind_tails(*largest)
+        if behind is not self._behind:
+            if self._behind is not None:
+                self._behind.forget()
+            behind, _ = behind.kept("Putting chunks behind their tails")
+            self._behind, self._enough_for = behind, largest
+        return behind.each_key(of_task, kind).collect(what)
 
     def caught(self, window: int, expiry_us: int) -> RowFlow:
         """`Caught`: all receipts that are duplicates by verdict under one setting. Needs a plan that keeps rows."""
@@ -79,7 +85,7 @@ class ChunkedLog(Replays, Closing):
                 number = receipts.number[section.duplicates[caught] - section.counted_from]
                 yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
 
-        return behind_tails(self.measured, plan, self.totals, window, expiry_us).grouped(of_task, plan.tasks, Caught)
+        return self._behind_tails(window, expiry_us).each_key(of_task, Caught)
 
     def close(self) -> None:
         """Free the kept rows of the log."""
@@ -87,15 +93,11 @@ class ChunkedLog(Replays, Closing):
             if flow is not None:
                 flow.forget()
 
-    def _kept_behind(self, window: int, expiry_us: int) -> RowFlow:
-        if self._behind is not None:
-            if self._enough_for[0] >= window and self._enough_for[1] >= expiry_us:
-                return self._behind
-            self._behind.forget()
-        behind = behind_tails(self.measured, self.plan, self.totals, window, expiry_us).dealt(self.plan.tasks)
-        self._behind, _ = behind.kept("Putting chunks behind their tails")
-        self._enough_for = window, expiry_us
-        return self._behind
+    def _behind_tails(self, window: int, expiry_us: int) -> RowFlow:
+        """The chunks behind their tails, dealt to their tasks: those that are kept, if their tails are enough."""
+        if self._behind is not None and self._enough_for[0] >= window and self._enough_for[1] >= expiry_us:
+            return self._behind
+        return behind_tails(self.measured, self.plan, self.totals, window, expiry_us).dealt(self.plan.tasks)
 
 
 def behind_tails(measured: RowFlow, plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> RowFlow:

@@ -31,9 +31,17 @@ def duplicates_of_whole(log, paths, key, setting):
 
 
 def duplicates_in_chunks(paths, key, cutting, setting):
+    """The numbers of the duplicates: the same before a replay that keeps longer tails, and after it."""
     made = assemble(paths, cutting, key)
-    caught = cut_log(made.pieces, made.reports, made.plan).caught(*setting).collect("Judging receipts")
-    return sorted(number for each in caught for number in each.number.tolist())
+    log = cut_log(made.pieces, made.reports, made.plan)
+    before = numbers_of(log.caught(*setting))
+    log.replay([setting[0] + 1], [2 * setting[1]], [setting])
+    assert numbers_of(log.caught(*setting)) == before
+    return before
+
+
+def numbers_of(caught):
+    return sorted(number for each in caught.collect("Judging receipts") for number in each.number.tolist())
 
 
 @pytest.mark.costly
