@@ -281,9 +281,17 @@ def lru_size(earlier: Int32s, weights: Int64s) -> int:
     return size
 
 
-def elsewhere_of(rows: DomainRows) -> Elsewhere:
+@dataclass(frozen=True, slots=True)
+class NeededElsewhere(Elsewhere):
+    """What some of a domain's duplicates need in other systems' memories."""
+
+    domain: int = -1
+    """The domain's number."""
+
+
+def needed_elsewhere(domain: int, rows: DomainRows) -> NeededElsewhere:
     """What a domain's duplicates need in other systems' memories."""
     if not rows.duplicates:
-        return Elsewhere()
+        return NeededElsewhere(domain=domain)
     ring, ttl_us = _first_receipts_need(rows)
-    return Elsewhere(ring, lru_size(rows.earlier, np.empty(0, np.int64)), ttl_us)
+    return NeededElsewhere(ring, lru_size(rows.earlier, np.empty(0, np.int64)), ttl_us, domain=domain)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 
 from receiver.simulate.compiled import Int64s
-from receiver.simulate.domain_rows import expiry_need_us
+from receiver.simulate.domain_rows import NeededElsewhere, expiry_need_us
 from receiver.simulate.figures import WORST_SOURCES, DomainFigures, Elsewhere, LogFigures, SourceFigures, Timeline
 from receiver.simulate.shares import ROUND, IdCounts, Measures, Share
 
@@ -152,11 +152,11 @@ def facts_of(
     shares: Sequence[Share],
     *,
     ids: Sequence[IdCounts],
-    elsewhere: Iterable[tuple[int, Elsewhere]],
+    elsewhere: Iterable[NeededElsewhere],
 ) -> Facts:
     """Add up a log, by the shares of all of its chunks in order; `domain_of` has the domain of each chunk.
 
-    Each of `ids` counts a part of the ids. `elsewhere` has the needs of some ids of a domain; a domain may occur several times.
+    Each of `ids` counts a part of the ids. A domain may occur several times in `elsewhere`.
     """
     by_source = _by_source(domain_of, shares)
     duplicates = int(by_source.duplicates.sum())
@@ -203,12 +203,12 @@ def _domains(
     measures: Measures,
     domain_of: Sequence[int],
     shares: Sequence[Share],
-    elsewhere: Iterable[tuple[int, Elsewhere]],
+    elsewhere: Iterable[NeededElsewhere],
 ) -> tuple[DomainFigures, ...]:
     """The domains with their duplicates and needs."""
-    elsewhere_of = defaultdict(list)
-    for number, needed in elsewhere:
-        elsewhere_of[number].append(needed)
+    elsewhere_of: defaultdict[int, list[Elsewhere]] = defaultdict(list)
+    for needed in elsewhere:
+        elsewhere_of[needed.domain].append(needed)
     domains = []
     for number, own in groupby(shares, lambda share: domain_of[share.section]):
         needs, of_sources = _part_needs(list(own), measures), Elsewhere(sources=seen[number].sources)

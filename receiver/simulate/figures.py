@@ -7,7 +7,7 @@ the duplicate. In JSON, logs, domains, settings, findings and the like have thes
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from receiver.policies.interface import Limit
@@ -86,8 +86,8 @@ class Elsewhere:
     @classmethod
     def largest(cls, parts: Iterable[Elsewhere | None]) -> Elsewhere | None:
         """The largest of each need; None if there are none."""
-        needs = [astuple(part) for part in parts if part]
-        return cls(*map(max, zip(*needs, strict=True))) if needs else None
+        needs = list(filter(None, parts))
+        return cls(*(max(getattr(part, need.name) for part in needs) for need in fields(cls))) if needs else None
 
     def of(self, limit: Limit) -> int:
         """The need of a memory with this kind of limit: ids, microseconds or sources."""

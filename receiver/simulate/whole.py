@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from receiver.message import Verdict
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import DomainRows, elsewhere_of, link_rows, reuse_distances
+from receiver.simulate.domain_rows import DomainRows, link_rows, needed_elsewhere, reuse_distances
 from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures, Pair
 from receiver.simulate.kernel import WindowAsked, replay_windows
@@ -123,7 +123,7 @@ class WholeLog(Replays):
             rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
             share = share_of(number, counted, needs, measures)
             shares.append(share)
-            elsewhere.append((number, elsewhere_of(rows)))
+            elsewhere.append(needed_elsewhere(number, rows))
             in_first_half = share.duplicates_in_first_half
             self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
         ids = [_id_counts(receipts, self.domains)]

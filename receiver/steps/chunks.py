@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, check_numbered, compiled
+from receiver.simulate.domain_rows import NeededElsewhere
 from receiver.steps.arrow_rows import (
     Row,
     RowFlow,
@@ -36,7 +37,6 @@ from receiver.steps.schemas import (
     ChunkReceipts,
     IdEnds,
     Links,
-    NeededElsewhere,
     References,
     SourceCounts,
     TaskReceipts,
@@ -259,7 +259,7 @@ def _id_ends(plan: CutPlan, receipts: ChunkReceipts, linked: _Linked) -> Iterato
     label, is_last = receipts.label[at], is_last[at]
     times_us = receipts.received_at_us[receipts.linked_row[at]]
     ring, ttl_us, alone = first_to_last(label, is_last, new_before[at], times_us)
-    yield Row(0, NeededElsewhere(int(plan.chunk_domain[receipts.chunk]), ring, 0, ttl_us))
+    yield Row(0, NeededElsewhere(ring, ttl_us=ttl_us, domain=int(plan.chunk_domain[receipts.chunk])))
     for partition, chosen in split_by(label[alone] % plan.partitions):
         here = alone[chosen]
         ends = IdEnds(receipts.chunk, label[here], is_last[here], new_before[at[here]], times_us[here])

@@ -34,7 +34,7 @@ from receiver.logs.columns import TimeUnit
 from receiver.logs.rows import two_units
 from receiver.simulate import numbering
 from receiver.simulate.facts import LogSeen, facts_of
-from receiver.simulate.figures import DomainFigures, Elsewhere, LogFigures
+from receiver.simulate.figures import DomainFigures, LogFigures
 from receiver.simulate.shares import Measures
 from receiver.steps.arrow_rows import RowFlow
 from receiver.steps.chunks import assemble
@@ -93,11 +93,8 @@ def cut_log(pieces: RowFlow, reports: Sequence[UnitReport], plan: CutPlan, *, ma
     measured, totals, shares, over_chunks = measure(chunks, plan, counts, before_us, measures)
     chunks.forget()
 
-    needed = [
-        (each.domain, Elsewhere(each.artemis_id_cache_size, each.lru_size, each.ttl_us))
-        for each in elsewhere + over_chunks
-    ]
-    facts = facts_of(seen, measures, plan.chunk_domain.tolist(), shares, ids=id_counts, elsewhere=needed)
+    domain_of = plan.chunk_domain.tolist()
+    facts = facts_of(seen, measures, domain_of, shares, ids=id_counts, elsewhere=elsewhere + over_chunks)
     return ChunkedLog(facts, plan, receipts, measured, totals)
 
 

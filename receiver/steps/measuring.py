@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import ReuseDistances, link_rows, lru_size, reuse_distances
+from receiver.simulate.domain_rows import NeededElsewhere, ReuseDistances, link_rows, lru_size, reuse_distances
 from receiver.simulate.shares import Counted, Measures, Share, share_of
 from receiver.steps.arrow_rows import (
     Row,
@@ -52,7 +52,6 @@ from receiver.steps.schemas import (
     ChunkReceipts,
     EarlierReceipts,
     IdEnds,
-    NeededElsewhere,
     References,
     SourceCounts,
 )
@@ -168,7 +167,7 @@ def measure(
             yield from (Row(task, each) for each in referred)
             domain = int(plan.chunk_domain[receipts.chunk])
             alive_from = totals.alive_from(plan.of_domain(domain).start, receipts.chunk)
-            yield Row(0, NeededElsewhere(domain, 0, _lru_size(receipts, referred, alive_from), 0))
+            yield Row(0, NeededElsewhere(lru_size=_lru_size(receipts, referred, alive_from), domain=domain))
 
     earlier = earlier_receipts(chunks, plan, totals)
     flow = chunks.only(ChunkReceipts).plus(earlier)
@@ -191,7 +190,7 @@ def earlier_receipts(chunks: RowFlow, plan: CutPlan, totals: SourceTotals) -> Ro
             label, received_at_us = (column(own, name, np.int64) for name in ("label", "received_at_us"))
             new_before = joined(np.int64, (each.new_before + totals.new_before[each.chunk] for each in own))
             ring, ttl_us, _ = first_to_last(label, column(own, "is_last", np.bool_), new_before, received_at_us)
-            yield Row(0, NeededElsewhere(domain, ring, 0, ttl_us))
+            yield Row(0, NeededElsewhere(ring, ttl_us=ttl_us, domain=domain))
 
     return chunks.only(References, IdEnds).grouped(work, plan.partitions, EarlierReceipts, NeededElsewhere)
 

@@ -360,17 +360,6 @@ class IdEnds:
 
 
 @dataclass(frozen=True, slots=True)
-class NeededElsewhere:
-    """The needs of some ids of a domain, or of the duplicates of one chunk, in other systems' memories, as in `Elsewhere`. Go to
-    the driver."""
-
-    domain: int
-    artemis_id_cache_size: int
-    lru_size: int
-    ttl_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class Caught:
     """The numbers of receipts that are duplicates by verdict. Key: the task."""
 
