@@ -46,12 +46,7 @@ class ValueKind(Enum):
         self.unit = unit
         """The suffix of their field's name in a `LogBatch`."""
         self.largest = largest
-        """The largest number, if they are numbers; the least is 0."""
-
-    @property
-    def outside(self) -> str:
-        """The description in errors of a number out of range. A number with a unit is a time."""
-        return "before the epoch or beyond the year 9999" if self.unit else f"below 0 or above {self.largest:,}"
+        """The largest number, if they are times; the least is 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,7 @@ def _checked(name: str, values: Sequence[Any]) -> pa.Array:
     if declared.kind.largest:
         ends = pc.min_max(column).as_py()
         if (ends["min"] or 0) < 0 or (ends["max"] or 0) > declared.kind.largest:
-            raise ValueError(f"{name} lies {declared.kind.outside}")
+            raise ValueError(f"{name} lies before the epoch or beyond the year 9999")
     if declared.kind is ValueKind.TEXT:
         words = column.dictionary if pa.types.is_dictionary(arrow) else column
         if (pc.max(pc.binary_length(words)).as_py() or 0) > _LONGEST_TEXT_BYTES:
