@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
@@ -155,7 +155,7 @@ class Clock(Enum):
 class Declaration:
     """The facts about a policy, and the decorator of its class. Each fact must be stated; None says that there is none.
 
-    `TypeError` names the policy and the fact that is missing or invalid.
+    `TypeError` for a fact that is missing or invalid.
     """
 
     name: str
@@ -184,13 +184,6 @@ class Declaration:
     compiled_policy: str | None
     """The name of its compiled rule in `receiver.compare.compiled_policies`; None if it is refused for comparisons."""
     refusals: tuple[Refusal, ...]
-
-    def __new__(cls, **facts: Any) -> Self:
-        # The dataclass's own error wouldn't name the policy.
-        missing = [field.name for field in fields(cls) if field.name not in facts]
-        if missing:
-            raise TypeError(f"policy {facts.get('name') or facts.get('kind')} does not declare {', '.join(missing)}")
-        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         is_refused = any(refusal.use is Use.COMPARISON for refusal in self.refusals)
