@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from receiver.simulate.compiled import Int32s, Int64s, compiled
+from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows
 from receiver.simulate.figures import DomainFigures, HeadroomFigures, Pair, SettingFigures
 from receiver.simulate.kernel import WindowAsked, WindowCounts, replay_windows
@@ -108,6 +108,12 @@ class Section(NamedTuple):
 
     def replay(self, asked: Sequence[WindowAsked]) -> list[WindowCounts]:
         return replay_windows(self.rows, asked, counted_from=self.counted_from, threads=self.threads)
+
+    def caught(self, window: int, expiry_us: int) -> tuple[npt.NDArray[np.intp], Flags]:
+        """The rows of its duplicates by verdict under one setting; for each, whether only the time queue held the id."""
+        (counts,) = self.replay([WindowAsked(window, [], with_needs=True)])
+        is_caught = counts.needs_us <= expiry_us
+        return self.duplicates[is_caught], counts.needs_us[is_caught] >= 0
 
 
 @dataclass(frozen=True, slots=True)

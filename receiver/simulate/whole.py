@@ -14,7 +14,6 @@ from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import DomainRows, link_rows, needed_elsewhere, reuse_distances
 from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures, Pair
-from receiver.simulate.kernel import WindowAsked, replay_windows
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Replays, ReplayShare, Section
 from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
@@ -141,9 +140,9 @@ class WholeLog(Replays):
     def duplicates_by(self, window: int, expiry_us: int) -> Flags:
         """For each receipt, whether it is a duplicate under one setting."""
         is_duplicate = np.zeros(len(self._receipts.received_at_us), np.bool_)
-        for domain in self.domains:
-            (counts,) = replay_windows(domain.rows, [WindowAsked(window, [], with_needs=True)])
-            is_duplicate[domain.log_rows[domain.rows.earlier >= 0]] = counts.needs_us <= expiry_us
+        for domain, section in zip(self.domains, self._sections, strict=True):
+            rows, _ = section.caught(window, expiry_us)
+            is_duplicate[domain.log_rows[rows]] = True
         return is_duplicate
 
     def verdict_batches(self, window: int, expiry_us: int) -> Iterator[pa.RecordBatch]:

@@ -28,7 +28,6 @@ import numpy as np
 from receiver.closing import Closing
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import link_rows
-from receiver.simulate.kernel import WindowAsked
 from receiver.simulate.replays import Replays, Section
 from receiver.steps.arrow_rows import Row, RowFlow, by_chunk, changes, column, in_one, stable_order, used, values_in
 from receiver.steps.measuring import SourceTotals
@@ -80,10 +79,8 @@ class ChunkedLog(Replays, Closing):
 
         def of_task(task: int, rows: Iterator[Row]) -> Iterator[Row]:
             for receipts, section in _sections(rows, plan):
-                (counts,) = section.replay([WindowAsked(window, [], with_needs=True)])
-                caught = counts.needs_us <= expiry_us
-                number = receipts.number[section.duplicates[caught] - section.counted_from]
-                yield Row(task, Caught(number, counts.needs_us[caught] >= 0))
+                rows_caught, by_time = section.caught(window, expiry_us)
+                yield Row(task, Caught(receipts.number[rows_caught - section.counted_from], by_time))
 
         return self._behind_tails(window, expiry_us).each_key(of_task, Caught)
 
