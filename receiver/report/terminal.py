@@ -93,6 +93,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _fitted(table: Table, console: Console) -> Table:
+    """The table for this width: spare columns are left out, the last one first, until names have room; then names are shortened."""
     shown = [index for index, column in enumerate(table.columns) if column.only is not Only.PAGE]
     while True:
         columns = [table.columns[index] for index in shown]

@@ -283,7 +283,7 @@ def lru_size(earlier: Int32s, weights: Int64s) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NeededElsewhere(Elsewhere):
-    """What some of a domain's duplicates need in other systems' memories."""
+    """What a domain's duplicates, or a part of them, need in other systems' memories."""
 
     domain: int = -1
     """The domain's number."""

@@ -12,7 +12,7 @@ come here to be added up; receipts never do. An example: five receipts of one so
 chunk 0 and 3 in chunk 1 (b, c, a).
 
 `measuring`: after row 0 (a), up to chunk 1, the source sent 2 - 0 - 1 = 1 id: the 2 that it had sent, less 0 that it never
-sends after row 0, less 1 that it had last sent by then and sends next in chunk 1 (a itself). It is b. After row 1 (b) it
+sends after row 0, less 1 that it sent up to row 0 and sends next in chunk 1 (a itself). It is b. After row 1 (b) it
 sent 2 - 0 - 2 = 0 ids. With c, 2 ids are newer than a when that comes again, so a needs W = 3. It needs E = 3 s, from its
 time to the clock at 4 s.
 

@@ -9,7 +9,7 @@ ids that a source has sent after one of its receipts, up to the begin of a chunk
 
     the ids that it had sent before the chunk
     less the ids that it never sends after that receipt
-    less the ids that it had last sent by then, and sends next in the chunk or later.
+    less the ids that it sent up to that receipt, and sends next in the chunk or later.
 
 An id counts if it comes between that receipt and the chunk. So the ids are subtracted whose last receipt before the chunk is
 that receipt or an earlier one: they never come again (second line), or only in the chunk or later (third). The first two lines

@@ -78,7 +78,7 @@ class Piece:
     first_row: int
     """The row of its first receipt in the unit."""
     latest_us: int
-    """The largest time of the unit before it, -1 at the unit's start."""
+    """The largest time in the unit before this piece; -1 for the unit's first piece."""
     received_at_us: Int64s
     id_high: Int64s
     """The digest of the id in two halves; both are 0 for a missing id."""
