@@ -77,16 +77,20 @@ class Vendor(NamedTuple):
         return ", ".join(filter(None, (*self.systems, self.remark)))
 
 
-class Cause(StrEnum):
-    """Why a policy misses a duplicate, or calls a first receipt a duplicate."""
+class Explained(StrEnum):
+    """Texts, each with its meaning."""
 
     meaning: str
 
     def __new__(cls, value: str, meaning: str) -> Self:
-        cause = str.__new__(cls, value)
-        cause._value_ = value
-        cause.meaning = meaning
-        return cause
+        text = str.__new__(cls, value)
+        text._value_ = value
+        text.meaning = meaning
+        return text
+
+
+class Cause(Explained):
+    """Why a policy misses a duplicate, or calls a first receipt a duplicate."""
 
     EVICTED = "evicted", "newer ids pushed it out"
     """A larger memory would have kept the id."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from receiver.quantities import count, duration, seconds, three_digits
 from receiver.report import advice, elsewhere, words
 from receiver.report.document import MARK, Cells, Chart, Column, Document, Items, Lead, Only, Style, Table, Text, blocks
-from receiver.simulate.figures import MEANINGS, Analysis, DomainFigures, Grade, Kind, SettingFigures
+from receiver.simulate.figures import Analysis, DomainFigures, Grade, Kind, SettingFigures
 from receiver.simulate.findings import DOUBTS
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ def analysis_document(
     `allowed_missed`: the value of `--fail-on-missed`, if given. `present_is_named`: whether `--current` was given.
     """
     recommendation, grade, log = analysis.recommendation, analysis.evidence.grade, analysis.log
-    meaning = MEANINGS[recommendation.sized.kind]
+    meaning = recommendation.sized.kind.meaning
     is_guessed = advice.present_is_default(analysis) and not present_is_named
     compare = "Is something else set today? Name it: --current W,E." if is_guessed else ""
     answer = advice.answer(analysis, allowed_missed)
@@ -90,7 +90,7 @@ def analysis_document(
         *blocks("domains", _domains(analysis) if analysis.domains else None, only=Only.PAGE),
         *blocks("", Items("How it was read", words.remarks(log, analysis.key)), only=Only.TERMINAL),
     ]
-    meanings = {**_WORDS, **{_NAMES[kind]: meaning for kind, meaning in MEANINGS.items()}}
+    meanings = {**_WORDS, **{_NAMES[kind]: kind.meaning for kind in Kind}}
     return Document("simulate", "Which window, which expiry?", log, analysis.key, _SECTIONS, shown, meanings)
 
 

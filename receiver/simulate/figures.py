@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from receiver.policies.interface import Limit
+from receiver.policies.interface import Explained, Limit
 
 Pair = tuple[int, int]
 """A window, and an expiry in microseconds."""
@@ -168,24 +168,14 @@ class Finding:
     text: str
 
 
-class Kind(StrEnum):
-    """How a setting is chosen for a log."""
+class Kind(Explained):
+    """How a setting is chosen for a log, and what it does: with the margin, if it is sized by the log."""
 
-    BOTH = "both"
-    WINDOW = "window"
-    LEAN = "lean"
-    KEEP = "keep"
-    PRESENT = "present"
-
-
-MEANINGS = {
-    Kind.BOTH: "either tier alone catches what the log holds",
-    Kind.WINDOW: "the window alone does; E covers redeliveries only",
-    Kind.LEAN: "the fewest ids: one tier or the other catches it",
-    Kind.KEEP: "what is set today, raised where the log needs more",
-    Kind.PRESENT: "what is set today",
-}
-"""What a setting of each kind does; with the margin, if the kind is sized by the log."""
+    BOTH = "both", "either tier alone catches what the log holds"
+    WINDOW = "window", "the window alone does; E covers redeliveries only"
+    LEAN = "lean", "the fewest ids: one tier or the other catches it"
+    KEEP = "keep", "what is set today, raised where the log needs more"
+    PRESENT = "present", "what is set today"
 
 
 @dataclass(frozen=True, slots=True)
