@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -50,7 +49,7 @@ class _Contender:
     compiled_policy: CompiledPolicy
     bytes_per_id: int
     is_fitted: bool = False
-    missed: Counter[Cause] = dataclasses.field(default_factory=Counter)
+    missed: Counter[Cause] = field(default_factory=Counter)
 
     def count(self, domain: Domain, judged: Judged) -> tuple[int, int, int]:
         """Add a domain's misses. Returns the duplicates caught, the false duplicates, and the peak of ids."""
@@ -84,7 +83,7 @@ class _Contest:
     contenders: list[_Contender]
     domains: list[Domain]
     recommendation: Recommendation | None = None
-    left_out: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    left_out: list[tuple[str, str]] = field(default_factory=list)
     doubts: tuple[Finding, ...] = ()
 
 
