@@ -54,22 +54,25 @@ class Measures(NamedTuple):
         return cls(max_missed, log.middle_us, max(SECOND_US, log.delivery_us), start_us, slice_us, slices)
 
 
-class Counted(NamedTuple):
+# `steps` makes columns of these receipts and of shares, from these annotations.
+@dataclass(frozen=True, slots=True)
+class SectionReceipts:
     """The receipts of a section, in order. All columns but `unchecked_us` are of receipts with an id."""
 
-    as_read_us: Int64s
     received_at_us: Int64s
     """Clamped (rule 2)."""
+    as_read_us: Int64s
+    """The times as read; may be empty if none was clamped."""
     source: Int32s
-    """Indices of `sources`, each of which sent at least one of them."""
+    """Indices of `sources`."""
     sources: list[str]
-    redelivered_row: npt.NDArray[np.integer[Any]]
+    """The sources of these receipts; each has at least one."""
+    redelivered_row: Int32s
     """The rows of receipts that are marked as redelivered."""
     unchecked_us: Int64s
     """The times of receipts without an id, as read."""
 
 
-# `steps` makes columns of shares, from these annotations.
 @dataclass(frozen=True, slots=True)
 class Share:
     section: int
@@ -150,17 +153,20 @@ class IdCounts:
         return cls(reused, from_other_sources, most_repeats, cross_from, cross_to, counts)
 
 
-def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Measures) -> Share:
+def share_of(section: int, receipts: SectionReceipts, needs: ReuseDistances, measures: Measures) -> Share:
     """Count a section. `needs` has the needs of its duplicates, whose ids may have come before the chunk."""
-    received_at_us, source, sources = counted.received_at_us, counted.source, counted.sources
-    steps_back_us = received_at_us - counted.as_read_us
+    received_at_us, source, sources = receipts.received_at_us, receipts.source, receipts.sources
+    as_read_us = receipts.as_read_us if len(receipts.as_read_us) else received_at_us
+    steps_back_us = received_at_us - as_read_us
     is_duplicate = np.zeros(len(source), np.bool_)
     is_duplicate[needs.row] = True
-    marked_duplicates = int(np.count_nonzero(is_duplicate[counted.redelivered_row]))
+    marked_duplicates = int(np.count_nonzero(is_duplicate[receipts.redelivered_row]))
     times_us, of_source = received_at_us[needs.row], source[needs.row]
     middle = np.searchsorted(times_us, measures.middle_us)
     window_needs, need = np.unique(needs.window, return_inverse=True)
-    filled_slice, receipts_in_slice, duplicates_in_slice = _by_slice(counted, needs.row, measures)
+    filled_slice, receipts_in_slice, duplicates_in_slice = _by_slice(
+        as_read_us, receipts.unchecked_us, needs.row, measures
+    )
     most_in_second, edge_source, edge_second, in_edge = _by_second(source, received_at_us, len(sources))
 
     def top_us(expiries_us: Int64s) -> Int64s:
@@ -179,7 +185,7 @@ def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Me
         clock_clamped=int(np.count_nonzero(steps_back_us)),
         largest_step_back_us=int(steps_back_us.max(initial=0)),
         marked_duplicates=marked_duplicates,
-        marked_firsts=len(counted.redelivered_row) - marked_duplicates,
+        marked_firsts=len(receipts.redelivered_row) - marked_duplicates,
         same_time_duplicates=int(np.count_nonzero(needs.age_us == 0)),
         filled_slice=filled_slice,
         receipts_in_slice=receipts_in_slice,
@@ -206,16 +212,18 @@ def share_of(section: int, counted: Counted, needs: ReuseDistances, measures: Me
     )
 
 
-def _by_slice(counted: Counted, duplicates: Int32s, measures: Measures) -> tuple[Int64s, Int64s, Int64s]:
+def _by_slice(
+    as_read_us: Int64s, unchecked_us: Int64s, duplicates: Int32s, measures: Measures
+) -> tuple[Int64s, Int64s, Int64s]:
     """`Share.filled_slice`, and the number of receipts and of duplicates in each of these slices."""
 
     def counts(times_us: Int64s) -> npt.NDArray[np.intp]:
         return np.bincount((times_us - measures.start_us) // measures.slice_us, minlength=measures.slices)
 
-    receipts = counts(counted.as_read_us) + counts(counted.unchecked_us)
+    receipts = counts(as_read_us) + counts(unchecked_us)
     # A log may have very many sections, most of them with receipts in a few slices.
     filled = np.flatnonzero(receipts)
-    return filled, receipts[filled], counts(counted.as_read_us[duplicates])[filled]
+    return filled, receipts[filled], counts(as_read_us[duplicates])[filled]
 
 
 @compiled()

@@ -16,7 +16,7 @@ from receiver.simulate.facts import LogSeen, facts_of
 from receiver.simulate.figures import DomainFigures, LogFigures, Pair
 from receiver.simulate.numbering import lacking_parts
 from receiver.simulate.replays import Replays, ReplayShare, Section
-from receiver.simulate.shares import Counted, IdCounts, Measures, cross_domain_counts, parted_queues, share_of
+from receiver.simulate.shares import IdCounts, Measures, SectionReceipts, cross_domain_counts, parted_queues, share_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -119,12 +119,12 @@ class WholeLog(Replays):
         self._advance = advance
         shares, elsewhere = [], []
         for number, domain in enumerate(self.domains):
-            rows, counted, needs = domain.rows, _counted(receipts, domain), reuse_distances(domain.rows)
-            share = share_of(number, counted, needs, measures)
+            rows, own, needs = domain.rows, _receipts_of(receipts, domain), reuse_distances(domain.rows)
+            share = share_of(number, own, needs, measures)
             shares.append(share)
             elsewhere.append(needed_elsewhere(number, rows))
             in_first_half = share.duplicates_in_first_half
-            self._sections.append(Section(number, rows, 0, counted.sources, needs.window, in_first_half))
+            self._sections.append(Section(number, rows, 0, own.sources, needs.window, in_first_half))
         ids = [_id_counts(receipts, self.domains)]
         self.facts = facts_of(seen, measures, range(len(self.domains)), shares, ids=ids, elsewhere=elsewhere)
 
@@ -161,14 +161,14 @@ def _seen(receipts: Receipts, domains: Sequence[Domain]) -> LogSeen:
     )
 
 
-def _counted(receipts: Receipts, domain: Domain) -> Counted:
+def _receipts_of(receipts: Receipts, domain: Domain) -> SectionReceipts:
     flags = receipts.redelivered
-    return Counted(
-        as_read_us=taken(receipts.received_at_us, domain.log_rows),
+    return SectionReceipts(
         received_at_us=domain.rows.received_at_us,
+        as_read_us=taken(receipts.received_at_us, domain.log_rows),
         source=domain.rows.source,
         sources=[receipts.sources[number] for number in domain.source_numbers.tolist()],
-        redelivered_row=np.flatnonzero(() if flags is None else taken(flags, domain.log_rows)),
+        redelivered_row=np.flatnonzero(() if flags is None else taken(flags, domain.log_rows)).astype(np.int32),
         unchecked_us=receipts.received_at_us[domain.unchecked_rows],
     )
 

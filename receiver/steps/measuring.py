@@ -31,7 +31,7 @@ import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
 from receiver.simulate.domain_rows import NeededElsewhere, ReuseDistances, link_rows, lru_size, reuse_distances
-from receiver.simulate.shares import Counted, Measures, Share, share_of
+from receiver.simulate.shares import Measures, Share, share_of
 from receiver.steps.arrow_rows import (
     Row,
     RowFlow,
@@ -160,7 +160,7 @@ def measure(
             receipts = chunks.pop()
             referred = earlier_of.pop(receipts.chunk, [])
             distances = _distances(receipts, referred, int(before_us[receipts.chunk]))
-            share = share_of(receipts.chunk, _counted(receipts), distances, measures)
+            share = share_of(receipts.chunk, receipts, distances, measures)
             yield Row(0, share)
             in_first_half = share.duplicates_in_first_half
             yield Row(task, replace(receipts, window_needs=distances.window, duplicates_in_first_half=in_first_half))
@@ -337,14 +337,3 @@ def _between(source: Int32s, newer_ids: Int64s) -> Int64s:
     in_order = np.empty(len(order), np.int64)
     in_order[order] = between
     return in_order
-
-
-def _counted(receipts: ChunkReceipts) -> Counted:
-    return Counted(
-        as_read_us=receipts.as_read_us if len(receipts.as_read_us) else receipts.received_at_us,
-        received_at_us=receipts.received_at_us,
-        source=receipts.source,
-        sources=receipts.sources,
-        redelivered_row=receipts.redelivered_row,
-        unchecked_us=receipts.unchecked_us,
-    )

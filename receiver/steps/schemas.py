@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.domains import Channel
+from receiver.simulate.shares import SectionReceipts
 from receiver.steps.arrow_rows import changes
 
 if TYPE_CHECKING:
@@ -230,15 +231,10 @@ class TaskReceipts:
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkReceipts:
-    """The receipts with an id of a chunk, in order. Key: the task."""
+class ChunkReceipts(SectionReceipts):
+    """The receipts with an id of a chunk, in order; `as_read_us` is empty if none was clamped. Key: the task."""
 
     chunk: int
-    received_at_us: Int64s
-    """Clamped (rule 2)."""
-    source: Int32s
-    sources: list[str]
-    """The sources of these receipts; each has at least one."""
     number: Int64s
     """If verdicts are asked for, the `Piece.row_id`, or the receipt's number in the order of reading; else empty."""
     linked_row: Int32s
@@ -249,12 +245,6 @@ class ChunkReceipts:
     ref_row: Int32s
     """The receipts to which later chunks refer, ascending, then by `ref_to`."""
     ref_to: Int32s
-    as_read_us: Int64s
-    """The times as read; empty if none was clamped."""
-    redelivered_row: Int32s
-    """The rows of receipts that are marked as redelivered."""
-    unchecked_us: Int64s
-    """The times of the chunk's receipts without an id, as read."""
     window_needs: Int64s = field(default_factory=_no_numbers)
     """The window need of each duplicate, in order of receipt. `measuring` fills it in."""
     duplicates_in_first_half: int = 0
