@@ -103,6 +103,33 @@ def test_a_broker_that_has_room_for_a_few_gets_each_message_once(tmp_path, sqlit
 
 
 @pytest.mark.parametrize("mode", Mode)
+def test_a_full_broker_that_hides_what_it_has_gets_few_messages_again(tmp_path, sqlite_url, mode):
+    """By STOMP a full queue of RabbitMQ ends the connection, and the receipts of what it took are lost."""
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+    send(route, *TEN)
+    rooms = iter([3] * 8)
+
+    class Hiding(Full):
+        def send(self, messages):
+            room = self._room - len(messages)
+            try:
+                super().send(messages)
+            finally:
+                self._room, self.accepted = room, 0
+
+    def connect():
+        return Hiding(route.broker.sink("out"), next(rooms, len(TEN)))
+
+    target = BrokerTarget("stomp://full", connect, IdRule(), adds_duplicate_ids=False)
+    open_bridge(route.origin, target, sqlite_url if mode.keeps else None, BridgeOptions(mode=mode)).run(
+        stop_when_idle_secs=0
+    )
+    effects = route.effects()
+    assert sorted(set(effects), key=int) == TEN
+    assert max(map(effects.count, TEN)) <= 3
+
+
+@pytest.mark.parametrize("mode", Mode)
 def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch, caplog):
     """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds. It is
     warned of now and then."""

@@ -239,6 +239,7 @@ def test_a_full_queue_is_no_fault_of_a_message_either(running):
     with sink_of(url(broker, f"queue/{name}")) as sink, pytest.raises(BrokerError) as caught:
         sink.send(texts("a", "b", "c"))
     assert type(caught.value) is BrokerError
+    assert "whether the queue is full" in str(caught.value)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -127,7 +127,7 @@ class StompSink(Closing):
             if most_bytes is None or not self._session.was_cut:
                 raise
             if all(len(frame.encoded()) <= most_bytes for frame in frames):
-                raise
+                raise BrokerError(error.message, hint="see whether the queue is full, and the broker's log") from error
             raise MessageRefusedError(
                 f"{error.message} without an error, after a message that {self.product.name} may have refused",
                 hint="see the broker's log: the message may be too large, or have a property that the broker refuses",

@@ -115,6 +115,9 @@ class BrokerTarget(SinkTarget[Sink]):
         self._has_warned = False
         self._accepted = 0
         """How many of the messages sent last, from the first on, the broker has taken."""
+        self._at_most = _ANY
+        """How many messages to send at once: one after a failure that hides how many the broker has, then twice as many each time.
+        A full queue of RabbitMQ loses receipts by STOMP, and would have the same messages at each try."""
         self._unfit: dict[str, MessageUnfitError] = {}
         """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
         would be confirmed and dropped."""
@@ -138,12 +141,16 @@ class BrokerTarget(SinkTarget[Sink]):
         return None
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        messages = messages[: self._at_most]
         self.warn_of_expired(messages)
         try:
             refusal = self._refusal(messages, lease)
         except BrokerError as error:
+            if not self._accepted:
+                self._at_most = 1
             # Otherwise a broker without room for all of them would get the first ones again and again.
             return Outcome(list(range(self._accepted)), error=error, is_lasting=True)
+        self._at_most = max(self._at_most, 2 * len(messages))
         outcome = Outcome(list(range(self._accepted)), is_lasting=True)
         if refusal is not None:
             # Find the message that can't be sent. The broker drops messages that were sent behind it, or they come twice.
