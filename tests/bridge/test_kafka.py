@@ -612,6 +612,19 @@ def test_a_bridge_without_transactions_says_that_it_is_at_least_once(kafka, topi
     assert (message.properties["uniqueMessageId"], message.default_source) == ("1", "web")
 
 
+def test_a_compacted_topic_is_warned_of_once(kafka, sqlite_store, caplog):
+    """Kafka deletes messages of it without a sign, and the bridge can't know which."""
+    from_, to = (kafka.new_topic(cleanup_policy=policy) for policy in ("compact", "delete,compact"))
+    for _ in range(2):
+        bridge = open_bridge(kafka.address(from_, "g"), kafka.address(to), sqlite_store, BridgeOptions())
+        bridge.run(stop_when_idle_secs=0)
+    said = [record.getMessage() for record in caplog.records if "is compacted" in record.getMessage()]
+    assert [(to in text, "all but the last message of each messageSourceId" in text) for text in said] == [
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_hosts_of_two_clusters_are_refused_in_one_line(kafka, topic, sqlite_store, tmp_path):
     with new_broker(kafka_module) as other:
         other.start()

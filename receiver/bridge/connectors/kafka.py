@@ -72,6 +72,7 @@ class KafkaSource(Closing):
         config = self._config()
         self._lookup = kafka_client.TopicLookup(address)
         self._topic = self._lookup.ask()
+        self._lookup.warn_if_compacted("messages with the key of a later one, even before they are taken")
         self._consumer = Consumer(config, logger=kafka_client.Quiet)
         self._consumer.subscribe([address.name], on_assign=self._on_assign, on_revoke=self._on_revoke)
 

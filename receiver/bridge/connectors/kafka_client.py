@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from concurrent.futures import wait
+from contextlib import suppress
+from functools import cache
 from typing import Any, NamedTuple
 
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.nodes import first_of
-from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, alert_error, connected, port_hint
+from receiver.bridge.connectors.sockets import ALERT, ANSWER_SECS, CLOSE_SECS, alert_error, connected, port_hint
 from receiver.errors import BrokerError, BrokerRefusedError, MissingExtraError, SettingsError
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
-    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
 except ImportError as error:
     raise MissingExtraError("kafka", "Kafka") from error
 
@@ -123,9 +125,22 @@ class TopicLookup:
             allows_writing=not allowed or "WRITE" in allowed,
         )
 
+    def warn_if_compacted(self, what: str) -> None:
+        """Warn of a compacted topic, which loses `what` without a sign. Silent if this user may not ask."""
+        topic = ConfigResource(ResourceType.TOPIC, self._address.name)
+        (asked,) = self._admin.describe_configs([topic], request_timeout=CLOSE_SECS).values()
+        with suppress(KafkaException, TimeoutError):
+            if "compact" in str(asked.result(CLOSE_SECS)["cleanup.policy"].value):
+                _warn(f"{self._address} is compacted (cleanup.policy): Kafka deletes {what}")
+
     def _note(self, error: Any) -> None:
         if error.code() in _REFUSALS or ALERT in (error.str() or ""):
             self._errors.append(error_of(self._address, error))
+
+
+@cache  # so that it warns once, and not at each connection
+def _warn(text: str) -> None:
+    _LOGGER.warning(text)
 
 
 def cluster_at(address: BrokerAddress) -> str:

@@ -62,8 +62,10 @@ class _Producing(Closing):
             "partitioner": "murmur2_random",  # as Java's: a key gets the same partition as from other producers
             "error_cb": self._on_error,
         }
-        if not kafka_client.TopicLookup(address).ask().allows_writing:
+        lookup = kafka_client.TopicLookup(address)
+        if not lookup.ask().allows_writing:
             raise BrokerRefusedError(f"{address}: this user may not send there", hint=f"allow Write on {address.name}")
+        lookup.warn_if_compacted("all but the last message of each messageSourceId, and refuses those without one")
 
     def _produce(self, producer: Producer, **arguments: Any) -> None:
         until = time.monotonic() + ANSWER_SECS
