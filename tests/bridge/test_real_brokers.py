@@ -318,9 +318,10 @@ def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_ne
 
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
-    """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`, and
-    deletes empty ones named `brief.…`."""
-    strict, full, brief = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief"))
+    """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`,
+    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's."""
+    strict, full, brief, ring = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief", "ring"))
+    theirs = 'addressConfigurations."theirs".'
     with new_broker(artemis_home) as broker:
         broker.start(
             properties={
@@ -328,6 +329,9 @@ def strict_artemis(artemis_home):
                 f"{full}addressFullMessagePolicy": "FAIL",
                 f"{full}maxSizeBytes": 20_000,
                 f"{brief}autoDeleteQueues": "true",
+                f"{ring}defaultRingSize": 2,
+                f"{theirs}routingTypes": "MULTICAST",
+                f'{theirs}queueConfigs."theirs".routingType': "MULTICAST",
                 "addressQueueScanPeriod": 100,
             }
         )
@@ -368,6 +372,38 @@ def test_artemis_forgets_known_ids_with_a_queue_that_it_deletes(strict_artemis, 
     came()
     until(lambda: deleted in strict_artemis.said())
     came()
+
+
+@pytest.mark.parametrize(("persists", "count"), [("true", 1), ("false", 2)])
+def test_artemis_forgets_known_ids_as_it_ends_unless_it_keeps_them_on_disk(artemis_home, persists, count):
+    again = [Message(body=b"a", properties={"_AMQ_DUPL_ID": "1"})]
+    with new_broker(artemis_home) as broker:
+        address = address_of(broker, "amqp", "queue/orders")
+        for _ in range(2):
+            broker.start(properties={"persistIDCache": persists})
+            with sink(address) as sending:
+                sending.send(again)
+                sending.send(again)
+            with source(address) as taking:
+                came = take(taking, 1) + taking.take(1, wait_secs=NEVER_SECS)
+            broker.kill()
+    assert len(came) == count
+
+
+def test_artemis_confirms_what_a_ring_or_a_topics_queue_drops(strict_artemis, protocol):
+    ring, theirs = (
+        address_of(strict_artemis, protocol, f"queue/{name}") for name in (f"ring.{uuid.uuid4().hex}", "theirs")
+    )
+    with sink(ring) as sending:
+        sending.send(texts("a", "b", "c"))
+    with source(ring) as taking:
+        assert bodies(take(taking, 2)) == ["b", "c"]
+    if protocol == "amqp":
+        with pytest.raises(BrokerRefusedError, match="AMQ119002"):
+            sink(theirs)
+    else:
+        with sink(theirs) as sending:
+            sending.send(texts("a"))
 
 
 def test_headers_that_came_by_stomp_spoil_no_frame_when_they_go_back(running_artemis):
