@@ -129,6 +129,31 @@ def test_a_full_broker_that_hides_what_it_has_gets_few_messages_again(tmp_path, 
     assert max(map(effects.count, TEN)) <= 3
 
 
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_what_a_broker_refuses_but_keeps_the_id_of_gets_another_one(tmp_path, sqlite_url, mode):
+    """Else the broker would confirm the next try, and drop it."""
+    route = Route(sqlite_url, tmp_path, "queue", mode)
+    send(route, *TEN)
+    full, ids = iter([True]), []
+
+    class Refusing(Full):
+        def send(self, messages):
+            ids.append([sent.properties["_AMQ_DUPL_ID"] for sent in messages])
+            if next(full, False):
+                self.accepted, self.spent_ids = 1, [2, 3]
+                self._sink.send([*messages[:2], *messages[4:]])
+                raise BrokerError("it is full")
+            self._sink.send(messages)
+
+    target = BrokerTarget(
+        "amqp://full", lambda: Refusing(route.broker.sink("out"), 0), IdRule(), adds_duplicate_ids=True
+    )
+    open_bridge(route.origin, target, sqlite_url, BridgeOptions(mode=mode)).run(stop_when_idle_secs=0)
+    first, second = ids
+    assert second == [first[1], f"{first[2]}-1", f"{first[3]}-1", *first[4:]]
+    assert sorted(route.effects(), key=int) == TEN
+
+
 @pytest.mark.parametrize("mode", Mode)
 def test_pauses_do_not_grow_while_a_broker_takes_a_few_each_time(tmp_path, sqlite_url, mode, monkeypatch, caplog):
     """Otherwise a queue that is full, and that others empty fast, would soon get a few messages every 30 seconds. It is

@@ -20,7 +20,7 @@ from receiver.bridge.options import Mode
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, StoreError
 from receiver.store.inbox import Inbox
 from receiver.store.upkeep import parked_rows, retry_parked
-from tests.bridge.bridged import Route
+from tests.bridge.bridged import Route, run_until
 from tests.bridge.conftest import CONNECTORS, address_of
 from tests.bridge.test_connectors import NEVER_SECS, SOON_SECS, bodies, take, texts
 from tests.patience import until
@@ -319,7 +319,8 @@ def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_ne
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
     """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`,
-    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's."""
+    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's. What
+    goes to `divert` goes on to `full.divert`."""
     strict, full, brief, ring = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief", "ring"))
     theirs = 'addressConfigurations."theirs".'
     with new_broker(artemis_home) as broker:
@@ -332,6 +333,10 @@ def strict_artemis(artemis_home):
                 f"{ring}defaultRingSize": 2,
                 f"{theirs}routingTypes": "MULTICAST",
                 f'{theirs}queueConfigs."theirs".routingType': "MULTICAST",
+                "divertConfigurations.on.address": "divert",
+                "divertConfigurations.on.routingName": "on",
+                "divertConfigurations.on.forwardingAddress": "full.divert",
+                "divertConfigurations.on.exclusive": "true",
                 "addressQueueScanPeriod": 100,
             }
         )
@@ -353,6 +358,31 @@ def test_a_full_queue_is_no_fault_of_a_message(strict_artemis, protocol):
         for _ in range(100):
             sending.send([Message(body=bytes(5_000))])
     assert type(caught.value) is BrokerError
+
+
+@pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
+def test_what_a_full_address_behind_a_divert_refuses_comes_once(strict_artemis, tmp_path, sqlite_url, mode):
+    """Artemis keeps the id of what it refuses there, and would confirm and drop the next try."""
+    full, numbers = address_of(strict_artemis, "amqp", "queue/full.divert"), [str(number) for number in range(60)]
+    route, came = Route(sqlite_url, tmp_path, "queue", mode), []
+    route.send(
+        *(Message(body=number.zfill(1_000).encode(), properties={"uniqueMessageId": number}) for number in numbers)
+    )
+    to = str(address_of(strict_artemis, "amqp", "queue/divert"))
+    bridge = open_bridge(route.origin, to, sqlite_url, BridgeOptions(mode=mode))
+
+    def has_all():
+        if bridge.figures.connection_errors:
+            with source(full) as taking:
+                while taken := taking.take(10, wait_secs=0.2):
+                    taking.acknowledge(taken)
+                    came.extend(int(body) for body in bodies(taken))
+        return len(came) >= len(numbers) or bridge.figures.delivered == len(numbers)
+
+    source(full).close()  # makes the queue
+    run_until(bridge, has_all)
+    has_all()
+    assert sorted(came) == list(range(60))
 
 
 def test_artemis_forgets_known_ids_with_a_queue_that_it_deletes(strict_artemis, protocol):

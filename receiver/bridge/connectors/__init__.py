@@ -146,8 +146,9 @@ class Sink(Protocol):
 
     It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If this is
     false, the bridge warns that messages may come twice. It may have an attribute `accepted`: if `send` raises an error, how
-    many messages, from the first on, the broker has confirmed. It may have an attribute `knows_unfit`: whether a
-    `MessageUnfitError` is the broker's, of the message behind these. It may have a method `check`, which raises a `BrokerError`
+    many messages, from the first on, the broker has confirmed. It may have an attribute `spent_ids`: if `send` raises an error, the
+    indexes of messages that the broker hasn't got, and whose `DUPLICATE_ID` it would drop. It may have an attribute `knows_unfit`: whether a
+    `MessageUnfitError` is the broker's, of the message behind those `accepted`. It may have a method `check`, which raises a `BrokerError`
     if the connection is known to have ended, and doesn't wait.
     """
 

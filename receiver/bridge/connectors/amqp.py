@@ -8,6 +8,7 @@ it. A whole batch is sent at once, because one by one each message would wait fo
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from copy import copy
@@ -256,20 +257,25 @@ class AmqpSink(AmqpLink):
 
     def __init__(self, address: BrokerAddress) -> None:
         self.accepted = 0
+        self.spent_ids: list[int] = []
         self.knows_unfit = False
         self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
+        self._answers = 0
+        """How many of the messages sent last have an outcome."""
+        self._first_bad: Any = None
+        """The first delivery that wasn't accepted. The outcomes of those behind it are still waited for."""
         super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
-        self.accepted, self.knows_unfit = 0, False
+        self.accepted, self.spent_ids, self.knows_unfit = 0, [], False
         # Encode all before sending the first: then none is sent if one can't be.
         outgoing = [encoded(message) for message in messages]
         with self._lock:
             self._check()
             self._check_sizes(outgoing)
             self._outgoing.extend(outgoing)
-            before = self._done
+            before, self._answers = self._done, 0
             try:
                 self._wait_for(self._ask(len(outgoing)))
             finally:
@@ -303,11 +309,23 @@ class AmqpSink(AmqpLink):
             self._link.advance()
         while self._sent and self._sent[0].settled:
             delivery = self._sent.popleft()
-            if delivery.remote_state != proton.Delivery.ACCEPTED:
-                self._fail_by_outcome(delivery)
-                return
-            delivery.settle()
-            self._count_done()
+            if delivery.remote_state == proton.Delivery.REJECTED and self._spends_id(delivery.remote.condition):
+                self.spent_ids.append(self._answers)
+            self._answers += 1
+            if self._first_bad is not None or delivery.remote_state != proton.Delivery.ACCEPTED:
+                self._first_bad = self._first_bad or delivery
+                self._outgoing.clear()
+            else:
+                delivery.settle()
+                self._count_done()
+        if self._first_bad is not None and not self._sent:
+            self._fail_by_outcome(self._first_bad)
+
+    def _spends_id(self, condition: Any) -> bool:
+        address = re.escape(self._address.name.partition("::")[0])
+        pattern = self.dialect.spends_ids
+        said = "" if condition is None else condition.description or ""
+        return pattern is not None and re.match(pattern.format(name=address), said) is not None
 
     def _fail_by_outcome(self, delivery: Any) -> None:
         condition = delivery.remote.condition

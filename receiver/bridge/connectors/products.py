@@ -45,6 +45,8 @@ class AmqpDialect:
     """Whether a queue may be a stream, which the broker's management shows."""
     unfit: str | None = None
     """The beginning of a rejection of a message that is too large for the broker, however often it is sent."""
+    spends_ids: str | None = None
+    """Matches a rejection after which the broker drops what comes with the message's `DUPLICATE_ID`, though it hasn't the message."""
     instead: str = ""
     """A workaround for what it lacks."""
 
@@ -137,7 +139,12 @@ ARTEMIS = Product(
     name="ActiveMQ Artemis",
     drops_known_ids=True,
     make_queue="artemis queue create --name {name} --anycast --durable --preserve-on-no-consumers --auto-create-address --silent",
-    amqp=AmqpDialect(calls_itself="apache-activemq-artemis", virtual_host=None, unfit="AMQ149005"),
+    amqp=AmqpDialect(
+        calls_itself="apache-activemq-artemis",
+        virtual_host=None,
+        unfit="AMQ149005",
+        spends_ids='AMQ229102: Address "(?!{name}")',  # another one, to which a divert leads, is full
+    ),
     stomp=StompDialect(
         calls_itself="ActiveMQ-Artemis",
         queue="{}",

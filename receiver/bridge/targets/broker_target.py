@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -118,6 +119,9 @@ class BrokerTarget(SinkTarget[Sink]):
         self._at_most = _ANY
         """How many messages to send at once: one after a failure that hides how many the broker has, then twice as many each time.
         A full queue of RabbitMQ loses receipts by STOMP, and would have the same messages at each try."""
+        self._refusals: Counter[str | None] = Counter()
+        """By duplicate id, how often the broker has refused the message but kept its id, as Artemis does where a divert leads to a
+        full address. The next try has another id. If this process dies, the next bridge tries the first id, which is dropped."""
         self._unfit: dict[str, MessageUnfitError] = {}
         """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
         would be confirmed and dropped."""
@@ -164,9 +168,10 @@ class BrokerTarget(SinkTarget[Sink]):
         if known := self._unfit.keys() & ids:
             return self._unfit[known.pop()]
         try:
-            self.connect().send(list(map(self.outgoing, messages, ids)))
+            self.connect().send(list(map(self.outgoing, messages, map(self._next_id, ids))))
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
+            self._refusals.update(ids[index] for index in getattr(self._sink, "spent_ids", ()))
             blamed = ids[self._accepted] if getattr(self._sink, "knows_unfit", False) else None
             if blamed is not None and isinstance(error, MessageUnfitError):
                 self._unfit[blamed] = error
@@ -175,7 +180,13 @@ class BrokerTarget(SinkTarget[Sink]):
                 raise
             return error
         self._accepted = len(messages)
+        for id_ in self._refusals.keys() & ids:
+            del self._refusals[id_]
         return None
+
+    def _next_id(self, duplicate_id: str | None) -> str | None:
+        refusals = self._refusals[duplicate_id]
+        return f"{duplicate_id}-{refusals}" if duplicate_id and refusals else duplicate_id
 
     def _duplicate_id(self, message: Received, lease: Lease | None) -> str | None:
         if not self._adds_duplicate_ids or lease is None or (name := name_in_domain(message)) is None:
