@@ -44,7 +44,8 @@ class TargetState(NamedTuple):
     tail_digest: bytes | None
     """The digest of the last of the confirmed bytes of a target file; None before the first message."""
     last_turn: str | None
-    """The note of the last turn that was sent to a target of turns; None before the first."""
+    """The note of the last turn that was sent to a target of turns, None before the first; of another broker, how often it has
+    refused messages and kept their ids."""
     store_id: int
     has_unpacked: bool
     """Whether messages wait for it in rows of their own, left by a process of an older version."""
@@ -357,7 +358,7 @@ class Lease:
         self._save(confirmed_bytes=confirmed_bytes, tail_digest=tail_digest)
 
     def save_turn(self, note: str | None) -> None:
-        """Save the last turn that is in the target once this lease is committed."""
+        """Save the note of the target once this lease is committed."""
         self._save(last_turn=note)
 
     def _save(self, **columns: Any) -> None:

@@ -7,6 +7,7 @@ not confirmed before a crash are sent again with the same id. Sent in turns, eac
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections import Counter
@@ -119,9 +120,9 @@ class BrokerTarget(SinkTarget[Sink]):
         self._at_most = _ANY
         """How many messages to send at once: one after a failure that hides how many the broker has, then twice as many each time.
         A full queue of RabbitMQ loses receipts by STOMP, and would have the same messages at each try."""
-        self._refusals: Counter[str | None] = Counter()
+        self._refusals: Counter[str] = Counter()
         """By duplicate id, how often the broker has refused the message but kept its id, as Artemis does where a divert leads to a
-        full address. The next try has another id. If this process dies, the next bridge tries the first id, which is dropped."""
+        full address. The next try has another id. Kept as the target's note, for other bridges."""
         self._unfit: dict[str, MessageUnfitError] = {}
         """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
         would be confirmed and dropped."""
@@ -145,7 +146,14 @@ class BrokerTarget(SinkTarget[Sink]):
         return None
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        messages = messages[: self._at_most]
+        noted = Counter() if lease is None else _refusals_in(lease.target.last_turn)
+        self._refusals |= noted
+        outcome = self._deliver(messages[: self._at_most], lease)
+        if lease is not None and self._refusals != noted:
+            lease.save_turn(json.dumps(self._refusals))
+        return outcome
+
+    def _deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self.warn_of_expired(messages)
         try:
             refusal = self._refusal(messages, lease)
@@ -171,7 +179,7 @@ class BrokerTarget(SinkTarget[Sink]):
             self.connect().send(list(map(self.outgoing, messages, map(self._next_id, ids))))
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
-            self._refusals.update(ids[index] for index in getattr(self._sink, "spent_ids", ()))
+            self._refusals.update(filter(None, map(ids.__getitem__, getattr(self._sink, "spent_ids", ()))))
             blamed = ids[self._accepted] if getattr(self._sink, "knows_unfit", False) else None
             if blamed is not None and isinstance(error, MessageUnfitError):
                 self._unfit[blamed] = error
@@ -185,8 +193,8 @@ class BrokerTarget(SinkTarget[Sink]):
         return None
 
     def _next_id(self, duplicate_id: str | None) -> str | None:
-        refusals = self._refusals[duplicate_id]
-        return f"{duplicate_id}-{refusals}" if duplicate_id and refusals else duplicate_id
+        refusals = 0 if duplicate_id is None else self._refusals[duplicate_id]
+        return f"{duplicate_id}-{refusals}" if refusals else duplicate_id
 
     def _duplicate_id(self, message: Received, lease: Lease | None) -> str | None:
         if not self._adds_duplicate_ids or lease is None or (name := name_in_domain(message)) is None:
@@ -319,6 +327,14 @@ def name_in_domain(message: StoredMessage) -> str | None:
     if message.sequence is None:
         return None if message.unique_message_id is None else f":{message.unique_message_id}"
     return f"-{message.sequence}-{message.received_at_us:x}"
+
+
+def _refusals_in(note: str | None) -> Counter[str]:
+    """The refusals in a target's note; none in one of turns, as of a topic of Kafka."""
+    try:
+        return Counter(json.loads(note or "{}"))
+    except ValueError:
+        return Counter()
 
 
 def _note_of(messages: Sequence[StoredMessage]) -> str:
