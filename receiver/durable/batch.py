@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from receiver.durable.duplicates import Duplicate, headroom_of, need_of
 from receiver.durable.session import DomainSession, Transaction
 from receiver.durable.status import Tally
-from receiver.errors import BatchRejectedError, ClosedError, SettingsError
+from receiver.errors import BatchRejectedError, ClosedError, ReceiverError, SettingsError
 from receiver.message import (
     LATEST_US,
     Decision,
@@ -235,10 +235,15 @@ class Batch:
             or (is_sent_at and not (jms_timestamp_ms.__class__ is int and 0 <= jms_timestamp_ms <= _LATEST_MS))
         ):
             self._check(received_at_us, redelivered, jms_timestamp_ms, body_digest)
-        if says_more and self._policy.goes_by_send_time:
-            decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
-        else:
-            decision = self._receive(id_, source, received_at_us=received_at_us)
+        try:
+            if says_more and self._policy.goes_by_send_time:
+                decision = self._receive(id_, source, received_at_us=received_at_us, jms_timestamp_ms=jms_timestamp_ms)
+            else:
+                decision = self._receive(id_, source, received_at_us=received_at_us)
+        except BaseException as error:
+            if not isinstance(error, ReceiverError):  # a signal's handler may raise any exception, and halfway
+                self._cache.drop()
+            raise
         now_us = self._policy.latest_us
         if redelivered:
             self._tally.note_redelivered(received_at_us, jms_timestamp_ms)

@@ -21,13 +21,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, not_open_error
 from receiver.durable.duplicates import Duplicate
 from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome_error
 from receiver.durable.status import Counters
-from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.errors import ReceiverError, SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import IDLE_AT_MOST
@@ -143,7 +144,7 @@ class ConcurrentBatch(Batch):
         except BaseException as failure:
             if error is None:
                 self._counters.fail()
-            if not isinstance(failure, Exception):  # an interrupt may come between any two steps
+            if not isinstance(failure, ReceiverError):  # an interrupt may come between any two steps
                 self._roll_back(failure)
             raise
 
@@ -153,7 +154,7 @@ class ConcurrentBatch(Batch):
             if not self._goes_on:
                 return
             # An error here means that the transaction has failed or its connection is lost, and all claims with it.
-            with suppress(Exception), self._lost_if_interrupted():
+            with suppress(Exception), self._lost_if_interrupted(), translated(self._session.address):
                 self._roll_back_savepoints()
                 self._claims.take_back(self._arrivals, self._new)
             note_loss(self._connection)
@@ -181,10 +182,13 @@ class ConcurrentBatch(Batch):
 
     @contextmanager
     def _lost_if_interrupted(self) -> Iterator[None]:
-        """Within it, an interrupt ends the connection: a statement may be half done, so its transaction must not commit."""
+        """Within it, an interrupt ends the connection: a statement may be half done, so its transaction must not commit.
+
+        A signal's handler may raise any exception, so whatever isn't an error of the database is one.
+        """
         try:
             yield
-        except Exception:
+        except (ReceiverError, SQLAlchemyError):
             raise
         except BaseException:
             with suppress(Exception):
@@ -259,7 +263,7 @@ class ConcurrentBatch(Batch):
             return []
         if not self._goes_on:  # the driver would begin a transaction that nobody ends
             raise ended_error(self._connection, self._dbapi)
-        with translated(self._session.address), self._lost_if_interrupted():
+        with self._lost_if_interrupted(), translated(self._session.address):
             claimed = self._claimed(checked)
         self._arrivals += [arrival for arrival, _ in claimed]
         decisions = []

@@ -409,7 +409,7 @@ class Transaction:
     def _changes(self, rows: Sequence[ReceiptValues], tally: Tally) -> tuple[DomainState, Changes]:
         """The domain's new state, and all other changes to record."""
         session, cache = self._session, self.cache
-        if self.state.last_seq + len(rows) != cache.policy.serial:
+        if cache.is_dropped or self.state.last_seq + len(rows) != cache.policy.serial:
             raise StoreError("a receive was interrupted halfway, so nothing of its batch is recorded")
         if session.recorder is not None:
             tally.recorded = session.recorder.packed(rows, tally.full_receipts)

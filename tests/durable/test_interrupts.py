@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from collections import Counter
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Self
@@ -13,18 +14,18 @@ from typing import Self
 import pytest
 from sqlalchemy import text
 
-from receiver import closing, recording
+from receiver import closing, detector, recording
 from receiver.closing import Mutex
 from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
 from receiver.durable.holds import Hold, hold, release
-from receiver.errors import StoreBusyError
+from receiver.errors import StoreBusyError, StoreError
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections, log, sql_rows
 from receiver.store.databases import sqlite, sqlite_file
 from receiver.store.sql_rows import driver_of
-from tests.durable.opened import DUPLICATE, NEW, opened, send
+from tests.durable.opened import DUPLICATE, NEW, opened, remembered, send
 from tests.stores import engine_of, execute
 
 FILES = {
@@ -47,8 +48,10 @@ class Interrupt:
     """An interrupt at the `at`-th point. A point is where a function of ours begins, or where a C function that ours
     has called ends."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, at: int, kind: type[BaseException] = KeyboardInterrupt, files: Collection[str] = FILES) -> None:
         self.left = at
+        self.kind = kind
+        self.files = files
         self.has_come = False
 
     def __enter__(self) -> Self:
@@ -63,12 +66,16 @@ class Interrupt:
         if frame.f_code.co_filename == threading.__file__:  # a Condition, which is written in Python
             frame = frame.f_back
         # If `__exit__` itself is interrupted as it begins, nobody can know of it: that is Python's fault.
-        if is_point and frame.f_code.co_filename in FILES and (event != "call" or frame.f_code not in ENDS):
+        if is_point and frame.f_code.co_filename in self.files and (event != "call" or frame.f_code not in ENDS):
             self.left -= 1
             if not self.left:
                 sys.setprofile(None)
                 self.has_come = True
-                raise KeyboardInterrupt
+                raise self.kind
+
+
+class TimeLimitError(Exception):
+    """Raised by a signal's handler, as Celery's SoftTimeLimitExceeded and RQ's JobTimeoutException are."""
 
 
 def book(receiver, *ids):
@@ -78,8 +85,10 @@ def book(receiver, *ids):
                 batch.connection.execute(text("INSERT INTO booked VALUES (:id)"), {"id": id_})
 
 
-@pytest.mark.parametrize("is_concurrent", [False, True])
-def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_domain(store_url, is_concurrent):
+@pytest.mark.parametrize(
+    ("is_concurrent", "kind"), [(False, KeyboardInterrupt), (True, KeyboardInterrupt), (True, TimeLimitError)]
+)
+def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_domain(store_url, is_concurrent, kind):
     if is_concurrent and not store_url.startswith("postgresql"):
         pytest.skip("concurrent receivers are for PostgreSQL")
     execute(store_url, "CREATE TABLE booked (id TEXT)")
@@ -88,7 +97,7 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
         while True:
             point += 1
             ids += [f"{point}-a", f"{point}-b"]
-            with Interrupt(point) as interrupt, suppress(KeyboardInterrupt):
+            with Interrupt(point, kind) as interrupt, suppress(kind, StoreError):
                 book(receiver, *ids[-2:])
             assert is_concurrent or not receiver.session.turn.locked()  # else the folding thread may have it
             book(receiver, *ids[-2:])
@@ -99,6 +108,25 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
     assert audit(store_url).findings == ()
     with engine_of(store_url).connect() as connection:
         assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
+
+
+@pytest.mark.parametrize("is_caught_inside", [False, True])
+def test_a_time_limit_halfway_through_a_repeat_forgets_no_id(sqlite_url, is_caught_inside):
+    inside, outside = (TimeLimitError, ()) if is_caught_inside else ((), TimeLimitError)
+    point = 0
+    while True:
+        point += 1
+        known = f"{point}-a"
+        with opened(sqlite_url) as receiver:
+            send(receiver, known, f"{point}-b")
+            interrupt = Interrupt(point, TimeLimitError, {detector.__file__})
+            with suppress(outside, StoreError), receiver.batch() as batch, suppress(inside), interrupt:
+                batch.receive(known, received_at_us=0)
+            send(receiver, f"{point}-c")
+        assert remembered(sqlite_url, known) == [known]
+        if not interrupt.has_come:
+            break
+    assert point > 20
 
 
 def test_an_interrupt_anywhere_of_status_lets_go_of_the_receiver(store_url):
