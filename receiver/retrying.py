@@ -55,6 +55,24 @@ class Backoff:
             yield random.uniform(longest_secs / 2, longest_secs)  # noqa: S311 - nothing secret
 
 
+class Patience:
+    """How long a wait may still take. Its pauses count even if the clock stands still, as it does in an application's tests that
+    freeze it."""
+
+    def __init__(self, secs: float) -> None:
+        self._ends_at = time.monotonic() + secs
+        self._pauses_secs = secs
+
+    @property
+    def left_secs(self) -> float:
+        return min(self._ends_at - time.monotonic(), self._pauses_secs)
+
+    def spend(self, pause_secs: float) -> float:
+        """Count a pause, and return it."""
+        self._pauses_secs -= pause_secs
+        return pause_secs
+
+
 class Retries:
     """Counts successive failures of one action: how long to pause, and whether a broker's refusal is final."""
 
@@ -85,13 +103,12 @@ def until_done(
     Raises an error at once unless `is_passing` says that it may pass, and a passing error once patience is over. The last try is
     made just then, however long the pause would have been.
     """
-    give_up_at = time.monotonic() + patience_secs
-    pauses_secs = backoff.pauses_secs()
+    patience, pauses_secs = Patience(patience_secs), backoff.pauses_secs()
     while True:
         try:
             return action()
         except Exception as error:
-            left_secs = give_up_at - time.monotonic()
+            left_secs = patience.left_secs
             if left_secs <= 0 or not is_passing(error):
                 raise
-        time.sleep(min(next(pauses_secs), left_secs))
+        time.sleep(patience.spend(min(next(pauses_secs), left_secs)))

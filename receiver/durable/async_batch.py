@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial, wraps
 from itertools import islice
-from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -21,6 +20,7 @@ from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.session import UNTIL_FREE
 from receiver.errors import ClosedError, SettingsError
 from receiver.message import Decision, Receipt, receipts_in
+from receiver.retrying import Patience
 from receiver.store.databases.database import FileBusyError
 
 if TYPE_CHECKING:
@@ -139,17 +139,17 @@ class SerialBatch(AsyncBatch):
     async def __aenter__(self) -> Self:
         session = self._tasks.session
         self._joined = await _connection_of(self._given)
-        give_up_at = monotonic() + session.patience_secs
+        patience = Patience(session.patience_secs)
         for pause_secs in UNTIL_FREE.pauses_secs():
             try:
                 await self._begin()
             except FileBusyError:
-                if monotonic() >= give_up_at:
+                if patience.left_secs <= 0:
                     session.counters.fail()
                     raise
             else:
                 break
-            await asyncio.sleep(pause_secs)
+            await asyncio.sleep(patience.spend(pause_secs))
         return self
 
     async def _begin(self) -> None:

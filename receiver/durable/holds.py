@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from time import monotonic, sleep
+from time import sleep
 
 from sqlalchemy import Connection
 
 from receiver.errors import StoreBusyError
-from receiver.retrying import Backoff
+from receiver.retrying import Backoff, Patience
 from receiver.store.connections import Guarded
 
 _UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
@@ -162,12 +162,12 @@ class GuardedDomain(Guarded):
 
     def _acquire_after_callers(self, held: Hold) -> None:
         """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
-        give_up_at = monotonic() + self.patience_secs
+        patience = Patience(self.patience_secs)
         if not held.turns[0]:
             held.turns += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
         for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
             self.acquire(held.owner)
-            is_late = monotonic() >= give_up_at
+            is_late = patience.left_secs <= 0
             if (True in held.turns and not held_by_callers(held.lock)) or (is_late and self.is_free()):
                 return
             self.release(held.owner)
@@ -176,4 +176,4 @@ class GuardedDomain(Guarded):
                     f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
                     hint="keep batches and transactions short, or raise lock_timeout_secs",
                 )
-            sleep(pause_secs)
+            sleep(patience.spend(pause_secs))

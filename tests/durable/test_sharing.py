@@ -6,10 +6,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
+from receiver import retrying
 from receiver.durable.holds import _HOLDS, Hold, hold, release
 from receiver.errors import ClosedError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
@@ -27,7 +29,7 @@ from tests.durable.opened import (
     undone,
 )
 from tests.patience import until
-from tests.stores import execute
+from tests.stores import engine_of, execute
 
 SHORT_SECS = 0.2
 
@@ -124,6 +126,20 @@ def test_other_files_are_free(tmp_path):
     with opened(f"sqlite:///{tmp_path}/one.db") as one, opened(f"sqlite:///{tmp_path}/two.db") as two, one.batch():
         assert send(two, "x") == [NEW]
         assert send(two, "x") == [DUPLICATE]
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_the_wait_ends_though_an_applications_test_has_frozen_the_clock(sqlite_url, monkeypatch, joins):
+    monkeypatch.setattr(retrying, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep))
+    with (
+        opened(sqlite_url, patience_secs=SHORT_SECS) as orders,
+        engine_of(sqlite_url).begin() as connection,  # which locks the file
+        ThreadPoolExecutor(1) as pool,
+    ):
+        if joins:
+            send(orders, "a", connection=connection)
+        waiting = pool.submit(send, orders, "b")
+        assert isinstance(waiting.exception(LONG_SECS), StoreBusyError)
 
 
 @pytest.mark.parametrize("patience_secs", [0, 0.0001, SHORT_SECS])

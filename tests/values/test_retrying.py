@@ -92,6 +92,11 @@ def test_the_last_try_is_when_patience_is_over(clock):
     assert len(tries) == len(clock.slept) + 1
 
 
+def test_a_clock_that_stands_still_ends_the_wait_too(clock, monkeypatch):
+    monkeypatch.setattr(clock, "monotonic", lambda: 1_000.0)
+    test_the_last_try_is_when_patience_is_over(clock)
+
+
 def test_without_patience_there_is_one_try(clock):
     action, tries = failing(1_000)
     with pytest.raises(StoreBusyError):
