@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
-from _thread import RLock
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -31,11 +31,15 @@ class Closing(ABC):
         raise TypeError(f"a {type(self).__name__} can't be pickled or copied: open another where it is needed")
 
 
-class Mutex(RLock):  # type: ignore[misc]  # final for typeshed alone
+_RLOCK: Any = type(threading.RLock())
+"""Not `_thread.RLock`: gevent and eventlet put a lock here that keeps their greenlets apart."""
+
+
+class Mutex(_RLOCK):  # type: ignore[misc]  # `Any`
     """A lock for `with` that no interrupt leaves locked. Since Python 3.14 an interrupt may come between the `__enter__` of a lock
     written in C and its block, and then nobody unlocks the lock."""
 
-    def __enter__(self) -> bool:  # type: ignore[override]  # which takes nothing
+    def __enter__(self) -> bool:
         has_it: list[bool] = []
         try:
             # Both `map` and `+=` are C: no interrupt comes between getting the lock and noting that we have it.

@@ -3,6 +3,7 @@ raises."""
 
 import gc
 import signal
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -225,6 +226,12 @@ def test_an_interrupt_anywhere_leaves_a_recording_to_other_threads(sqlite_url, t
             if not interrupt.has_come:
                 break
     assert point > 20
+
+
+def test_a_mutex_is_the_lock_that_gevent_has_put_there():
+    patched = "import threading; threading.RLock = threading._PyRLock"
+    proof = "from receiver.closing import Mutex; assert issubclass(Mutex, threading._PyRLock)"
+    subprocess.run([sys.executable, "-c", f"{patched}; {proof}"], check=True)
 
 
 def test_a_signal_that_raises_leaves_no_mutex_locked():
