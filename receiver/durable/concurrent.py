@@ -265,16 +265,16 @@ class ConcurrentBatch(Batch):
             raise ended_error(self._connection, self._dbapi)
         with self._lost_if_interrupted(), translated(self._session.address):
             claimed = self._claimed(checked)
-        self._arrivals += [arrival for arrival, _ in claimed]
-        decisions = []
-        for (id_, *_), (arrival, is_repeated) in zip(checked, claimed, strict=True):
-            if id_ is None:
-                decisions.append(UNCHECKED)
-            elif is_repeated:
-                decisions.append(self._duplicate)
-            else:
-                self._new.append((arrival, id_))
-                decisions.append(NEW)
+            self._arrivals += [arrival for arrival, _ in claimed]
+            decisions = []
+            for (id_, *_), (arrival, is_repeated) in zip(checked, claimed, strict=True):
+                if id_ is None:
+                    decisions.append(UNCHECKED)
+                elif is_repeated:
+                    decisions.append(self._duplicate)
+                else:
+                    self._new.append((arrival, id_))
+                    decisions.append(NEW)
         return decisions
 
     def _claimed(self, receipts: Sequence[Receipt]) -> list[tuple[int, bool]]:

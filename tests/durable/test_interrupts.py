@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
 
 from receiver import closing, detector, recording
 from receiver.closing import Mutex
@@ -109,6 +110,21 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
     assert audit(store_url).findings == ()
     with engine_of(store_url).connect() as connection:
         assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
+
+
+def test_a_time_limit_anywhere_in_a_joined_batch_claims_nothing_though_its_caller_commits(fresh_postgres_url):
+    point = 0
+    with opened(fresh_postgres_url, concurrent=True) as receiver:
+        while True:
+            point += 1
+            interrupt = Interrupt(point, TimeLimitError, {concurrent.__file__})
+            begun = engine_of(fresh_postgres_url).begin()
+            with suppress(SQLAlchemyError), begun as connection, suppress(TimeLimitError), interrupt:
+                send(receiver, f"{point}", connection=connection)
+            if not interrupt.has_come:
+                break
+            assert send(receiver, f"{point}") == [NEW]
+    assert point > 20
 
 
 @pytest.mark.parametrize("is_caught_inside", [False, True])
