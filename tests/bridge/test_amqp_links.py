@@ -12,7 +12,8 @@ import pytest
 from examples.demo.processes import HOST
 from receiver.bridge.connectors import sink_of, source_of
 from receiver.bridge.connectors.address import BrokerAddress
-from receiver.errors import BrokerError
+from receiver.errors import BrokerError, MessageRefusedError
+from receiver.store.messages import Message
 from tests.bridge.test_connectors import SOON_SECS, bodies, take
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("nothing_is_left")
 def broker_by_proton(
     serve: Callable[[proton.Link, Callable[..., None]], None], *, silence_secs: float | None = None
 ) -> Iterator[BrokerAddress]:
-    """A broker that opens whatever a client opens. It calls `serve` once, with the first link that asks for messages
-    and with a function that sends what is due and any further bytes. It ends the connection if no byte comes for
+    """A broker that opens whatever a client opens. It calls `serve` once, with the first link that asks for messages or
+    brings one, and with a function that sends what is due and any further bytes. It ends the connection if no byte comes for
     `silence_secs`, and says a quarter more when it opens: a client sends a heartbeat each half of what it is said."""
     transport, connection = proton.Transport(mode=proton.Transport.SERVER), proton.Connection()
     transport.idle_timeout = 2.5 * (silence_secs or 0)  # Proton says half of it
@@ -46,16 +47,10 @@ def broker_by_proton(
                 connection.open()
                 if (session := connection.session_head(proton.Endpoint.REMOTE_ACTIVE)) is not None:
                     session.open()
-                link = connection.link_head(proton.Endpoint.REMOTE_ACTIVE)
-                while link is not None:
-                    if link.state & proton.Endpoint.LOCAL_UNINIT:
-                        link.source.copy(link.remote_source)
-                        link.target.copy(link.remote_target)
-                        link.open()
-                    if link.is_sender and link.credit and not has_served:
+                for link in opened_links(connection):
+                    if (link.credit if link.is_sender else link.current) and not has_served:
                         has_served = True
                         serve(link, write)
-                    link = link.next(proton.Endpoint.REMOTE_ACTIVE)
                 if connection.state & proton.Endpoint.REMOTE_CLOSED:
                     connection.close()
                 write()
@@ -65,6 +60,19 @@ def broker_by_proton(
         thread.start()
         yield BrokerAddress.parse(f"amqp://{HOST}:{listener.getsockname()[1]}/queue/orders")
         thread.join()
+
+
+def opened_links(connection: proton.Connection) -> Iterator[proton.Link]:
+    link = connection.link_head(proton.Endpoint.REMOTE_ACTIVE)
+    while link is not None:
+        if link.state & proton.Endpoint.LOCAL_UNINIT:
+            link.source.copy(link.remote_source)
+            link.target.copy(link.remote_target)
+            link.open()
+            if link.is_receiver:
+                link.flow(2)
+        yield link
+        link = link.next(proton.Endpoint.REMOTE_ACTIVE)
 
 
 def test_a_broker_that_wants_heartbeats_several_times_a_second_gets_them():
@@ -110,6 +118,23 @@ def test_a_link_that_is_detached_for_a_reason_is_lost_though_it_is_not_closed():
         pytest.raises(BrokerError, match="the queue's broker is gone"),
     ):
         source.take(1, wait_secs=SOON_SECS)
+
+
+def test_a_refusal_counts_though_the_link_ends_before_the_broker_has_answered_the_rest():
+    """Otherwise the message would be tried for ever, and never be parked."""
+
+    def serve(link, _write):
+        link.current.local.condition = proton.Condition("amqp:internal-error", "it is nonsense")
+        link.current.update(proton.Delivery.REJECTED)
+        link.current.settle()
+        link.close()
+
+    with (
+        broker_by_proton(serve) as address,
+        sink_of(address) as sink,
+        pytest.raises(MessageRefusedError, match="it is nonsense"),
+    ):
+        sink.send([Message(body=b"a"), Message(body=b"b")])
 
 
 def test_a_signal_that_raises_leaves_no_link_locked():

@@ -19,7 +19,7 @@ from receiver.bridge.connectors import Delivery, too_large_error
 from receiver.bridge.connectors.address import BrokerAddress
 from receiver.bridge.connectors.amqp_link import AHEAD_BYTES, REFUSALS, AmqpLink, proton
 from receiver.bridge.connectors.amqp_message import decoded, encoded
-from receiver.errors import MessageRefusedError, MessageUnfitError
+from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message
 
 _PROPERTIES_BYTES = 1 << 20
@@ -320,6 +320,12 @@ class AmqpSink(AmqpLink):
                 self._count_done()
         if self._first_bad is not None and not self._sent:
             self._fail_by_outcome(self._first_bad)
+
+    def _fail_with(self, error: BrokerError) -> None:
+        bad, self._first_bad = self._first_bad, None
+        if bad is not None and self._sent:  # the outcomes behind it won't come any more
+            self._fail_by_outcome(bad)
+        super()._fail_with(error)
 
     def _spends_id(self, condition: Any) -> bool:
         address = re.escape(self._address.name.partition("::")[0])
