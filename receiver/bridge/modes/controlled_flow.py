@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection
@@ -15,7 +16,7 @@ from receiver.bridge.received import Received, Taken
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
-from receiver.errors import OutputError, SettingsError, StoreBusyError
+from receiver.errors import BrokerError, OutputError, SettingsError, StoreBusyError
 from receiver.store.databases import translated
 from receiver.store.inbox import Lease
 from receiver.store.tables import ARRIVAL_SEQUENCES
@@ -50,6 +51,10 @@ class ControlledFlow(KeepingFlow):
                     admitted, parked = self.hand_on_in(batch, taken)
             except _NotReadyError:  # the batch is rolled back, and with it the target's notes in the store
                 pass
+            except BrokerError:  # so is what the target has just noted
+                with suppress(StoreBusyError):  # then it is noted before the next try
+                    self._dispatcher.make_ready()
+                raise
             else:
                 break
             finally:

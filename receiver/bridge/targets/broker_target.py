@@ -145,11 +145,18 @@ class BrokerTarget(SinkTarget[Sink]):
             return "at one host what another has had"
         return None
 
-    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        noted = Counter() if lease is None else _refusals_in(lease.target.last_turn)
+    def ready(self, lease: Lease) -> bool:
+        noted = _refusals_in(lease.target.last_turn)
         self._refusals |= noted
+        if self._refusals == noted:
+            return True
+        lease.save_turn(json.dumps(self._refusals))
+        return False
+
+    def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
+        before = self._refusals.copy()
         outcome = self._deliver(messages[: self._at_most], lease)
-        if lease is not None and self._refusals != noted:
+        if lease is not None and self._refusals != before:
             lease.save_turn(json.dumps(self._refusals))
         return outcome
 
