@@ -3,10 +3,11 @@
 import json
 import time
 import uuid
+from concurrent.futures import Future
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from examples.demo.processes import HOST
 from receiver.bridge import Message, open_bridge, sink_of, source_of
@@ -623,6 +624,15 @@ def test_a_compacted_topic_is_warned_of_once(kafka, sqlite_store, caplog):
         (True, True),
         (False, False),
     ]
+
+
+def test_a_broker_that_says_nothing_of_compaction_is_used_all_the_same(kafka, topic, monkeypatch):
+    """Other makes of Kafka may lack that setting."""
+    nothing = Future()
+    nothing.set_result({})
+    monkeypatch.setattr(AdminClient, "describe_configs", lambda *_, **__: {topic: nothing})
+    with source_of(kafka.address(topic, "g")), sink_of(kafka.address(topic)) as sink:
+        sink.send(texts("a"))
 
 
 def test_hosts_of_two_clusters_are_refused_in_one_line(kafka, topic, sqlite_store, tmp_path):

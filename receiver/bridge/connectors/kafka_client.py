@@ -126,10 +126,10 @@ class TopicLookup:
         )
 
     def warn_if_compacted(self, what: str) -> None:
-        """Warn of a compacted topic, which loses `what` without a sign. Silent if this user may not ask."""
+        """Warn of a compacted topic, which loses `what` without a sign. Silent if this user may not ask, or the broker doesn't say."""
         topic = ConfigResource(ResourceType.TOPIC, self._address.name)
-        (asked,) = self._admin.describe_configs([topic], request_timeout=CLOSE_SECS).values()
-        with suppress(KafkaException, TimeoutError):
+        with suppress(KafkaException, TimeoutError, KeyError):
+            (asked,) = self._admin.describe_configs([topic], request_timeout=CLOSE_SECS).values()
             if "compact" in str(asked.result(CLOSE_SECS)["cleanup.policy"].value):
                 _warn(f"{self._address} is compacted (cleanup.policy): Kafka deletes {what}")
 
