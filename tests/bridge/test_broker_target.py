@@ -1,5 +1,6 @@
 """A broker as a target: which messages it refuses, and which go out to it."""
 
+import json
 import logging
 import threading
 import time
@@ -7,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from sqlalchemy import text
 
 from receiver.bridge import bridge as bridge_module
 from receiver.bridge.bridge import Bridge
@@ -18,6 +20,7 @@ from receiver.bridge.modes import inbox_flow
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import IdRule, Mode
 from receiver.bridge.received import PASSED
+from receiver.bridge.targets import broker_target
 from receiver.bridge.targets.broker_target import ORIGINAL_DUPLICATE_ID, BrokerTarget
 from receiver.errors import BrokerError, MessageRefusedError, StoreError
 from receiver.retrying import Backoff
@@ -27,7 +30,7 @@ from receiver.store.upkeep import parked_rows
 from tests.bridge.bridged import TEN, Route, message, send
 from tests.brokers.memory import MemoryBroker, MemorySink
 from tests.patience import PATIENCE_SECS, until
-from tests.stores import execute
+from tests.stores import engine_of, execute
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -157,6 +160,35 @@ def test_what_a_broker_refuses_but_keeps_the_id_of_gets_another_one(tmp_path, sq
     first, second = ids
     assert second[-9:] == [first[1], f"{first[2]}-1", f"{first[3]}-1", *first[4:]]
     assert sorted(set(route.effects()), key=int) == TEN
+
+
+def test_the_note_of_refusals_stays_short(tmp_path, sqlite_url, monkeypatch):
+    """A bridge that was refused messages doesn't see that another has sent them."""
+    monkeypatch.setattr(broker_target, "_MOST_REFUSALS", 15)
+    route = Route(sqlite_url, tmp_path, "queue")
+
+    class Refusing(Full):
+        def send(self, messages):
+            self.accepted, self.spent_ids = 1, range(1, len(messages))
+            self._sink.send(messages[:1])
+            bridge.stop()
+            raise BrokerError("it is full")
+
+    def target_of(kind):
+        return BrokerTarget(
+            "amqp://full", lambda: kind(route.broker.sink("out"), 10), IdRule(), adds_duplicate_ids=True
+        )
+
+    targets = target_of(Refusing), target_of(Full)
+    for tens in range(5):
+        send(route, *(f"{tens}{ones}" for ones in TEN))
+        for target in targets:
+            bridge = open_bridge(route.origin, target, sqlite_url, BridgeOptions())
+            bridge.run(stop_when_idle_secs=0)
+    assert len(route.effects()) == 50
+    with engine_of(sqlite_url).connect() as connection:
+        note = connection.scalar(text("SELECT last_turn FROM receiver_target"))
+    assert len(json.loads(note)) <= 15
 
 
 @pytest.mark.parametrize("mode", Mode)

@@ -11,7 +11,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from typing import Generic, TypeVar
@@ -36,6 +36,9 @@ _LONGEST_NOTE = 4_000
 _FIRST_NOTE = "nothing"
 """The note before the first turn. So if the store has a note and the broker has none, the broker has forgotten it."""
 _ANY = 1 << 30
+_MOST_REFUSALS = 10_000
+"""How many messages to remember as refused, the newest. A lease has at most 1,000, but a bridge doesn't see that another has sent
+what it couldn't: without an end these would pile up in the note."""
 
 
 class SinkTarget(Target, Generic[_S]):
@@ -122,7 +125,7 @@ class BrokerTarget(SinkTarget[Sink]):
         A full queue of RabbitMQ loses receipts by STOMP, and would have the same messages at each try."""
         self._refusals: Counter[str] = Counter()
         """By duplicate id, how often the broker has refused the message but kept its id, as Artemis does where a divert leads to a
-        full address. The next try has another id. Kept as the target's note, for other bridges."""
+        full address. The next try has another id. Kept as the target's note too, for the bridge's successor and others."""
         self._unfit: dict[str, MessageUnfitError] = {}
         """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
         would be confirmed and dropped."""
@@ -186,7 +189,7 @@ class BrokerTarget(SinkTarget[Sink]):
             self.connect().send(list(map(self.outgoing, messages, map(self._next_id, ids))))
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
-            self._refusals.update(filter(None, map(ids.__getitem__, getattr(self._sink, "spent_ids", ()))))
+            self._note_spent(filter(None, map(ids.__getitem__, getattr(self._sink, "spent_ids", ()))))
             blamed = ids[self._accepted] if getattr(self._sink, "knows_unfit", False) else None
             if blamed is not None and isinstance(error, MessageUnfitError):
                 self._unfit[blamed] = error
@@ -198,6 +201,12 @@ class BrokerTarget(SinkTarget[Sink]):
         for id_ in self._refusals.keys() & ids:
             del self._refusals[id_]
         return None
+
+    def _note_spent(self, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self._refusals[id_] = self._refusals.pop(id_, 0) + 1  # the newest are last
+        for id_ in list(self._refusals)[:-_MOST_REFUSALS]:
+            del self._refusals[id_]
 
     def _next_id(self, duplicate_id: str | None) -> str | None:
         refusals = 0 if duplicate_id is None else self._refusals[duplicate_id]
