@@ -144,12 +144,16 @@ class PositionedSource(Source, Protocol):
 class Sink(Protocol):
     """Sends messages to one queue or topic.
 
-    It may have an attribute `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If this is
-    false, the bridge warns that messages may come twice. It may have an attribute `accepted`: if `send` raises an error, how
-    many messages, from the first on, the broker has confirmed. It may have an attribute `spent_ids`: if `send` raises an error, the
-    indexes of messages that the broker hasn't got, and whose `DUPLICATE_ID` it would drop. It may have an attribute `knows_unfit`: whether a
-    `MessageUnfitError` is the broker's, of the message behind those `accepted`. It may have a method `check`, which raises a `BrokerError`
-    if the connection is known to have ended, and doesn't wait.
+    It may have these attributes:
+
+    - `drops_known_ids`: whether the broker drops a message whose `DUPLICATE_ID` came before. If this is false, the bridge warns
+      that messages may come twice.
+    - `accepted`, after an error of `send`: how many messages, from the first on, the broker has confirmed.
+    - `spent_ids`, after such an error: the indexes of messages that the broker hasn't got, though it would drop what comes with
+      their `DUPLICATE_ID`.
+    - `knows_unfit`, after a `MessageUnfitError`: whether it is the broker's, of the message behind those `accepted`.
+
+    It may have a method `check`, which raises a `BrokerError` if the connection is known to have ended, and doesn't wait.
     """
 
     def send(self, messages: Sequence[Message]) -> None:
