@@ -169,7 +169,11 @@ class Batch:
             raise SettingsError(f"advance is for the policy cmq:retry=...,network=..., not {self._policy}")
         if isinstance(min_msg_time_us, int) and min_msg_time_us > LATEST_US:
             raise _bad_time("min_msg_time_us", "microseconds", min_msg_time_us)
-        self._policy.advance(min_msg_time_us)
+        try:
+            self._policy.advance(min_msg_time_us)
+        except BaseException as error:
+            self._drop_if_halfway(error)
+            raise
         self._must_commit = True
 
     def receive(
@@ -241,8 +245,7 @@ class Batch:
             else:
                 decision = self._receive(id_, source, received_at_us=received_at_us)
         except BaseException as error:
-            if not isinstance(error, ReceiverError):  # a signal's handler may raise any exception, and halfway
-                self._cache.drop()
+            self._drop_if_halfway(error)
             raise
         now_us = self._policy.latest_us
         if redelivered:
@@ -261,6 +264,11 @@ class Batch:
         else:
             decision = self._known(id_, source, decision, redelivered, body_digest)
         return decision
+
+    def _drop_if_halfway(self, error: BaseException) -> None:
+        """Drop the memory unless the policy has refused its arguments: a signal's handler may raise any exception, and halfway."""
+        if not isinstance(error, ReceiverError):
+            self._cache.drop()
 
     def _known(
         self, id_: str, source: str | None, decision: Decision, redelivered: bool, body_digest: str | None

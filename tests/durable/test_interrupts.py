@@ -22,12 +22,13 @@ from receiver.durable import batch, concurrent, session
 from receiver.durable.audit import audit
 from receiver.durable.holds import Hold, hold, release
 from receiver.errors import StoreBusyError, StoreError
+from receiver.policies import cmq
 from receiver.senders import SequenceIdMaker
 from receiver.settings import StoreSettings
 from receiver.store import connections, log, sql_rows
 from receiver.store.databases import sqlite, sqlite_file
 from receiver.store.sql_rows import driver_of
-from tests.durable.opened import DUPLICATE, NEW, opened, remembered, send
+from tests.durable.opened import DUPLICATE, NEW, opened, remembered, send, undone
 from tests.stores import engine_of, execute
 
 FILES = {
@@ -144,6 +145,26 @@ def test_a_time_limit_halfway_through_a_repeat_forgets_no_id(sqlite_url, is_caug
         if not interrupt.has_come:
             break
     assert point > 20
+
+
+def test_a_time_limit_halfway_through_an_advance_keeps_no_id_that_the_store_forgets(sqlite_url):
+    point = 0
+    while True:
+        point += 1
+        options = {"domain": f"name:{point}", "policy": "cmq:retry=0,network=0"}
+        with opened(sqlite_url, **options) as receiver:
+            send(receiver, "a")
+            interrupt = Interrupt(point, TimeLimitError, {cmq.__file__})
+            with suppress(StoreError), receiver.batch() as batch:
+                with suppress(TimeLimitError), interrupt:
+                    batch.advance(min_msg_time_us=1)
+                batch.receive("b", received_at_us=1)
+            verdicts = undone(receiver, "a", "b")
+        with opened(sqlite_url, **options) as receiver:
+            assert undone(receiver, "a", "b") == verdicts
+        if not interrupt.has_come:
+            break
+    assert point > 5
 
 
 def test_an_interrupt_anywhere_of_status_lets_go_of_the_receiver(store_url):
