@@ -90,7 +90,7 @@ def receipt_rows(log: DomainLog, state: DomainState) -> Iterator[ReceiptRow]:
 _unchanged_by_appending = attrgetter("store_id", "generation", "window_size", "expiry_us", "retired_sources")
 """Appending changes none of these. Resizing, and retiring a source, do: both change or delete rows that may be recorded here."""
 
-_never_falling = attrgetter("receipts", "generation", "retired_sources")
+_never_falling = attrgetter("last_seq", "unchecked", "generation", "retired_sources")
 """No commit lowers one of these."""
 
 

@@ -429,6 +429,17 @@ def test_a_loss_that_the_connection_does_not_show(store_url):
     assert_sound(store_url)
 
 
+def test_a_loss_is_said_though_more_receipts_have_come_since(store_url, caplog):
+    with opened(store_url) as orders:
+        send(orders, "kept")
+        with lost_unseen(store_url):
+            send(orders, *LOST)
+        with opened(store_url) as new:
+            send(new, OTHERS[0], *[None] * len(LOST))
+        send(orders, "kept")
+    assert caplog.text.count(SAID) == 1
+
+
 def test_a_loss_that_no_row_shows(store_url):
     """The clock shows it."""
     with opened(store_url, policy="cmq:retry=0,network=0") as orders:
