@@ -27,6 +27,7 @@ from receiver.message import (
 from receiver.policies.artemis import ArtemisIdCache
 from receiver.policies.cmq import CmqMinimumTimeCache
 from receiver.store.databases.database import FileBusyError
+from receiver.store.sql_rows import end_if_interrupted
 
 _LATEST_MS = LATEST_US // 1_000
 
@@ -95,12 +96,14 @@ class Batch:
         self._is_open = self._is_simple = False
         try:
             self._end(error)
+            if self._task is None or self._joined is None:  # else this is the event loop, and callbacks would block it
+                self._session.notify()
         except BaseException as failure:
             # Does nothing but after an interrupt, which may come between any two steps.
             self.transaction.abandon(failure)
+            if error is None and self._joined is not None:  # what it has recorded there can't be taken back
+                end_if_interrupted(self._joined, failure)
             raise
-        if self._task is None or self._joined is None:  # otherwise this is the event loop, and callbacks would block it
-            self._session.notify()
 
     def _end(self, error: BaseException | None) -> None:
         counters = self._counters

@@ -21,7 +21,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from receiver.detector import ForgottenId, TwoTierDetector
 from receiver.durable.batch import Batch, not_open_error
@@ -33,7 +32,7 @@ from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_r
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import IDLE_AT_MOST
 from receiver.store.log import ended_error, joinable, keep_whole, transactions_of
-from receiver.store.sql_rows import discard, driver_of, note_loss
+from receiver.store.sql_rows import discard, driver_of, end_if_interrupted, note_loss
 
 if TYPE_CHECKING:
     from receiver.store.databases.claims import Claims, Waiting
@@ -182,17 +181,10 @@ class ConcurrentBatch(Batch):
 
     @contextmanager
     def _lost_if_interrupted(self) -> Iterator[None]:
-        """Within it, an interrupt ends the connection: a statement may be half done, so its transaction must not commit.
-
-        A signal's handler may raise any exception, so whatever isn't an error of the database is one.
-        """
         try:
             yield
-        except (ReceiverError, SQLAlchemyError):
-            raise
-        except BaseException:
-            with suppress(Exception):
-                self._connection.invalidate()
+        except BaseException as error:
+            end_if_interrupted(self._connection, error)
             raise
 
     def _check_whole(self) -> None:

@@ -16,8 +16,9 @@ from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, Self
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import SQLAlchemyError
 
-from receiver.errors import SettingsError, StoreBusyError, StoreError
+from receiver.errors import ReceiverError, SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptValues
 from receiver.store import tables
 from receiver.store.codec import parts_of, to_bytes
@@ -52,6 +53,16 @@ def discard(connection: Connection) -> None:
         connection.invalidate()
     with suppress(Exception):
         connection.close()
+
+
+def end_if_interrupted(connection: Connection, error: BaseException) -> None:
+    """End a connection after an interrupt: a statement may be half done, so its transaction must not commit.
+
+    A signal's handler may raise any exception, so whatever isn't an error of ours or of the database is one.
+    """
+    if not isinstance(error, ReceiverError | SQLAlchemyError):
+        with suppress(Exception):
+            connection.invalidate()
 
 
 def note_loss(connection: Connection) -> None:

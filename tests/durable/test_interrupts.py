@@ -113,12 +113,17 @@ def test_an_interrupt_anywhere_loses_and_doubles_nothing_and_lets_go_of_the_doma
         assert Counter(connection.scalars(text("SELECT id FROM booked"))) == Counter(ids)
 
 
-def test_a_time_limit_anywhere_in_a_joined_batch_claims_nothing_though_its_caller_commits(fresh_postgres_url):
+@pytest.mark.parametrize("is_concurrent", [False, True])
+def test_a_time_limit_anywhere_in_a_joined_batch_keeps_no_id_though_its_caller_commits(
+    fresh_postgres_url, is_concurrent
+):
     point = 0
-    with opened(fresh_postgres_url, concurrent=True) as receiver:
+    with opened(fresh_postgres_url, concurrent=is_concurrent) as receiver:
         while True:
             point += 1
-            interrupt = Interrupt(point, TimeLimitError, {concurrent.__file__})
+            interrupt = Interrupt(
+                point, TimeLimitError, {module.__file__ for module in (batch, concurrent, log, session)}
+            )
             begun = engine_of(fresh_postgres_url).begin()
             with suppress(SQLAlchemyError), begun as connection, suppress(TimeLimitError), interrupt:
                 send(receiver, f"{point}", connection=connection)
