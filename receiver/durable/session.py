@@ -410,7 +410,7 @@ class Transaction:
         """The domain's new state, and all other changes to record."""
         session, cache = self._session, self.cache
         if cache.is_dropped or self.state.last_seq + len(rows) != cache.policy.serial:
-            raise StoreError("a step of the batch was interrupted halfway, so nothing of it is recorded")
+            raise StoreError("the batch was interrupted halfway through a step, so nothing of it is recorded")
         if session.recorder is not None:
             tally.recorded = session.recorder.packed(rows, tally.full_receipts)
         with corrupt_if_nonsense(self.state):
