@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from sqlalchemy import make_url, text
@@ -394,7 +394,7 @@ def test_a_full_disk_below_a_file_is_no_fault_of_the_message(route, mode):
 @pytest.mark.parametrize("mode", [Mode.EXACTLY_ONCE, Mode.APP_CONTROLLED])
 def test_a_file_that_it_keeps_from_itself_is_its_fault(route, mode):
     def book(_received, _connection):
-        with sqlite3.connect(make_url(route.store).database, timeout=0) as second:
+        with closing(sqlite3.connect(make_url(route.store).database, timeout=0)) as second:
             second.execute("BEGIN IMMEDIATE")
 
     send(route, "1")
