@@ -28,6 +28,7 @@ from receiver.closing import sync_path, write_all
 from receiver.logs.columns import SCHEMA
 from receiver.logs.packing import UnpackedBatch, rows_of, unpacked
 from receiver.logs.writer import open_table
+from receiver.retrying import Patience
 
 try:
     import fcntl
@@ -108,12 +109,12 @@ class RecordingFolder:
     @contextmanager
     def locked(self, patience_secs: float) -> Iterator[None]:
         """Lock the folder. `TimeoutError` if others have it locked for `patience_secs`."""
-        give_up = time.monotonic() + patience_secs
+        patience = Patience(patience_secs)
         with self._lock.open("ab") as file:
             while not try_to_lock(file):
-                if time.monotonic() > give_up:
+                if patience.left_secs < 0:
                     raise TimeoutError("others keep making files there")
-                time.sleep(_LOOK_SECS)
+                time.sleep(patience.spend(_LOOK_SECS))
             try:
                 yield
             finally:

@@ -323,8 +323,11 @@ def test_damage_in_the_store_costs_what_is_damaged(store_url, tmp_path, warnings
     assert warning.startswith("not recording: no batch of receipts")
 
 
-def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings):
-    """Meanwhile receipts wait in the store."""
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_others_who_keep_the_folder_locked(store_url, tmp_path, warnings, monkeypatch, is_frozen):
+    """Meanwhile receipts wait in the store. An application's test may have frozen the clock."""
+    if is_frozen:
+        monkeypatch.setattr("time.monotonic", lambda: 0.0)
     lock = tmp_path / ".r.parquet.lock"
     with opened(store_url, record=tmp_path / "r.parquet", patience_secs=0.1) as orders, lock.open() as file:
         assert rotating.try_to_lock(file)
