@@ -254,8 +254,7 @@ def lru_size(earlier: Int32s, weights: Int64s) -> int:
     An LRU memory of N ids holds the ids of the N newest rows that are their id's newest. So a duplicate needs as many ids as
     there are such rows from its earlier receipt on: its window need if the domain were one source. Only the largest need is
     wanted, so the memory grows only when it misses an id: then it walks back over rows that it had dropped. All walks together
-    have no more steps than its final size. The first rows may stand for several ids each, as in `reuse_distances`, but not for
-    none.
+    have no more steps than its final size. The first rows may stand for several ids each, as in `reuse_distances`.
     """
     # A linked list of the rows that are their id's newest so far. A row before all is the last element: its index is -1.
     older = np.arange(-1, len(earlier), dtype=np.int32)

@@ -30,7 +30,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from receiver.simulate.compiled import Flags, Int32s, Int64s, compiled
-from receiver.simulate.domain_rows import NeededElsewhere, ReuseDistances, link_rows, lru_size, reuse_distances
+from receiver.simulate.domain_rows import (
+    DomainRows,
+    NeededElsewhere,
+    ReuseDistances,
+    link_rows,
+    lru_size,
+    reuse_distances,
+)
 from receiver.simulate.shares import Measures, Share, share_of
 from receiver.steps.arrow_rows import (
     Row,
@@ -264,25 +271,13 @@ def _replaced_later(series: Int64s, is_first: Flags, to_chunk: Int32s, next_in: 
 def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], before_us: int) -> ReuseDistances:
     source, sources = in_one(((each.source, each.sources) for each in referred), first=receipts.sources)
     order = np.lexsort((column(referred, "row", np.int32), column(referred, "from_chunk", np.int32)))
-    source = source[order]
-    label, received_at_us, newer_ids = (
+    label, times_us, newer_ids = (
         column(referred, name, np.int64)[order] for name in ("label", "received_at_us", "newer_ids")
     )
-    # After each earlier receipt follows a row of the same source and time, for the ids between it and the next.
-    begin = 2 * len(order)  # the row at which the chunk begins
-    weights = np.ones(begin, np.int64)
-    weights[1::2] = _between(source, newer_ids)
-    ids, distinct = receipts.dense_ids(label)
-    earlier_ids, chunk_ids = ids[: len(order)], ids[len(order) :]
-    ids_between = np.arange(distinct, distinct + len(order), dtype=np.int32)
-    rows = link_rows(
-        np.concatenate([np.repeat(received_at_us, 2), receipts.received_at_us]),
-        np.concatenate([np.repeat(source, 2), receipts.source]),
-        np.concatenate([np.stack([earlier_ids, ids_between], axis=1).ravel(), chunk_ids]),
-        sources=len(sources),
-        distinct_ids=distinct + len(order),
-    )
+    source = np.concatenate([source[order], receipts.source])
+    rows, weights = _behind(receipts, label, times_us, newer_ids, source=source, sources=len(sources))
     distances = reuse_distances(rows, weights)
+    begin = len(weights)  # the row at which the chunk begins
     is_of_chunk = distances.row >= begin
     duplicate = distances.row[is_of_chunk]
     # With W = 0 the clock is the receipt before: for the chunk's first receipt, that isn't the row before.
@@ -296,35 +291,48 @@ def _distances(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], bef
 
 
 def _lru_size(receipts: ChunkReceipts, referred: Sequence[EarlierReceipts], alive_from: Int64s) -> int:
-    """The need of the chunk's duplicates in an LRU memory of the domain's ids.
+    """The need of the chunk's duplicates in an LRU memory of the domain's ids, which all count as one source's.
 
-    The chunk is put behind the newest earlier receipt of each of its ids. Each of these receipts is followed by a row that
-    stands for all ids up to the next. The ids since an earlier receipt are those since the begin of its own chunk (`alive_from`:
-    the `SourceTotals.alive_from` of this chunk), less those that last came up to that receipt (`alive_within`).
+    Each id was last received by its newest earlier receipt. The ids since that are those since the begin of the receipt's chunk
+    (`alive_from`: the `SourceTotals.alive_from` of this chunk), less those that last came up to it (`alive_within`).
     """
     from_chunk, row = (column(referred, name, np.int32) for name in ("from_chunk", "row"))
-    label, alive_within = (column(referred, name, np.int64) for name in ("label", "alive_within"))
-    by_label = np.lexsort((row, from_chunk, label))
-    is_newest = changes(label[by_label][::-1])[::-1]
-    newest = by_label[is_newest]
-    newest = newest[np.lexsort((row[newest], from_chunk[newest]))]
+    label, times_us, alive_within = (
+        column(referred, name, np.int64) for name in ("label", "received_at_us", "alive_within")
+    )
+    order = np.lexsort((row, from_chunk))
+    _, from_the_end = np.unique(label[order][::-1], return_index=True)
+    newest = order[np.sort(len(order) - 1 - from_the_end)]
     first_chunk = receipts.chunk - len(alive_from)
     newer_ids = alive_from[from_chunk[newest] - first_chunk] - alive_within[newest]
-    ids_between = newer_ids - np.append(newer_ids[1:] + 1, 0)
-    weights = np.ones(2 * len(newest), np.int64)
-    weights[1::2] = ids_between
-    is_row = weights > 0  # no row can stand for no ids
-    earlier_row = (np.cumsum(is_row) - 1)[::2]
-    weights = weights[is_row]
+    one_source = np.zeros(len(newest) + len(receipts.source), np.int32)
+    rows, weights = _behind(receipts, label[newest], times_us[newest], newer_ids, source=one_source, sources=1)
+    return lru_size(rows.earlier, weights)
 
-    labels = np.concatenate([label[newest], receipts.label])
-    rows = np.concatenate([earlier_row, len(weights) + receipts.linked_row])
-    by_label = np.argsort(labels, kind="stable")
-    repeats = np.flatnonzero(~changes(labels[by_label]))
-    repeating, repeated = rows[by_label[repeats]], rows[by_label[repeats - 1]]
-    earlier = np.full(len(weights) + len(receipts.source), -1, np.int32)
-    earlier[repeating] = repeated
-    return lru_size(earlier, weights)
+
+def _behind(
+    receipts: ChunkReceipts, label: Int64s, times_us: Int64s, newer_ids: Int64s, *, source: Int32s, sources: int
+) -> tuple[DomainRows, Int64s]:
+    """The chunk behind earlier receipts, as a domain of its own; and for each row before the chunk, for how many ids it stands.
+
+    After each earlier receipt follows a row of the same source and time, for the ids between it and the source's next. `label`,
+    `times_us` and `newer_ids` are of the earlier receipts, in order; `source` is of these, then of the chunk's.
+    """
+    earlier = len(label)
+    weights = np.ones(2 * earlier, np.int64)
+    weights[1::2] = _between(source[:earlier], newer_ids)
+    ids, distinct = receipts.dense_ids(label)
+    row = np.concatenate([np.arange(earlier).repeat(2), np.arange(earlier, len(source))])
+    ids = ids[row]
+    ids[1 : 2 * earlier : 2] = np.arange(distinct, distinct + earlier)
+    rows = link_rows(
+        np.concatenate([times_us, receipts.received_at_us])[row],
+        source[row],
+        ids,
+        sources=sources,
+        distinct_ids=distinct + earlier,
+    )
+    return rows, weights
 
 
 def _between(source: Int32s, newer_ids: Int64s) -> Int64s:
