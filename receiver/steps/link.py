@@ -164,11 +164,10 @@ class _Runs(NamedTuple):
     run: npt.NDArray[np.intp]
     first: Flags
     """Whether a run begins here."""
-    by_source: npt.NDArray[np.intp]
-    """The rows ordered by run, source, and receipt."""
     replaces: Flags
-    next_in: Int32s
     """As in `Links`."""
+    replaced_by: npt.NDArray[np.intp]
+    """The row that replaces this one, or -1."""
 
 
 def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
@@ -179,18 +178,18 @@ def _runs(plan: CutPlan, recurring: _Recurring) -> _Runs:
     run = np.cumsum(first) - 1
     run_and_source = (run << 32) | receipts.source
     by_source = np.argsort(run_and_source, kind="stable")
-    same_source = ~changes(run_and_source[by_source])
-    chunk = receipts.chunk[by_source]
-    replaces, next_in = np.empty(len(chunk), np.bool_), np.empty(len(chunk), np.int32)
-    replaces[by_source] = same_source
-    # The value that `roll` brings from the other end is never used: the first receipt of all continues no source.
-    next_in[by_source] = np.where(np.roll(same_source, -1), np.roll(chunk, -1), np.int32(NEVER))
-    return _Runs(receipts, run, first, by_source, replaces, next_in)
+    same_source = ~changes(run_and_source[by_source])[1:]
+    replaced, replacing = by_source[:-1][same_source], by_source[1:][same_source]
+    replaces, replaced_by = np.zeros(len(run), np.bool_), np.full(len(run), -1)
+    replaces[replacing] = True
+    replaced_by[replaced] = replacing
+    return _Runs(receipts, run, first, replaces, replaced_by)
 
 
 def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
     receipts = runs.receipts
     rows = np.flatnonzero(np.bincount(runs.run)[runs.run] > 1)
+    next_in = np.where(runs.replaced_by >= 0, receipts.chunk[runs.replaced_by], np.int32(NEVER))
     ref_row, ref_to = _references(runs)
     refs_of = dict(split_by(receipts.chunk[ref_row]))
     for chunk, at in split_by(receipts.chunk[rows]):
@@ -202,7 +201,7 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
             label=runs.run[here] * plan.partitions + partition,
             is_duplicate=~runs.first[here],
             replaces=runs.replaces[here],
-            next_in=runs.next_in[here],
+            next_in=next_in[here],
             ref_at=np.searchsorted(here, ref_row[refs]).astype(np.int32),
             ref_to=ref_to[refs],
         )
@@ -211,18 +210,16 @@ def _links(plan: CutPlan, partition: int, runs: _Runs) -> Iterator[Row]:
 
 def _references(runs: _Runs) -> tuple[npt.NDArray[np.intp], Int32s]:
     """The receipts to which later chunks refer, once for each such chunk; and these chunks."""
-    # A stop is a group of adjacent rows of one chunk. If a run ends and the next begins in the same chunk, they share a stop.
-    receipts, by_source = runs.receipts, runs.by_source
-    stops = changes(receipts.chunk)
-    stop_chunk = receipts.chunk[stops]
-    stop_number = np.cumsum(stops) - 1
-    last_stop = stop_number[np.roll(runs.first, -1)]
-    stop = stop_number[by_source]
+    chunk = runs.receipts.chunk
+    # A stop is a group of adjacent rows of one run in one chunk.
+    stops = runs.first | changes(chunk)
+    stop = np.cumsum(stops) - 1
+    last_stop = stop[np.roll(runs.first, -1)]
     # All stops after a receipt's own refer to it, up to the stop where it is replaced, which may be its own.
-    is_replaced = runs.next_in[by_source] < NEVER
-    refs = np.where(is_replaced, np.roll(stop, -1), last_stop[runs.run[by_source]]) - stop
-    each = np.repeat(np.arange(len(refs)), refs)
-    return by_source[each], stop_chunk[stop[each] + _counted_up(refs)]
+    until = np.where(runs.replaced_by >= 0, stop[runs.replaced_by], last_stop[runs.run])
+    refs = until - stop
+    row = np.repeat(np.arange(len(refs)), refs)
+    return row, chunk[stops][stop[row] + _counted_up(refs)]
 
 
 def _counted_up(lengths: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
