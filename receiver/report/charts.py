@@ -17,7 +17,7 @@ from receiver.compare import Cause, PolicyFigures
 from receiver.message import LATEST_US
 from receiver.quantities import DAY_US, count, duration, seconds
 from receiver.report.comparing import with_number
-from receiver.report.sizing import Grid
+from receiver.report.sizing import ShownGrid
 from receiver.report.words import compact, second, size
 from receiver.simulate.figures import Curve, SettingFigures, Timeline
 
@@ -128,7 +128,7 @@ _SETTING_TOOLTIP = [
 ]
 
 
-def heat_map(grid: Grid, recommended: SettingFigures, present: SettingFigures, bytes_per_id: int) -> Spec:
+def heat_map(grid: ShownGrid, recommended: SettingFigures, present: SettingFigures, bytes_per_id: int) -> Spec:
     """Duplicates missed, by window and expiry. The recommended setting has a solid frame, the present setting a dashed one."""
     most = max((setting.missed for setting in grid.cells.values()), default=0)
     rows = [

@@ -188,7 +188,7 @@ def _changes(analysis: Analysis) -> Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class ShownGrid:
     """Settings by window and expiry. Pairs may be missing: (0, 0), or in the row and column of a recommendation off the grid."""
 
     windows: tuple[int, ...]
@@ -208,7 +208,7 @@ def _all_settings(analysis: Analysis) -> list[SettingFigures]:
     return list(dict.fromkeys([*analysis.settings, analysis.recommendation.setting]))
 
 
-def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> Grid:
+def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequence[SettingFigures] = ()) -> ShownGrid:
     """The grid with at most `most` windows and at most `most` expiries.
 
     The recommended setting and those in `beside` are always included, even if they are off the grid.
@@ -218,7 +218,7 @@ def shown_grid(analysis: Analysis, most: int = _MOST_GRID_LINES, beside: Sequenc
     windows = _axis((window for window, _ in settings), most, {setting.window for setting in kept})
     expiries_us = _axis((expiry_us for _, expiry_us in settings), most, {setting.expiry_us for setting in kept})
     cells = {pair: settings[pair] for pair in product(windows, expiries_us) if pair in settings}
-    return Grid(windows, expiries_us, cells, left_out=len(settings) - len(cells))
+    return ShownGrid(windows, expiries_us, cells, left_out=len(settings) - len(cells))
 
 
 def _axis(values: Iterable[int], most: int, kept: set[int]) -> tuple[int, ...]:
@@ -256,7 +256,7 @@ def _grid_chart(analysis: Analysis) -> Chart:
     )
 
 
-def _grid_table(grid: Grid, recommended: SettingFigures) -> Table:
+def _grid_table(grid: ShownGrid, recommended: SettingFigures) -> Table:
     def cell(setting: SettingFigures | None) -> str:
         if setting is None:
             return "-"

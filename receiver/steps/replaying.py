@@ -122,28 +122,22 @@ class _TailPlan:
 
 
 def _tail_plan(plan: CutPlan, totals: SourceTotals, window: int, expiry_us: int) -> _TailPlan:
-    depth = window + 1
-    first = plan.first_chunk
-    reached = _reached(totals.entry, totals.firsts, totals.lasts, depth, plan.chunks)
-    # Chunks are numbered domain by domain, so values of earlier domains are below the number of a domain's first chunk.
-    reached = np.maximum.accumulate(reached)[: plan.chunks]
+    depth, first = window + 1, plan.first_chunk
+
+    def time_of(values_us: Int64s, chunk: Int32s) -> Int64s:
+        # Chunks are numbered domain by domain: one before the domain's first is of another domain, or none.
+        return np.where(chunk >= first, values_us[chunk], -1)
+
+    has_replaced = np.where(totals.replaced_us >= 0, np.arange(plan.chunks, dtype=np.int32), np.int32(-1))
+    newest_replaced = np.maximum.accumulate(np.append(np.int32(-1), has_replaced[:-1]))
     horizon_us = np.full(plan.chunks, np.iinfo(np.int64).max)
-    replaced_from = first.copy()
-    clock_us = -1
-    for chunk in range(plan.chunks):
-        if chunk == first[chunk]:
-            clock_us = -1
-        elif totals.replaced_us[chunk - 1] >= 0:
-            clock_us = int(totals.replaced_us[chunk - 1])
-            replaced_from[chunk] = chunk - 1
-        else:
-            replaced_from[chunk] = replaced_from[chunk - 1]
-        if expiry_us:
-            # A source that has sent `depth` ids since a chunk began has pushed one of them out of its queue.
-            pushed_out_us = int(totals.first_us[reached[chunk]]) if reached[chunk] >= first[chunk] else -1
-            least_us = max(clock_us, pushed_out_us)
-            horizon_us[chunk] = least_us - expiry_us if least_us >= 0 else -1
-    return _TailPlan(totals, depth, horizon_us, replaced_from)
+    if expiry_us:
+        # A source that has sent `depth` ids since a chunk began has pushed one of them out of its queue.
+        reached = _reached(totals.entry, totals.firsts, totals.lasts, depth, plan.chunks)
+        reached = np.maximum.accumulate(reached)[: plan.chunks]
+        clock_us = np.maximum(time_of(totals.replaced_us, newest_replaced), time_of(totals.first_us, reached))
+        horizon_us = np.where(clock_us >= 0, clock_us - expiry_us, -1)
+    return _TailPlan(totals, depth, horizon_us, np.maximum(newest_replaced, first))
 
 
 @compiled()
