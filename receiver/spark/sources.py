@@ -58,7 +58,7 @@ _ORDER, _MISSING = "_receiver_order", "_receiver_order_missing"
 _UNITS_PER_TASK = 1 << 12
 _AN_ORDER = "give a column to order by"
 _FEWER_FILES = "raise spark.sql.files.openCostInBytes, so that a task gets fewer files"
-_WHAT = "Reading receipts"
+_STEP = "Reading receipts"
 _PLAIN_FOLDERS = "CONFLICTING_DIRECTORY_STRUCTURES"
 """Spark's error for partitions in several folders."""
 
@@ -89,7 +89,7 @@ def read_files(
     tasks = min(len(units), spark.sparkContext.defaultParallelism * _TASKS_PER_CORE)
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
     flow = start(spark, [Row(unit.number, unit) for unit in units], tasks, Unit, on_progress)
-    pieces, (reports,) = flow.map(partial(reading, how), Piece, UnitReport).kept(_WHAT, UnitReport)
+    pieces, (reports,) = flow.map(partial(reading, how), Piece, UnitReport).kept(_STEP, UnitReport)
     reports[0].skipped += sum(manifest.skipped for manifest in manifests_of(files))
     return Read(pieces.only(Piece), units, reports)
 
@@ -106,31 +106,27 @@ def read_table_or_urls(
 ) -> Read:
     """Read a table, or the logs at URLs: files, globs, and folders, which may have folders of partitions."""
     how = Reading(options, secrets.token_bytes(16), with_ids=with_ids)
-    frame: DataFrame
-    log_of: dict[str, int] = {}
     if any(log.startswith(TABLE) for log in logs):
         if len(logs) > 1:
             raise SettingsError("a table is read alone", hint="make a view of the union, and name that")
-        frame = _there(logs[0], lambda: spark.table(logs[0].removeprefix(TABLE)))
-    else:
-        if not all(":/" in log for log in logs):
-            raise SettingsError(
-                "logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH"
-            )
-        contents = [_contents(spark, log) for log in logs]
-        log_of = _log_of(logs, contents)
-        if any(map(is_part_path, log_of)):
-            raise SettingsError(
-                "a compacted log at a URL is read by fsspec, which can't read this one",
-                hint="name the log's own folder, with the extra 'remote' and fsspec's package for such URLs",
-            )
-        if not all(name.endswith(".parquet") for name in log_of):
-            if order_by is not None:
-                raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
-            work = partial(_read_content, how)
-            return _numbered(*_read(reduce(lambda one, other: one.union(other), contents), work, on_progress), log_of)
+        frame = _opened(logs[0], lambda: spark.table(logs[0].removeprefix(TABLE)))
+        return read_frame(frame, how, order_by=order_by, note=note, on_progress=on_progress)
+    if not all(":/" in log for log in logs):
+        raise SettingsError("logs at paths and logs at URLs can't be read together", hint="write paths as file:///PATH")
+    contents = [_contents(spark, log) for log in logs]
+    log_of = _log_of(logs, contents)
+    if any(map(is_part_path, log_of)):
+        raise SettingsError(
+            "a compacted log at a URL is read by fsspec, which can't read this one",
+            hint="name the log's own folder, with the extra 'remote' and fsspec's package for such URLs",
+        )
+    if all(name.endswith(".parquet") for name in log_of):
         frame = _parquet(spark, logs, list(log_of), options)
-    return read_frame(frame, how, order_by=order_by, log_of=log_of, note=note, on_progress=on_progress)
+        return read_frame(frame, how, order_by=order_by, log_of=log_of, note=note, on_progress=on_progress)
+    if order_by is not None:
+        raise SettingsError("--order-by is for tables and Parquet", hint="rows of text stand in their order")
+    every_file = reduce(lambda one, other: one.union(other), contents)
+    return _numbered(*_read(every_file, partial(_read_content, how), on_progress), log_of)
 
 
 def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], options: ReadOptions) -> DataFrame:
@@ -144,11 +140,11 @@ def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], opt
     def read(**how: str) -> DataFrame:
         return spark.read.options(**how).parquet(*logs)
 
-    every = {"recursiveFileLookup": "true"}
+    without_keys = {"recursiveFileLookup": "true"}
     first, *others = {tuple(part.partition("=")[0] for part in name.split("/")[:-1] if "=" in part) for name in names}
     ours = set(first).intersection(name for column in COLUMNS for name in spellings(column, options))
-    if others or (ours and not ours.isdisjoint(read(**every).columns)):
-        return read(mergeSchema="true", **every)
+    if others or (ours and not ours.isdisjoint(read(**without_keys).columns)):
+        return read(mergeSchema="true", **without_keys)
     try:
         frame = read(mergeSchema="true")
         if len(set(frame.inputFiles())) >= len(set(names)):
@@ -156,12 +152,12 @@ def _parquet(spark: SparkSession, logs: Sequence[str], names: Sequence[str], opt
     except PySparkException as error:
         if _PLAIN_FOLDERS not in str(error):
             raise
-    return read(mergeSchema="true", **every)
+    return read(mergeSchema="true", **without_keys)
 
 
-def _there(log: str, opened: Callable[[], DataFrame]) -> DataFrame:
+def _opened(log: str, opening: Callable[[], DataFrame]) -> DataFrame:
     try:
-        return opened()
+        return opening()
     except AnalysisException as error:
         said = str(error).splitlines()[0]
         raise LogFormatError(log, f"can't be read: {said}", hint="is it spelled as Spark knows it?") from error
@@ -171,7 +167,7 @@ def _contents(spark: SparkSession, log: str) -> DataFrame:
     """`file_path`, escaped, and `content` of each file. Content is only read if it is selected."""
     reader = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
     name = element_at(split("path", "/"), -1)
-    files = _there(log, lambda: reader.load(log)).where(~name.startswith("_") & ~name.startswith("."))
+    files = _opened(log, lambda: reader.load(log)).where(~name.startswith("_") & ~name.startswith("."))
     return files.select("_metadata.file_path", "content")
 
 
@@ -198,7 +194,7 @@ def _read(
         return task_output(work, batches, Piece, UnitReport)
 
     flow = SparkFlow(frame.mapInArrow(task, ddl_of(Piece, UnitReport)), (Piece, UnitReport), on_progress)
-    pieces, (reports,) = flow.kept(_WHAT, UnitReport)
+    pieces, (reports,) = flow.kept(_STEP, UnitReport)
     return pieces, reports
 
 
@@ -377,17 +373,17 @@ def _in_order(reports: Sequence[UnitReport]) -> bool:
 def _read_task(how: Reading, batches: Iterator[pa.RecordBatch], *, by_file: bool) -> Iterator[Row]:
     """The pieces and reports of a partition. Each run of rows of one file, or the whole partition, is a unit."""
     batches = gathered(batches)
-    for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _whole(batches)):
-        unit, at = _unit_of_task(number, _AN_ORDER), _At()
-        checked = _checked(rows, how, file or f"{_FRAME}, partition {_partition()}", at)
-        for value in pieces_of(unit, checked, how, at.with_row_ids):
+    for number, (file, rows) in enumerate(_runs_of_files(batches) if by_file else _one_run(batches)):
+        unit, so_far = _unit_of_task(number, _AN_ORDER), _RowsRead()
+        checked = _checked(rows, how, file or f"{_FRAME}, partition {_partition()}", so_far)
+        for value in pieces_of(unit, checked, how, so_far.with_row_ids):
             if isinstance(value, UnitReport):
-                value.file, value.first_row, value.last_row = file, at.first_row, at.last_row
+                value.file, value.first_row, value.last_row = file, so_far.first_row, so_far.last_row
             yield Row(0, value)
 
 
 @dataclass(slots=True)
-class _At:
+class _RowsRead:
     """The rows of the file that were read so far, and the row ids of the current batch."""
 
     first_row: int = -1
@@ -398,7 +394,7 @@ class _At:
         return piece if self.row_id is None else replace(piece, row_id=self.row_id)
 
 
-def _whole(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+def _one_run(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
     first = next(batches, None)
     if first is not None:
         yield "", chain([first], batches)
@@ -431,7 +427,7 @@ def _cut_by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     return (batch.slice(first, last - first) for first, last in runs(begins))
 
 
-def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At) -> Iterator[LogBatch]:
+def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, so_far: _RowsRead) -> Iterator[LogBatch]:
     """The rows as checked batches. The line of a row is its number in the file, from 1."""
     maker, before = BatchMaker(name, how.options), 0
     for batch in batches:
@@ -441,8 +437,8 @@ def _checked(batches: Iterator[pa.RecordBatch], how: Reading, name: str, at: _At
         if _ROW in batch.schema.names:
             row = batch.column(_ROW).to_numpy()
         before += len(batch)
-        at.first_row, at.last_row = at.first_row if at.first_row >= 0 else int(row[0]), int(row[-1])
-        at.row_id = batch.column(_ID).to_numpy() if _ID in batch.schema.names else None
+        so_far.first_row, so_far.last_row = so_far.first_row if so_far.first_row >= 0 else int(row[0]), int(row[-1])
+        so_far.row_id = batch.column(_ID).to_numpy() if _ID in batch.schema.names else None
         columns = {column: batch.column(column) for column in COLUMNS if column in batch.schema.names}
         yield maker.batch(RawRows(columns, partial(_line, row)))
 
