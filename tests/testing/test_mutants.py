@@ -92,9 +92,13 @@ def never_behind(give_again):
     return before
 
 
-def one_sender(monkeypatch):
-    monkeypatch.setattr(story, "SENDERS", "A")
-    monkeypatch.setattr(checking, "SHORT_STORIES", checking.SHORT_STORIES[1:])
+def senders(names):
+    def patch(monkeypatch):
+        monkeypatch.setattr(story, "SENDERS", names)
+        monkeypatch.setattr(world, "SENDERS", names)
+        monkeypatch.setattr(checking, "SHORT_STORIES", checking.SHORT_STORIES[1:])
+
+    return patch
 
 
 def once(monkeypatch):
@@ -133,7 +137,8 @@ MUTANTS = {
     "no pauses": (no_move(world.Pauses), gallery.cleans_up_after_an_hour),
     "one message at a time": (at_most(1), gallery.acknowledges_all_after_the_first),
     "no id twice in a batch": (changed("receive")(no_batch_with_repeats), gallery.looks_up_the_whole_batch_first),
-    "one sender": (one_sender, gallery.remembers_numbers_without_their_senders),
+    "one sender": (senders("A"), gallery.remembers_numbers_without_their_senders),
+    "no ids that differ in case": (senders("ABC"), gallery.folds_ids),
     "nothing drawn": (nothing_drawn, gallery.expects_order),
 }
 
