@@ -13,6 +13,7 @@ from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.modes import log_failure
 from receiver.bridge.modes.inbox_flow import Admitted, Dispatcher, KeepingFlow
 from receiver.bridge.received import Received, Taken
+from receiver.bridge.targets import delivered_to
 from receiver.durable.batch import Batch
 from receiver.durable.concurrent import ConcurrentBatch
 from receiver.durable.receiver import Receiver
@@ -82,24 +83,23 @@ class ControlledFlow(KeepingFlow):
             parked += self._park_given_up(lease.connection, admitted.numbers, left)
             if not left:
                 return parked
-            indexes = list(left)
-            outcome = self.target.deliver(list(left.values()), lease)
+            outcome = delivered_to(self.target, left, lease)
             if outcome.is_lasting:
-                arrived.update(indexes[at] for at in outcome.delivered)
+                arrived.update(outcome.delivered)
                 self._arrived_uncommitted += len(outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
             self.figures.failed += len(outcome.failed)
             # Count all failures before the first rolls the batch back.
             gives_up = [
-                self._gives_up(indexes[at], left[indexes[at]], why, is_final=at in outcome.final)
-                for at, why in outcome.failed.items()
+                self._gives_up(index, left[index], why, is_final=index in outcome.final)
+                for index, why in outcome.failed.items()
             ]
             outcome.raise_held()
             if not all(gives_up):
                 raise _MessageFailedError(f"{self.target.name}: a message failed", hint="its batch is tried again")
-            for at in outcome.delivered:
-                del left[indexes[at]]
+            for index in outcome.delivered:
+                del left[index]
 
     def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a failed try. Returns whether it was the last."""

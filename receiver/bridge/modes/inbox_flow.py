@@ -17,7 +17,7 @@ from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, Flow, log_failure
 from receiver.bridge.received import Received, Taken
-from receiver.bridge.targets import Outcome, Target
+from receiver.bridge.targets import Outcome, Target, delivered_to
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
 from receiver.errors import IdFormatError, StoreBusyError
@@ -130,23 +130,21 @@ class Dispatcher:
                 numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
                 if not numbers:
                     return False
-                left, messages = numbers, self._messages(lease, numbers)
+                waiting = left = self._messages(lease, numbers)
                 if self._arrived:
-                    pairs = zip(numbers, messages, strict=True)
-                    waiting = {number: each for number, each in pairs if _receipt_of(each) not in self._arrived}
-                    left, messages = list(waiting), list(waiting.values())
-                outcome = self.target.deliver(messages, lease) if left else Outcome()
+                    left = {number: each for number, each in waiting.items() if _receipt_of(each) not in self._arrived}
+                outcome = delivered_to(self.target, left, lease) if left else Outcome()
                 if outcome.is_lasting:
-                    arrived = [messages[index] for index in outcome.delivered]
-                delivered = {left[index] for index in outcome.delivered}.union(set(numbers).difference(left))
+                    arrived = [left[number] for number in outcome.delivered]
+                delivered = {*outcome.delivered, *(waiting.keys() - left.keys())}
                 lease.confirm(delivered)
-                tries = lease.tries_failed([left[index] for index in outcome.failed]) if outcome.failed else {}
+                tries = lease.tries_failed(outcome.failed)
                 parked = 0
-                for index, why in outcome.failed.items():
-                    failed = messages[index]._replace(tries=tries[left[index]])
-                    parked += self._has_failed(lease, failed, why, is_final=index in outcome.final)
-                for index, error in outcome.held.items():
-                    self._is_held(messages[index], error)
+                for number, why in outcome.failed.items():
+                    failed = left[number]._replace(tries=tries[number])
+                    parked += self._has_failed(lease, failed, why, is_final=number in outcome.final)
+                for number, error in outcome.held.items():
+                    self._is_held(left[number], error)
                 has_more = lease.has_more or len(delivered) < len(numbers)
         except BaseException:
             self._arrived.update(map(_receipt_of, arrived))
@@ -162,18 +160,18 @@ class Dispatcher:
         figures.waiting = max(0, figures.waiting - len(delivered) - parked)
         self._failures.failed += len(outcome.failed)
         self._failures.parked += parked
-        self._confirmed_bytes += sum([len(messages[index].body) for index in outcome.delivered])
+        self._confirmed_bytes += sum([len(left[number].body) for number in outcome.delivered])
         self.at_hand = {number: message for number, message in self.at_hand.items() if number not in delivered}
         if outcome.error is not None:
             raise outcome.error
         return has_more
 
-    def _messages(self, lease: Lease, numbers: Sequence[int]) -> list[Received]:
+    def _messages(self, lease: Lease, numbers: Sequence[int]) -> dict[int, Received]:
         messages = self.at_hand if self.at_hand_of == lease.server_run else {}
         missing = [number for number in numbers if number not in messages]
         if missing:
             messages = messages | dict(zip(missing, map(Received._make, lease.messages(missing)), strict=True))
-        return [messages[number] for number in numbers]
+        return {number: messages[number] for number in numbers}
 
     def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
         """Handle a message that failed once more. Returns whether that was the last try, so that it is parked."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, Self, runtime_checkable
 
 from receiver.bridge.received import Received
@@ -59,6 +59,18 @@ class Outcome:
         """Raise the error of the first message for which others hold what it needs, if there is one."""
         for error in self.held.values():
             raise error
+
+
+def delivered_to(target: Target, messages: Mapping[int, Received], lease: Lease) -> Outcome:
+    """Deliver these messages. Their keys stand for them in the outcome, instead of their indexes."""
+    outcome, keys = target.deliver(list(messages.values()), lease), list(messages)
+    return replace(
+        outcome,
+        delivered=[keys[index] for index in outcome.delivered],
+        failed={keys[index]: why for index, why in outcome.failed.items()},
+        final={keys[index] for index in outcome.final},
+        held={keys[index]: error for index, error in outcome.held.items()},
+    )
 
 
 def one_by_one(
