@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
-from itertools import takewhile
+from dataclasses import dataclass
 from typing import Any
 
 from receiver.bridge.connectors import BATCH_BYTES, Delivery, check_durable, kafka_client, too_large_error
@@ -40,6 +40,21 @@ _MOST_AT_ONCE = 1_000_000
 """librdkafka gives no more messages in one call."""
 
 
+@dataclass(slots=True)
+class _Share:
+    """A partition that the group has assigned, until it assigns anew."""
+
+    begun: int
+    """The offset where it began."""
+    epoch: str
+    """The epoch of the message before that; empty if not known."""
+    is_unproved: bool = False
+    """Whether it may have lost its end: the message before the beginning should come first."""
+    is_asked: bool = False
+    """Whether its broker was asked how far the epoch reaches, and no message of it has come since."""
+    is_at_end: bool = False
+
+
 class KafkaSource(Closing):
     """Messages of the partitions that the group assigns, from the store's positions; in BEST_EFFORT from the group's own."""
 
@@ -57,17 +72,10 @@ class KafkaSource(Closing):
         """By partition, the position in the store."""
         self._next: dict[int, str] = {}
         """By partition, the position behind messages that were taken and not acknowledged."""
-        self._begun: dict[int, tuple[int, str]] = {}
-        """By assigned partition, the offset where it began, and the epoch of the message before that."""
-        self._unproved: set[int] = set()
-        """The partitions that may have lost their end: the message before the beginning should come first."""
-        self._rewound: set[int] = set()
-        """The partitions that this `take` has wound back: their messages in it come again."""
-        self._asked: set[int] = set()
-        """The partitions whose broker was asked how far the epoch reaches, and of which no message has come since."""
+        self._shares: dict[int, _Share] = {}
+        """By number, the partitions that the group assigned last."""
         self._is_assigned = False
         """Whether the group has assigned partitions, be it none."""
-        self._at_end: set[int] = set()
         self._failure: ReceiverError | None = None
         config = self._config()
         self._lookup = kafka_client.TopicLookup(address)
@@ -79,7 +87,7 @@ class KafkaSource(Closing):
     @property
     def is_settling(self) -> bool:
         """Whether a partition that is or may be ours hasn't been read to its end."""
-        return not (self._is_assigned and self._begun.keys() <= self._at_end)
+        return not (self._is_assigned and all(share.is_at_end for share in self._shares.values()))
 
     def start(self, positions: Positions) -> None:
         self._check_alone(positions)
@@ -105,14 +113,11 @@ class KafkaSource(Closing):
 
     def take(self, at_most: int, *, wait_secs: float) -> list[Delivery]:
         self._check()
-        self._rewound.clear()
+        taken: list[Delivery] = []
         try:
-            records = self._polled(at_most, wait_secs)
+            taken = self._accepted(self._polled(at_most, wait_secs))
         except KafkaException as error:
             self._failure = kafka_client.failure_of(self._address, error)
-            records = []
-        good = takewhile(self._accepts, records if self._failure is None else ())
-        taken = [Delivery(decoded(record), _behind(record)) for record in good if not self._is_left_out(record)]
         if taken and not self._is_of_the_topic():
             taken = []
         if not taken:
@@ -200,64 +205,69 @@ class KafkaSource(Closing):
                 return [first, *(each for each in more if not self._is_end(each))]
         return []
 
+    def _share_of(self, record: Any) -> _Share:
+        """The share that the record is of; a new one if the group has taken its partition away meanwhile."""
+        return self._shares.get(record.partition()) or _Share(0, "")
+
     def _is_end(self, record: Any) -> bool:
         error = record.error()
-        if error is None:
-            self._at_end.discard(record.partition())
-        elif error.code() == KafkaError._PARTITION_EOF:
-            self._at_end.add(record.partition())
-            return True
-        return False
+        is_end: bool = error is not None and error.code() == KafkaError._PARTITION_EOF
+        if error is None or is_end:
+            self._share_of(record).is_at_end = is_end
+        return is_end
 
-    def _accepts(self, record: Any) -> bool:
-        """Whether the record is a message; otherwise it ends this source."""
-        error = record.error()
-        if error is not None:
-            # If an offset is gone, the next connection reports the lost offsets.
-            self._failure = self._lost_end_error(record) or kafka_client.error_of(self._address, error)
-        elif record.partition() in self._unproved:
-            self._prove(record)
-        elif not self._is_left_out(record):
-            self._asked.discard(record.partition())
-            if len(record.value() or b"") > self._max_body_bytes:
-                name = f"{self._address}: offset {record.offset()} of partition {record.partition()}"
-                self._failure = too_large_error(name, f"{len(record.value()):,}", self._max_body_bytes)
-        return self._failure is None
+    def _accepted(self, records: Sequence[Any]) -> list[Delivery]:
+        """The deliveries of these records, up to the first that ends this source."""
+        taken: list[Delivery] = []
+        rewound: set[int] = set()
+        for record in records:
+            if self._failure is not None:
+                break
+            error, number, share = record.error(), record.partition(), self._share_of(record)
+            if error is not None:
+                # If an offset is gone, the next connection reports the lost offsets.
+                self._failure = self._lost_end_error(record) or kafka_client.error_of(self._address, error)
+            elif share.is_unproved:
+                if self._prove(record, share):
+                    rewound.add(number)
+            elif number in rewound or record.offset() < share.begun:
+                pass  # it comes again, or is from before the beginning: asked for as a check, or fetched before a rebalance
+            elif (size := len(record.value() or b"")) > self._max_body_bytes:
+                name = f"{self._address}: offset {record.offset()} of partition {number}"
+                self._failure = too_large_error(name, f"{size:,}", self._max_body_bytes)
+            else:
+                share.is_asked = False
+                taken.append(Delivery(decoded(record), _behind(record)))
+        return taken
 
-    def _is_left_out(self, record: Any) -> bool:
-        """Whether the record comes again, or is from before the beginning. The latter was asked for as a check, or fetched before a
-        rebalance."""
-        offset, _ = self._begun.get(record.partition(), (0, ""))
-        return record.partition() in self._rewound or bool(record.offset() < offset)
-
-    def _prove(self, record: Any) -> None:
+    def _prove(self, record: Any, share: _Share) -> bool:
         """Check that the message before the beginning is the one that was taken: a partition that loses its end, such as by a
         power cut, reuses the offsets for other messages, in another epoch.
 
         The message may not come: a compacted topic has dropped it, or the end of a transaction has its offset. Then the library
-        asks the broker how far the epoch reaches.
+        asks the broker how far the epoch reaches, and the partition is wound back. Returns whether it is.
         """
-        number, (offset, epoch) = record.partition(), self._begun[record.partition()]
+        number, offset = record.partition(), share.begun
         if record.offset() < offset - 1:
-            return
-        self._unproved.discard(number)
-        if record.offset() >= offset:
-            self._rewound.add(number)
-            self._asked.add(number)
-            self._at_end.discard(number)
-            try:
-                self._consumer.seek(TopicPartition(self._address.name, number, offset, leader_epoch=int(epoch)))
-            except KafkaException as error:
-                self._failure = kafka_client.failure_of(self._address, error)
-        elif str(record.leader_epoch()) != epoch:
-            self._failure = self._other_message_error(number, offset)
+            return False
+        share.is_unproved = False
+        if record.offset() < offset:
+            if str(record.leader_epoch()) != share.epoch:
+                self._failure = self._other_message_error(number, offset)
+            return False
+        share.is_asked, share.is_at_end = True, False
+        try:
+            self._consumer.seek(TopicPartition(self._address.name, number, offset, leader_epoch=int(share.epoch)))
+        except KafkaException as error:
+            self._failure = kafka_client.failure_of(self._address, error)
+        return True
 
     def _lost_end_error(self, record: Any) -> MessagesLostError | None:
         """The error for an epoch that doesn't reach to where this source began; None for other errors."""
-        number = record.partition()
-        if number not in self._asked or _TRUNCATED not in record.error().str():
+        share = self._share_of(record)
+        if not share.is_asked or _TRUNCATED not in record.error().str():
             return None
-        return self._other_message_error(number, self._begun[number][0])
+        return self._other_message_error(record.partition(), share.begun)
 
     def _other_message_error(self, number: int, offset: int) -> MessagesLostError:
         return MessagesLostError(
@@ -279,20 +289,20 @@ class KafkaSource(Closing):
         """Go on from the store's positions. Notes errors, because an exception would be lost in the library's callbacks."""
         try:
             bounds = {each.partition: self._bounds(each.partition) for each in partitions}
-            self._begun = {number: offset_of(at) for number, at in self._beginnings(consumer, bounds).items()}
+            begun = self._beginnings(consumer, bounds)
+            self._shares = {number: _Share(*offset_of(position)) for number, position in begun.items()}
         except ReceiverError as error:
             self._failure = self._failure or error
         except KafkaException as error:
             self._failure = self._failure or kafka_client.failure_of(self._address, error)
         else:
-            self._at_end.clear()
-            self._asked.clear()
             self._is_assigned = True
-            # Begin one message earlier, if its epoch is known and it may be there.
-            begun = self._begun.items()
-            self._unproved = {number for number, (offset, epoch) in begun if epoch and bounds[number][0] < offset}
-            at = {number: offset - (number in self._unproved) for number, (offset, _) in begun}
-            consumer.assign([TopicPartition(self._address.name, *each) for each in at.items()])
+            at = []
+            for number, share in self._shares.items():
+                # Begin one message earlier, if its epoch is known and it may be there.
+                share.is_unproved = bool(share.epoch) and bounds[number][0] < share.begun
+                at.append(TopicPartition(self._address.name, number, share.begun - share.is_unproved))
+            consumer.assign(at)
             return
         consumer.unassign()
 
