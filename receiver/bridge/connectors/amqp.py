@@ -263,8 +263,8 @@ class AmqpSink(AmqpLink):
         self._sent: deque[Any] = deque()
         self._answers = 0
         """How many of the messages sent last have an outcome."""
-        self._first_bad: Any = None
-        """The first delivery that wasn't accepted. The outcomes of those behind it are still waited for."""
+        self._blamed: BrokerError | None = None
+        """Why the first message that wasn't accepted wasn't. The outcomes of those behind it are still waited for."""
         super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
@@ -280,6 +280,7 @@ class AmqpSink(AmqpLink):
                 self._wait_for(self._ask(len(outgoing)))
             finally:
                 self.accepted = self._done - before
+                self.knows_unfit = isinstance(self._blamed, MessageUnfitError)
 
     def check(self) -> None:
         with self._lock:
@@ -312,20 +313,17 @@ class AmqpSink(AmqpLink):
             if delivery.remote_state == proton.Delivery.REJECTED and self._spends_id(delivery.remote.condition):
                 self.spent_ids.append(self._answers)
             self._answers += 1
-            if self._first_bad is not None or delivery.remote_state != proton.Delivery.ACCEPTED:
-                self._first_bad = self._first_bad or delivery
-                self._outgoing.clear()
-            else:
+            if self._blamed is None and delivery.remote_state == proton.Delivery.ACCEPTED:
                 delivery.settle()
                 self._count_done()
-        if self._first_bad is not None and not self._sent:
-            self._fail_by_outcome(self._first_bad)
+            else:
+                self._blamed = self._blamed or self._outcome_error(delivery)
+                self._outgoing.clear()
+        if self._blamed is not None and not self._sent:
+            self._fail_with(self._blamed)
 
     def _fail_with(self, error: BrokerError) -> None:
-        bad, self._first_bad = self._first_bad, None
-        if bad is not None and self._sent:  # the outcomes behind it won't come any more
-            self._fail_by_outcome(bad)
-        super()._fail_with(error)
+        super()._fail_with(self._blamed or error)  # the outcomes behind the blamed one won't come any more
 
     def _spends_id(self, condition: Any) -> bool:
         address = re.escape(self._address.name.partition("::")[0])
@@ -333,29 +331,28 @@ class AmqpSink(AmqpLink):
         said = "" if condition is None else condition.description or ""
         return pattern is not None and re.match(pattern.format(name=address), said) is not None
 
-    def _fail_by_outcome(self, delivery: Any) -> None:
+    def _outcome_error(self, delivery: Any) -> BrokerError:
+        """The error for a message that wasn't accepted."""
         condition = delivery.remote.condition
+        isnt_accepted = f"{self._address}: a message isn't accepted"
         if delivery.remote_state == proton.Delivery.RELEASED and not self.dialect.has_subscriptions:
-            self._fail(
-                "a message isn't accepted: no queue gets it", hint="bind a queue to it, or create the missing one"
+            return BrokerError(
+                f"{isnt_accepted}: no queue gets it", hint="bind a queue to it, or create the missing one"
             )
-        elif delivery.remote_state != proton.Delivery.REJECTED or condition is None:
-            self._fail(
-                f"a message isn't accepted: {condition or 'the broker says no more'}",
+        if delivery.remote_state != proton.Delivery.REJECTED or condition is None:
+            return BrokerError(
+                f"{isnt_accepted}: {condition or 'the broker says no more'}",
                 hint="see whether the queue is full, and the broker's log",
             )
-        elif condition.name == _IS_FULL:
-            self._fail(f"a message isn't accepted: {condition.description or condition.name}")
-        elif condition.name in REFUSALS:
-            self._fail_by(condition)
-        else:
-            said = condition.description or condition.name
-            why = f"it refuses a message: {said}"
-            if self.dialect.unfit is not None and said.startswith(self.dialect.unfit):
-                self.knows_unfit = True  # answers are seen in the order of the messages
-                self._fail(why, MessageUnfitError, "raise its limit, or don't send this message")
-            else:
-                self._fail(why, MessageRefusedError, "don't send this message")
+        said = condition.description or condition.name
+        if condition.name == _IS_FULL:
+            return BrokerError(f"{isnt_accepted}: {said}", hint="connect again")
+        if condition.name in REFUSALS:
+            return self._error_of(condition)
+        why = f"{self._address}: it refuses a message: {said}"
+        if self.dialect.unfit is not None and said.startswith(self.dialect.unfit):
+            return MessageUnfitError(why, hint="raise its limit, or don't send this message")
+        return MessageRefusedError(why, hint="don't send this message")
 
 
 def _capabilities(address: BrokerAddress) -> Any:

@@ -184,8 +184,8 @@ class AmqpLink(Closing):
         if self._failure is not None:
             raise copy(self._failure)  # so that each caller has a traceback of its own
 
-    def _fail(self, why: str, kind: type[BrokerError] = BrokerError, hint: str = "connect again") -> None:
-        self._fail_with(kind(f"{self._address}: {why}", hint=hint))
+    def _fail(self, why: str, hint: str = "connect again") -> None:
+        self._fail_with(BrokerError(f"{self._address}: {why}", hint=hint))
 
     def _fail_with(self, error: BrokerError) -> None:
         self._failure = self._failure or error
@@ -296,11 +296,13 @@ class AmqpLink(Closing):
         elif condition is None:
             self._fail_lost(BrokerError(f"{self._address}: the connection is lost", hint="connect again"))
         else:
-            why = condition.description or condition.name
-            if condition.name in REFUSALS:
-                self._fail(why, BrokerRefusedError, self._hint(condition.name, whole=whole))
-            else:
-                self._fail(why)
+            self._fail_with(self._error_of(condition, whole=whole))
+
+    def _error_of(self, condition: Any, *, whole: bool = False) -> BrokerError:
+        why = f"{self._address}: {condition.description or condition.name}"
+        if condition.name in REFUSALS:
+            return BrokerRefusedError(why, hint=self._hint(condition.name, whole=whole))
+        return BrokerError(why, hint="connect again")
 
     def _fail_lost(self, error: BrokerError) -> None:
         if self.product is None and self._sasl.outcome == proton.SASL.OK:
