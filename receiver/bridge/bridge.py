@@ -323,7 +323,7 @@ class Bridge:
 
     def _until_done(self, action: Callable[[], object], *, waits: bool = True) -> bool:
         """Do an action; if `waits`, try again after growing pauses until it works. False if a stop was asked for before."""
-        retries, handed_on, warned_at = None, 0, -math.inf
+        retries, handed_on, warned_at = Retries(_BACKOFF), self._flow.handed_on, -math.inf
         while True:
             self.health.note_progress()
             try:
@@ -331,11 +331,12 @@ class Bridge:
             except ReceiverError as error:
                 # A full target takes a few messages each time. Then no pause may grow, and few warnings are enough.
                 now, before, handed_on = time.monotonic(), handed_on, self._flow.handed_on
-                if retries is None or handed_on > before:
+                took_more = handed_on > before
+                if took_more:
                     retries = Retries(_BACKOFF)
                 if not may_pass(error) or retries.is_final(error) or not (waits or self.is_stopping):
                     raise
-                warns = handed_on <= before or now - warned_at >= _BACKOFF.longest_secs
+                warns = not took_more or now - warned_at >= _BACKOFF.longest_secs
                 warned_at = now if warns else warned_at
                 self._complain(error, "step", warns=warns)
             else:
