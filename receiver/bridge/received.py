@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b, sha256
 from math import isfinite
@@ -149,11 +150,17 @@ class Taken:
     receipts: Sequence[Receipt]
     """The messages as the detector judges them."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages can't be judged. They are parked."""
-    returned: Mapping[int, str] = field(default_factory=dict)
-    """By index, why messages have come back in a ring of bridges: they aren't judged but, if there is a store, parked."""
+    """By index, why messages aren't judged but, if there is a store, parked: they can't be, or have come back in a ring."""
+    returned: AbstractSet[int] = frozenset()
+    """The indexes of those that have come back in a ring of bridges."""
     advances: Sequence[Advance] = ()
     """The positions of the source that move with the batch."""
+
+    def only(self, index: int) -> Taken:
+        """One message as a batch of its own, which moves no position."""
+        refused = {0: self.refused[index]} if index in self.refused else {}
+        returned = frozenset({0} if index in self.returned else ())
+        return Taken([self.messages[index]], [self.receipts[index]], refused, returned)
 
 
 def _sent_at_ms(message: Message) -> int | None:
@@ -185,7 +192,7 @@ class Intake:
         """`window`: how many ids a source's window has; 0 for a policy without one, None if nothing is detected. `on_progress` is
         called before each call of a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
-        messages, receipts, refused, returned = [], [], {}, {}
+        messages, receipts, refused, returned = [], [], {}, set()
         rule, is_sourceless = self._ids, False
         for index, delivery in enumerate(deliveries):
             message = delivery.message
@@ -201,8 +208,9 @@ class Intake:
                 lacks_id = rule.function is None and rule.id_property not in message.properties
                 if window is not None and (lacks_id or ids[0] is None):
                     self._warn_of_id(ids[0])
-                if PASSED in message.properties and self._passed.has(ids[0], message.properties):
-                    returned[index] = f"it has come back to {self._domain}, which it has passed before"
+                if self._passed.has(ids[0], message.properties):
+                    returned.add(index)
+                    refused[index] = f"it has come back to {self._domain}, which it has passed before"
                     self._warn_of_ring(ids[0])
             sent_ms = _sent_at_ms(message)
             if sent_ms != message.jms_timestamp_ms:

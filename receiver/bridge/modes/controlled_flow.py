@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -177,7 +177,8 @@ class ConsumerFlow(ControlledFlow):
             try:
                 super().before_acknowledging(taken)
             except (StoreBusyError, _MessageFailedError) as error:
-                self._alone.extend(self._each_of(taken))
+                each = range(len(taken.messages))
+                self._alone.extend((taken.only(index), self._attempts.of_message(index)) for index in each)
                 if isinstance(error, StoreBusyError) or len(self._alone) == 1:
                     raise
         failure = None
@@ -195,22 +196,13 @@ class ConsumerFlow(ControlledFlow):
         if failure is not None:
             raise failure
 
-    def _each_of(self, taken: Taken) -> Iterator[tuple[Taken, _Attempts]]:
-        for index in range(len(taken.messages)):
-            refused, returned = (
-                {0: by_index[index]} if index in by_index else {} for by_index in (taken.refused, taken.returned)
-            )
-            it = slice(index, index + 1)
-            only = Taken(taken.messages[it], taken.receipts[it], refused, returned)
-            yield only, self._attempts.of_message(index)
-
     def tend(self) -> None:
         if self._serves_inbox:
             super().tend()
 
     def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
         assert isinstance(batch, ConcurrentBatch)  # noqa: S101 - the receiver is a concurrent one
-        refused = {**taken.refused, **taken.returned}
+        refused = taken.refused
         receipts = (
             receipt._replace(unique_message_id=None) if index in refused else receipt
             for index, receipt in enumerate(taken.receipts)

@@ -268,7 +268,7 @@ class KeepingFlow(Flow):
         numbers = range(first, first + len(taken.messages))
         if self._positions is not None:
             self._positions.advance(batch.connection, taken.advances)
-        refused = {**taken.refused, **taken.returned}
+        refused = dict(taken.refused)
         messages, dropped = {}, {}
         for index, (message, receipt) in enumerate(zip(taken.messages, taken.receipts, strict=True)):
             try:
