@@ -151,7 +151,6 @@ class Sink(Protocol):
     - `accepted`, after an error of `send`: how many messages, from the first on, the broker has confirmed.
     - `spent_ids`, after such an error: the indexes of messages that the broker hasn't got, though it would drop what comes with
       their `DUPLICATE_ID`.
-    - `knows_unfit`, after a `MessageUnfitError`: whether it is the broker's, of the message behind those `accepted`.
 
     It may have a method `check`, which raises a `BrokerError` if the connection is known to have ended, and doesn't wait.
     """

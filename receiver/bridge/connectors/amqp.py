@@ -258,7 +258,6 @@ class AmqpSink(AmqpLink):
     def __init__(self, address: BrokerAddress) -> None:
         self.accepted = 0
         self.spent_ids: list[int] = []
-        self.knows_unfit = False
         self._outgoing: deque[bytes] = deque()
         self._sent: deque[Any] = deque()
         self._answers = 0
@@ -268,7 +267,7 @@ class AmqpSink(AmqpLink):
         super().__init__(address)
 
     def send(self, messages: Sequence[Message]) -> None:
-        self.accepted, self.spent_ids, self.knows_unfit = 0, [], False
+        self.accepted, self.spent_ids = 0, []
         # Encode all before sending the first: then none is sent if one can't be.
         outgoing = [encoded(message) for message in messages]
         with self._lock:
@@ -280,7 +279,6 @@ class AmqpSink(AmqpLink):
                 self._wait_for(self._ask(len(outgoing)))
             finally:
                 self.accepted = self._done - before
-                self.knows_unfit = isinstance(self._blamed, MessageUnfitError)
 
     def check(self) -> None:
         with self._lock:

@@ -143,7 +143,8 @@ ARTEMIS = Product(
         calls_itself="apache-activemq-artemis",
         virtual_host=None,
         unfit="AMQ149005",
-        spends_ids='AMQ229102: Address "(?!{name}")',  # another one, to which a divert leads, is full
+        # It is unfit, or another address, to which a divert leads, is full.
+        spends_ids='AMQ149005|AMQ229102: Address "(?!{name}")',
     ),
     stomp=StompDialect(
         calls_itself="ActiveMQ-Artemis",

@@ -21,7 +21,7 @@ from receiver.bridge.connectors.nodes import ConnectionFactory
 from receiver.bridge.options import IdRule
 from receiver.bridge.received import PASSED, Passed, Received
 from receiver.bridge.targets import Outcome, Target, one_by_one
-from receiver.errors import BrokerError, MessageRefusedError, MessageUnfitError
+from receiver.errors import BrokerError, MessageRefusedError
 from receiver.store.codec import decoded_numbers, encoded_numbers
 from receiver.store.databases import NONSENSE
 from receiver.store.inbox import Lease
@@ -124,11 +124,9 @@ class BrokerTarget(SinkTarget[Sink]):
         """How many messages to send at once: one after a failure that hides how many the broker has, then twice as many each time.
         A full queue of RabbitMQ loses receipts by STOMP, and would have the same messages at each try."""
         self._refusals: Counter[str] = Counter()
-        """By duplicate id, how often the broker has refused the message but kept its id, as Artemis does where a divert leads to a
-        full address. The next try has another id. Kept as the target's note too, for the bridge's successor and others."""
-        self._unfit: dict[str, MessageUnfitError] = {}
-        """By duplicate id, the messages that the broker can't have. Artemis keeps the id of such a message: sent again, the message
-        would be confirmed and dropped."""
+        """By duplicate id, how often the broker has refused the message but kept its id, as Artemis does if the message is too large
+        for its journal, or a divert leads to a full address. With this id the next try would be confirmed and dropped, so it has
+        another. Kept as the target's note too, for the bridge's successor and others."""
 
     def connect(self) -> Sink:
         sink = super().connect()
@@ -183,16 +181,11 @@ class BrokerTarget(SinkTarget[Sink]):
         """Send these messages. Returns why one of them can't be sent, whatever happened to the others."""
         ids = [self._duplicate_id(message, lease) for message in messages]
         self._accepted = 0
-        if known := self._unfit.keys() & ids:
-            return self._unfit[known.pop()]
         try:
             self.connect().send(list(map(self.outgoing, messages, map(self._next_id, ids))))
         except BrokerError as error:
             self._accepted = getattr(self._sink, "accepted", 0)
             self._note_spent(filter(None, map(ids.__getitem__, getattr(self._sink, "spent_ids", ()))))
-            blamed = ids[self._accepted] if getattr(self._sink, "knows_unfit", False) else None
-            if blamed is not None and isinstance(error, MessageUnfitError):
-                self._unfit[blamed] = error
             self.close()
             if not isinstance(error, MessageRefusedError):
                 raise
