@@ -147,19 +147,21 @@ class BrokerTarget(SinkTarget[Sink]):
         return None
 
     def ready(self, lease: Lease) -> bool:
-        noted = _refusals_in(lease.target.last_turn)
-        self._refusals |= noted
-        if self._refusals == noted:
-            return True
-        lease.save_turn(json.dumps(self._refusals))
-        return False
+        self._refusals |= _refusals_in(lease.target.last_turn)
+        return not self._note_refusals(lease)
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        before = self._refusals.copy()
         outcome = self._deliver(messages[: self._at_most], lease)
-        if lease is not None and self._refusals != before:
-            lease.save_turn(json.dumps(self._refusals))
+        if lease is not None:
+            self._note_refusals(lease)
         return outcome
+
+    def _note_refusals(self, lease: Lease) -> bool:
+        """Save the refusals as the target's note. Returns whether it had others."""
+        if self._refusals == _refusals_in(lease.target.last_turn):
+            return False
+        lease.save_turn(json.dumps(self._refusals))
+        return True
 
     def _deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
         self.warn_of_expired(messages)
