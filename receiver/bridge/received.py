@@ -111,6 +111,14 @@ class Received(StoredMessage):
         return ascii_json(line).encode() + b"\n"
 
 
+Identity = tuple[int | None, int, str | None]
+
+
+def identity_of(message: StoredMessage) -> Identity:
+    """Tells the message from others, also where a store was put back and gives sequence numbers again."""
+    return message.sequence, message.received_at_us, message.unique_message_id
+
+
 class Passed:
     """Reads and makes, for one domain, the mark that shows a ring of bridges.
 

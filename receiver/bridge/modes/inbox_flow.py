@@ -16,7 +16,7 @@ from receiver.bridge.connectors import PositionedSource, Source
 from receiver.bridge.connectors.address import Node
 from receiver.bridge.connectors.nodes import Nodes
 from receiver.bridge.modes import Figures, Flow, log_failure
-from receiver.bridge.received import Received, Taken
+from receiver.bridge.received import Identity, Received, Taken, identity_of
 from receiver.bridge.targets import Outcome, Target, delivered_to
 from receiver.durable.batch import Batch
 from receiver.durable.receiver import Receiver
@@ -68,8 +68,8 @@ class Dispatcher:
         self._delivered_before = 0
         """The number of messages delivered when `tend` was last called."""
         self._count_due_secs = 0.0
-        self._arrived: set[_Receipt] = set()
-        """The target has these messages for good, but no committed lease has deleted them from the inbox."""
+        self._arrived: dict[Identity, str | None] = {}
+        """The target has these messages for good, but no committed lease has deleted them from the inbox. With their sources."""
         self.at_hand: dict[int, Received] = {}
         """The messages of the latest batch, by sequence number, until they are handed on: they needn't be read back."""
         self.at_hand_of: Hashable = None
@@ -122,38 +122,34 @@ class Dispatcher:
         """Hand on messages that are due, in one lease. Returns whether another lease may have more to do."""
         now = time.monotonic()
         self._due_secs = {source: due for source, due in self._due_secs.items() if due > now}
-        arrived: list[Received] = []
-        try:
-            with self._leased() as lease:
-                if not self.target.ready(lease):
-                    return True
-                numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
-                if not numbers:
-                    return False
-                waiting = left = self._messages(lease, numbers)
-                if self._arrived:
-                    left = {number: each for number, each in waiting.items() if _receipt_of(each) not in self._arrived}
-                outcome = delivered_to(self.target, left, lease) if left else Outcome()
-                if outcome.is_lasting:
-                    arrived = [left[number] for number in outcome.delivered]
-                delivered = {*outcome.delivered, *(waiting.keys() - left.keys())}
-                lease.confirm(delivered)
-                tries = lease.tries_failed(outcome.failed)
-                parked = 0
-                for number, why in outcome.failed.items():
-                    failed = left[number]._replace(tries=tries[number])
-                    parked += self._has_failed(lease, failed, why, is_final=number in outcome.final)
-                for number, error in outcome.held.items():
-                    self._is_held(left[number], error)
-                has_more = lease.has_more or len(delivered) < len(numbers)
-        except BaseException:
-            self._arrived.update(map(_receipt_of, arrived))
-            raise
+        with self._leased() as lease:
+            if not self.target.ready(lease):
+                return True
+            numbers = lease.sequence_numbers(_AT_ONCE, but_of=self._due_secs)
+            if not numbers:
+                return False
+            waiting = left = self._messages(lease, numbers)
+            if self._arrived:
+                left = {number: each for number, each in waiting.items() if identity_of(each) not in self._arrived}
+            outcome = delivered_to(self.target, left, lease) if left else Outcome()
+            if outcome.is_lasting:
+                has = map(left.__getitem__, outcome.delivered)
+                self._arrived |= {identity_of(each): each.message_source_id for each in has}
+            delivered = {*outcome.delivered, *(waiting.keys() - left.keys())}
+            lease.confirm(delivered)
+            tries = lease.tries_failed(outcome.failed)
+            parked = 0
+            for number, why in outcome.failed.items():
+                failed = left[number]._replace(tries=tries[number])
+                parked += self._has_failed(lease, failed, why, is_final=number in outcome.final)
+            for number, error in outcome.held.items():
+                self._is_held(left[number], error)
+            has_more = lease.has_more or len(delivered) < len(numbers)
         # The lease is committed now. Other leases, and sources that wait, may have more that arrived.
         self._arrived = {
-            each
-            for each in self._arrived
-            if each.number not in delivered and (has_more or each.source in self._due_secs)
+            which: source
+            for which, source in self._arrived.items()
+            if which[0] not in delivered and (has_more or source in self._due_secs)
         }
         figures = self.figures
         figures.delivered += len(delivered)
@@ -190,19 +186,6 @@ class Dispatcher:
     def _give_back_space(self) -> None:
         if not self.inbox.give_back_space():  # otherwise the next call does the rest
             self._confirmed_bytes = 0
-
-
-class _Receipt(NamedTuple):
-    """A message's receipt. It tells the message from others, also where a store was put back and gives numbers again."""
-
-    number: int | None
-    received_at_us: int
-    id: str | None
-    source: str | None
-
-
-def _receipt_of(message: Received) -> _Receipt:
-    return _Receipt(message.sequence, message.received_at_us, message.unique_message_id, message.message_source_id)
 
 
 class Admitted(NamedTuple):

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from receiver.bridge.options import described, not_done
-from receiver.bridge.received import Received
+from receiver.bridge.received import Identity, Received, identity_of
 from receiver.bridge.targets import Outcome, Target, one_by_one
 from receiver.errors import BrokerError, MessageRefusedError, OutputError, SettingsError, StoreBusyError, StoreError
 from receiver.masking import masked
@@ -57,9 +57,9 @@ class PythonTarget(Target):
         """Whether the function takes a list of messages, and whether it takes the connection."""
         self._lost_transaction = False
         """Whether the database took back all of the last turn's transaction."""
-        self._first: tuple[object, ...] | None = None
-        """Identifies the first message of this lease; None before it, and after a failure."""
-        self._first_before: tuple[object, ...] | None = None
+        self._first: Identity | None = None
+        """The first message of this lease; None before it, and after a failure."""
+        self._first_before: Identity | None = None
         """The `_first` of the last lease."""
         self._failed_at_commit = False
         """Whether the last lease failed only at its commit: a deferred constraint may reject one of its messages."""
@@ -67,7 +67,7 @@ class PythonTarget(Target):
         """Called before each call of the function."""
 
     def deliver(self, messages: Sequence[Received], lease: Lease | None) -> Outcome:
-        first = self._first or (messages[0].sequence, messages[0].unique_message_id, messages[0].received_at_us)
+        first = self._first or identity_of(messages[0])
         # If the last lease began with the same message, and nothing in it failed, its commit did.
         self._first, self._failed_at_commit = None, first == self._first_before
         outcome = self._delivered(messages, lease)
