@@ -171,7 +171,7 @@ class Bridge:
             self._limit_batches()
             is_due = time.monotonic() - tended_at >= _TEND_SECS
             if is_due:
-                self._is_answered()  # if messages never cease, nothing else asks for long
+                self._await_answer()  # if messages never cease, nothing else asks for long
             deliveries = self._take()
             if is_due:  # before the batch just taken: older messages may wait
                 self._until_done(self._flow.tend)
@@ -181,7 +181,7 @@ class Bridge:
             if deliveries:
                 self._handle(deliveries)
                 self._busy_at = time.monotonic()
-            elif not self._is_answered():
+            elif not self._await_answer():
                 continue
             elif self.figures.any_waits:
                 self._deliver()
@@ -189,7 +189,7 @@ class Bridge:
                 self.idle_since = self._busy_at
                 if stop_when_idle_secs is not None and self.idle_since <= time.monotonic() - stop_when_idle_secs:
                     return
-        self._is_answered()
+        self._await_answer()
 
     def begin(self, *, waits: bool) -> bool:
         """Connect to target, store and source. False if a stop was asked for before that was done."""
@@ -252,7 +252,7 @@ class Bridge:
             self._lost(error)
             return []
         if not taken and self._unanswered is None and time.monotonic() - self._busy_at >= _WELL_SECS:
-            self._is_well()
+            self._note_well()
         until = time.monotonic() + self._settings.max_batch_interval_millis / 1_000
         with suppress(BrokerError, StoreError):  # the next call raises it again
             while taken and len(taken) < most and _body_bytes(taken) < BATCH_BYTES and time.monotonic() < until:
@@ -270,7 +270,7 @@ class Bridge:
         # still have their ids then, so together they must fit into one batch. Without a window, only time keeps ids: then each
         # acknowledgement must be answered before the next batch.
         most_unanswered = min(self._most, self.receiver.window)
-        if self._unanswered_count + len(deliveries) > most_unanswered and not self._is_answered():
+        if self._unanswered_count + len(deliveries) > most_unanswered and not self._await_answer():
             return  # the deliveries come again by another connection
         source = self._source
         assert source is not None  # noqa: S101 - these are its deliveries
@@ -294,12 +294,12 @@ class Bridge:
                 self._unanswered_count += len(deliveries)
             else:
                 source.acknowledge(deliveries)
-                self._is_well()
+                self._note_well()
         except BrokerError as error:  # the deliveries may come again, here or to another consumer
             self._lost(error)
         self._deliver()
 
-    def _is_answered(self) -> bool:
+    def _await_answer(self) -> bool:
         """Wait until the last acknowledgement is answered. False if the connection is lost: then its messages may come again."""
         wait, self._unanswered, self._unanswered_count = self._unanswered, None, 0
         if wait is not None:
@@ -308,7 +308,7 @@ class Bridge:
             except BrokerError as error:
                 self._lost(error)
                 return False
-            self._is_well()
+            self._note_well()
         return True
 
     def _deliver(self) -> None:
@@ -372,7 +372,7 @@ class Bridge:
             raise error
         self._stops_within(self._retries.pause_secs())
 
-    def _is_well(self) -> None:
+    def _note_well(self) -> None:
         """Note that the source works: this resets pauses and the count of refusals."""
         self._retries = Retries(_BACKOFF)
 

@@ -200,16 +200,17 @@ class KafkaSource(Closing):
             if first is None:
                 if left_secs <= 0:
                     break
-            elif not self._is_end(first):
+            elif not self._noted_end(first):
                 more = self._consumer.consume(min(at_most - 1, _MOST_AT_ONCE), timeout=0) if at_most > 1 else []
-                return [first, *(each for each in more if not self._is_end(each))]
+                return [first, *(each for each in more if not self._noted_end(each))]
         return []
 
     def _share_of(self, record: Any) -> _Share:
         """The share that the record is of; a new one if the group has taken its partition away meanwhile."""
         return self._shares.get(record.partition()) or _Share(0, "")
 
-    def _is_end(self, record: Any) -> bool:
+    def _noted_end(self, record: Any) -> bool:
+        """Note whether the partition is at its end. Returns whether that is all that the record says."""
         error = record.error()
         is_end: bool = error is not None and error.code() == KafkaError._PARTITION_EOF
         if error is None or is_end:

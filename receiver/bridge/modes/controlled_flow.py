@@ -92,7 +92,7 @@ class ControlledFlow(KeepingFlow):
             self.figures.failed += len(outcome.failed)
             # Count all failures before the first rolls the batch back.
             gives_up = [
-                self._gives_up(index, left[index], why, is_final=index in outcome.final)
+                self._count_failure(index, left[index], why, is_final=index in outcome.final)
                 for index, why in outcome.failed.items()
             ]
             outcome.raise_held()
@@ -101,7 +101,7 @@ class ControlledFlow(KeepingFlow):
             for index in outcome.delivered:
                 del left[index]
 
-    def _gives_up(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
+    def _count_failure(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a failed try. Returns whether it was the last."""
         self._attempts.failures[index] += 1
         tried = message._replace(tries=self._attempts.failures[index])

@@ -141,9 +141,9 @@ class Dispatcher:
             parked = 0
             for number, why in outcome.failed.items():
                 failed = left[number]._replace(tries=tries[number])
-                parked += self._has_failed(lease, failed, why, is_final=number in outcome.final)
+                parked += self._park_or_postpone(lease, failed, why, is_final=number in outcome.final)
             for number, error in outcome.held.items():
-                self._is_held(left[number], error)
+                self._postpone_held(left[number], error)
             has_more = lease.has_more or len(delivered) < len(numbers)
         # The lease is committed now. Other leases, and sources that wait, may have more that arrived.
         self._arrived = {
@@ -169,15 +169,15 @@ class Dispatcher:
             messages = messages | dict(zip(missing, map(Received._make, lease.messages(missing)), strict=True))
         return {number: messages[number] for number in numbers}
 
-    def _has_failed(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
-        """Handle a message that failed once more. Returns whether that was the last try, so that it is parked."""
+    def _park_or_postpone(self, lease: Lease, message: Received, why: str, *, is_final: bool) -> bool:
+        """Park a message that has failed its last try, or have its source wait for the next. Returns whether it is parked."""
         if log_failure(self.target.name, message, self.max_tries, why, is_final=is_final):
             lease.park(message, why)
             return True
         self._due_secs[message.message_source_id] = time.monotonic() + _BACKOFF.pause_secs(message.tries)
         return False
 
-    def _is_held(self, message: Received, error: StoreBusyError) -> None:
+    def _postpone_held(self, message: Received, error: StoreBusyError) -> None:
         """Have a message's source wait as long as before a last try. A shorter pause would cost others: they wait while a try waits
         for the lock."""
         _LOGGER.warning("%s: %r is tried again: %s", self.target.name, message.unique_message_id, error)
