@@ -49,7 +49,8 @@ class ControlledFlow(KeepingFlow):
         while True:
             try:
                 with self.receiver.batch() as batch:
-                    admitted, parked = self.hand_on_in(batch, taken)
+                    admitted = self.admit(batch, taken)
+                    parked = self.hand_on(batch.connection, admitted)
             except _NotReadyError:  # the batch is rolled back, and with it the target's notes in the store
                 pass
             except BrokerError:  # so is what the target has just noted
@@ -66,13 +67,12 @@ class ControlledFlow(KeepingFlow):
         self.figures.parked += parked
         self.note_committed(taken, admitted)
 
-    def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
-        """Hand on new messages in the transaction of the batch. Returns what was admitted, and how many messages were parked."""
-        admitted = self.admit(batch, taken)
-        with self._dispatcher.inbox.lease(batch.connection) as lease:
+    def hand_on(self, connection: Connection, admitted: Admitted) -> int:
+        """Hand on the admitted messages in the transaction of their batch. Returns how many were parked instead."""
+        with self._dispatcher.inbox.lease(connection) as lease:
             if not self.target.ready(lease):
                 raise _NotReadyError
-            return admitted, self.deliver(lease, admitted)
+            return self.deliver(lease, admitted)
 
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
@@ -200,7 +200,7 @@ class ConsumerFlow(ControlledFlow):
         if self._serves_inbox:
             super().tend()
 
-    def hand_on_in(self, batch: Batch, taken: Taken) -> tuple[Admitted, int]:
+    def admit(self, batch: Batch, taken: Taken) -> Admitted:
         assert isinstance(batch, ConcurrentBatch)  # noqa: S101 - the receiver is a concurrent one
         refused = taken.refused
         receipts = (
@@ -214,12 +214,14 @@ class ConsumerFlow(ControlledFlow):
             if decision.deliver and index not in refused
         }
         numbers = [ARRIVAL_SEQUENCES.start + arrival for arrival in batch.arrivals]
-        admitted = Admitted(numbers, messages, 0, refused)
-        connection = batch.connection
         for index, why in refused.items():
-            self._dispatcher.inbox.park(connection, taken.messages[index]._replace(sequence=numbers[index]), why)
+            message = taken.messages[index]._replace(sequence=numbers[index])
+            self._dispatcher.inbox.park(batch.connection, message, why)
+        return Admitted(numbers, messages, 0, refused)
+
+    def hand_on(self, connection: Connection, admitted: Admitted) -> int:
         with translated(connection.engine.url):
-            return admitted, self.deliver(_Turn(connection), admitted)
+            return self.deliver(_Turn(connection), admitted)
 
 
 class _Turn(Lease):

@@ -254,12 +254,13 @@ class KeepingFlow(Flow):
         refused = dict(taken.refused)
         messages, dropped = {}, {}
         for index, (message, receipt) in enumerate(zip(taken.messages, taken.receipts, strict=True)):
-            try:
-                decision = decide(None, *receipt[1:]) if index in refused else decide(*receipt)
-            except IdFormatError as error:  # it counts as a message without id
-                refused[index] = str(error)
-                decision = decide(None, *receipt[1:])
+            if index not in refused:
+                try:
+                    decision = decide(*receipt)
+                except IdFormatError as error:
+                    refused[index] = str(error)
             if index in refused:
+                decide(None, *receipt[1:])  # it counts as a message without id
                 inbox.park(batch.connection, message._replace(sequence=numbers[index]), refused[index])
             elif decision.deliver:
                 messages[index] = message
