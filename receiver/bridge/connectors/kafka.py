@@ -358,26 +358,29 @@ class KafkaSource(Closing):
     def _stored(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> Mapping[str, str]:
         """By partition, the position to go on from. A new one is stored at once, so that later losses are noticed."""
         if self._positions is None:
-            numbers = {*bounds, *self._topic.partitions} if bounds and self._begins_late else bounds
-            wanted = [TopicPartition(self._address.name, number) for number in numbers]
-            there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
-            for each in there:
-                if each.error is not None:  # its offset says nothing
-                    raise kafka_client.error_of(self._address, each.error)
-            begin = [each for each in there if each.offset < 0]
-            # Partitions that are added later are read from their beginning. So at the first start all others begin, too.
-            late = self._begins_late and len(begin) == len(there)
-            for each in begin:
-                each.offset = (bounds.get(each.partition) or self._bounds(each.partition))[late]
-            if begin:
-                consumer.commit(offsets=begin, asynchronous=False)
-            return {str(each.partition): str(each.offset) for each in there}
+            return self._stored_by_group(consumer, bounds)
         stored = self._positions.read()
         new = {str(number): str(low) for number, (low, _) in bounds.items() if str(number) not in stored}
         if not new:
             return stored
         self._positions.begin(new)
         return self._positions.read()
+
+    def _stored_by_group(self, consumer: Consumer, bounds: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+        numbers = {*bounds, *self._topic.partitions} if bounds and self._begins_late else bounds
+        wanted = [TopicPartition(self._address.name, number) for number in numbers]
+        there = consumer.committed(wanted, timeout=ANSWER_SECS) if wanted else []
+        for each in there:
+            if each.error is not None:  # its offset says nothing
+                raise kafka_client.error_of(self._address, each.error)
+        begin = [each for each in there if each.offset < 0]
+        # Partitions that are added later are read from their beginning. So at the first start all others begin, too.
+        late = self._begins_late and len(begin) == len(there)
+        for each in begin:
+            each.offset = (bounds.get(each.partition) or self._bounds(each.partition))[late]
+        if begin:
+            consumer.commit(offsets=begin, asynchronous=False)
+        return {str(each.partition): str(each.offset) for each in there}
 
     def _bounds(self, number: int) -> tuple[int, int]:
         """The first offset of a partition, and the one behind the last."""
