@@ -592,7 +592,7 @@ def test_no_message_where_the_last_one_was_is_loud_if_its_epoch_ended_before(bri
     execute(bridged.store, position, at=b"20 0")
     bridged.run()
     send_in_transactions(kafka, bridged.topic, range(10, 20))
-    bridged.run()
+    assert bridged.run().receiver.figures().rDupsDet == 0  # what came before the partition was wound back isn't taken
     assert bridged.numbers() == list(range(20))
     execute(bridged.store, position, at=b"20 7")
     for _ in range(2):
