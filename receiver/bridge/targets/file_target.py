@@ -59,6 +59,7 @@ class FileTarget:
         self._length = 0
         """The file's length after this object's last read or write."""
         self._tail = b""
+        """Its last bytes, as this object wrote them. Read back at each save, they would hide what another program wrote between."""
 
     def is_store(self, url: URL) -> bool:
         """Whether the file is the database at that address."""
