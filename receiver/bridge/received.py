@@ -201,34 +201,33 @@ class Intake:
         called before each call of a function for ids, which may take long."""
         now_us = time.time_ns() // 1_000
         messages, receipts, refused, returned = [], [], {}, set()
-        rule, is_sourceless = self._ids, False
+        rule = self._ids
         for index, delivery in enumerate(deliveries):
             message = delivery.message
             if rule.function is not None:
                 on_progress()
             try:
-                ids = rule.ids_of(message)
+                id_, source = rule.ids_of(message)
             except MessageRefusedError as error:
                 refused[index] = error.message
-                ids = None, None
+                id_ = source = None
             else:
-                is_sourceless |= ids[0] is not None and ids[1] is None
                 lacks_id = rule.function is None and rule.id_property not in message.properties
-                if window is not None and (lacks_id or ids[0] is None):
-                    self._warn_of_id(ids[0])
-                if self._passed.has(ids[0], message.properties):
+                if window is not None and (lacks_id or id_ is None):
+                    self._warn_of_id(id_)
+                if window and id_ is not None and source is None:
+                    self._warn_of_one_window(window)
+                if self._passed.has(id_, message.properties):
                     returned.add(index)
                     refused[index] = f"it has come back to {self._domain}, which it has passed before"
-                    self._warn_of_ring(ids[0])
+                    self._warn_of_ring(id_)
             sent_ms = _sent_at_ms(message)
             if sent_ms != message.jms_timestamp_ms:
                 self._warn_of_time(message, sent_ms)
                 message = replace(message, jms_timestamp_ms=sent_ms)
-            received = Received._make((None, 0, now_us, *ids, self._destination, message))
+            received = Received._make((None, 0, now_us, id_, source, self._destination, message))
             messages.append(received)
             receipts.append(received.receipt())
-        if is_sourceless and window:
-            self._warn_of_one_window(window)
         return Taken(messages, receipts, refused, returned, advances)
 
     def _warn_of_ring(self, id_: str | None) -> None:
