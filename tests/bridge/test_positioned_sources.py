@@ -132,7 +132,7 @@ def test_what_failed_in_a_batch_that_another_took_is_no_fault_of_the_next(openin
 
     def on_taken():
         if next(batches) == 0:
-            bridge._flow._attempts.given_up[0] = "it has failed too often"
+            bridge._flow._attempts[0].given_up = "it has failed too often"
             run(opening(log, mode))
             log.messages += Log(6).messages[3:]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
@@ -32,8 +32,8 @@ class ControlledFlow(KeepingFlow):
 
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, duplicates: Dispatcher | None = None) -> None:
         super().__init__(receiver, dispatcher, duplicates)
-        self._attempts = _Attempts()
-        """The failed attempts at the current batch."""
+        self._attempts: defaultdict[int, _Attempt] = defaultdict(_Attempt)
+        """The failed attempts at the current batch, by index: the next may have other sequence numbers."""
         self._arrived_uncommitted = 0
         """How often the target has taken a message for good in a batch that wasn't committed then."""
 
@@ -43,7 +43,7 @@ class ControlledFlow(KeepingFlow):
 
     def attach(self, source: Source) -> None:
         super().attach(source)
-        self._attempts = _Attempts()  # the batch that they are of may have gone to another bridge
+        self._attempts = defaultdict(_Attempt)  # the batch that they are of may have gone to another bridge
 
     def before_acknowledging(self, taken: Taken) -> None:
         while True:
@@ -62,7 +62,7 @@ class ControlledFlow(KeepingFlow):
             finally:
                 self.target.release()
             self._dispatcher.make_ready()
-        self._attempts = _Attempts()
+        self._attempts = defaultdict(_Attempt)
         self.figures.delivered += len(admitted.messages) - parked
         self.figures.parked += parked
         self.note_committed(taken, admitted)
@@ -76,8 +76,8 @@ class ControlledFlow(KeepingFlow):
 
     def deliver(self, lease: Lease, admitted: Admitted) -> int:
         """Deliver all messages that can be delivered. Returns how many were parked instead."""
-        arrived = self._attempts.arrived
-        left = {index: message for index, message in admitted.messages.items() if index not in arrived}
+        attempts = self._attempts
+        left = {index: message for index, message in admitted.messages.items() if not attempts[index].has_arrived}
         parked = 0
         while True:
             parked += self._park_given_up(lease.connection, admitted.numbers, left)
@@ -85,7 +85,8 @@ class ControlledFlow(KeepingFlow):
                 return parked
             outcome = delivered_to(self.target, left, lease)
             if outcome.is_lasting:
-                arrived.update(outcome.delivered)
+                for index in outcome.delivered:
+                    attempts[index].has_arrived = True
                 self._arrived_uncommitted += len(outcome.delivered)
             if outcome.error is not None:
                 raise outcome.error
@@ -103,37 +104,33 @@ class ControlledFlow(KeepingFlow):
 
     def _count_failure(self, index: int, message: Received, why: str, *, is_final: bool) -> bool:
         """Count a failed try. Returns whether it was the last."""
-        self._attempts.failures[index] += 1
-        tried = message._replace(tries=self._attempts.failures[index])
+        attempts = self._attempts[index]
+        attempts.failures += 1
+        tried = message._replace(tries=attempts.failures)
         is_last = log_failure(self.target.name, tried, self._dispatcher.max_tries, why, is_final=is_final)
         if is_last:
-            self._attempts.given_up[index] = why
+            attempts.given_up = why
         return is_last
 
     def _park_given_up(self, connection: Connection, numbers: Sequence[int], left: dict[int, Received]) -> int:
         """Park the messages that aren't tried again, though the batch may be. Returns how many."""
-        given_up = {index: why for index, why in self._attempts.given_up.items() if index in left}
+        given_up = {index: why for index in left if (why := self._attempts[index].given_up) is not None}
         for index, why in given_up.items():
-            message = left.pop(index)._replace(sequence=numbers[index], tries=self._attempts.failures[index])
+            message = left.pop(index)._replace(sequence=numbers[index], tries=self._attempts[index].failures)
             self._dispatcher.inbox.park(connection, message, why)
         return len(given_up)
 
 
 @dataclass(slots=True)
-class _Attempts:
-    """What earlier attempts at a batch have made of its messages, by index: the next may have other sequence numbers."""
+class _Attempt:
+    """What the attempts at a batch have made of one of its messages."""
 
-    failures: Counter[int] = field(default_factory=Counter)
-    """How often a message has failed."""
-    given_up: dict[int, str] = field(default_factory=dict)
-    """Why a message has failed for good."""
-    arrived: set[int] = field(default_factory=set)
-    """A broker or a function has taken these messages, and doesn't get them again."""
-
-    def of_message(self, index: int) -> _Attempts:
-        """The attempts at one message, which becomes a batch of its own."""
-        given_up = {0: self.given_up[index]} if index in self.given_up else {}
-        return _Attempts(Counter({0: self.failures[index]}), given_up, {0} if index in self.arrived else set())
+    failures: int = 0
+    """How often it has failed."""
+    given_up: str | None = None
+    """Why it has failed for good."""
+    has_arrived: bool = False
+    """Whether a broker or a function has taken it. It doesn't get it again."""
 
 
 class _MessageFailedError(OutputError):
@@ -154,7 +151,7 @@ class ConsumerFlow(ControlledFlow):
     def __init__(self, receiver: Receiver, dispatcher: Dispatcher, *, serves_inbox: bool) -> None:
         super().__init__(receiver, dispatcher)
         self._serves_inbox = serves_inbox
-        self._alone: deque[tuple[Taken, _Attempts]] = deque()
+        self._alone: deque[tuple[Taken, defaultdict[int, _Attempt]]] = deque()
         """The messages left of a batch that failed as a whole, each as a batch of its own."""
 
     def prepare(self) -> None:
@@ -177,8 +174,8 @@ class ConsumerFlow(ControlledFlow):
             try:
                 super().before_acknowledging(taken)
             except (StoreBusyError, _MessageFailedError) as error:
-                each = range(len(taken.messages))
-                self._alone.extend((taken.only(index), self._attempts.of_message(index)) for index in each)
+                for index in range(len(taken.messages)):
+                    self._alone.append((taken.only(index), defaultdict(_Attempt, {0: self._attempts[index]})))
                 if isinstance(error, StoreBusyError) or len(self._alone) == 1:
                     raise
         failure = None
