@@ -14,6 +14,7 @@ from examples.demo.artemis import PASSWORD, USER, new_broker
 from examples.demo.processes import HOST
 from receiver.bridge.connectors import Message
 from receiver.bridge.connectors.address import BrokerAddress
+from receiver.bridge.connectors.amqp_sections import SEQUENCE, section_of
 from receiver.bridge.connectors.stomp import StompSource
 from receiver.bridge.opening import BridgeOptions, open_bridge
 from receiver.bridge.options import Mode
@@ -223,6 +224,23 @@ def test_a_correlation_id_that_is_no_text(running_artemis, id_, text):
     with source(address) as taking, closing(BlockingConnection(f"amqp://{HOST}:{running_artemis.amqp_port}")) as client:
         client.create_sender(address.name).send(proton.Message(body="body", correlation_id=id_, durable=True))
         assert take(taking, 1)[0].message.headers == {"JMSCorrelationID": text}
+
+
+@pytest.mark.quick
+def test_what_artemis_cannot_send_by_stomp_stays_there(running_artemis):
+    """An acknowledgement of all messages up to one would have it drop a sequence before that, as JMS' streams are."""
+    name = f"queue/orders-{uuid.uuid4().hex}"
+    by_amqp, by_stomp = (address_of(running_artemis, protocol, name) for protocol in ("amqp", "stomp"))
+    unsent = Message(body=section_of(SEQUENCE, [proton.int32(1 << 30)]), body_kind="amqp-sequence")
+    with sink(by_amqp) as sending:
+        sending.send([*texts("a"), unsent, *texts("b")])
+    with source(by_stomp) as taking:
+        came = take(taking, 2)
+        taking.acknowledge(came)
+    assert bodies(came) == ["a", "b"]
+    with source(by_amqp) as taking:
+        assert take(taking, 1)[0].message.body == unsent.body
+        assert taking.take(1, wait_secs=NEVER_SECS) == []
 
 
 def test_amqp_keeps_types_and_zero_bytes(running_artemis):

@@ -98,6 +98,8 @@ class StompDialect:
     """Further headers of SEND that change how the broker handles a message: properties with such names aren't sent."""
     highest_priority: int = 9
     """A message with a higher priority, as RabbitMQ and AMQP allow, is sent with this one: Artemis would confirm and lose it."""
+    acknowledges_each: bool = False
+    """Whether each message is acknowledged by itself. Else Artemis would drop messages that it can't send, such as JMS streams."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
@@ -156,6 +158,7 @@ ARTEMIS = Product(
         },
         durable={"durable-subscription-name": "{}"},
         mixes_subscriptions=True,
+        acknowledges_each=True,
         has_selectors=True,
         has_vhosts=False,
         refusals="AMQ339001",

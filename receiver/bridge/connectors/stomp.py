@@ -1,7 +1,7 @@
 """STOMP 1.2, as the broker's product speaks it (`products.py`).
 
-A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt acknowledge a batch. Each sent message asks
-for a receipt, which the broker gives only once the message is safe.
+A subscription acknowledges cumulatively (`ack:client`), so one frame and its receipt acknowledge a batch; on Artemis message by
+message, with one receipt. Each sent message asks for a receipt, which the broker gives only once the message is safe.
 """
 
 from __future__ import annotations
@@ -84,8 +84,10 @@ class StompSource(Closing):
 
     def begin_acknowledging(self, deliveries: Sequence[Delivery]) -> Callable[[], None]:
         self._session.check()
-        last = deliveries[-1:]  # acknowledges all before it too
-        return self._session.begin_asking(*(Frame("ACK", {"id": delivery.token}) for delivery in last))
+        acks = [Frame("ACK", {"id": delivery.token}) for delivery in deliveries]
+        if self.product.stomp.acknowledges_each:
+            self._session.tell(*acks[:-1])
+        return self._session.begin_asking(*acks[-1:])  # of a subscription as a whole, it acknowledges all before it too
 
     def close(self) -> None:
         # Once this is answered, unacknowledged messages are back in their order. If the connection just ended, they might not
@@ -158,9 +160,10 @@ def _is_stream(address: BrokerAddress, product: Product) -> bool:
 
 
 def _subscribing(address: BrokerAddress, product: Product, most_ahead: int | None = None) -> dict[str, str]:
-    """The headers of SUBSCRIBE. A subscription acknowledges cumulatively."""
+    """The headers of SUBSCRIBE."""
     dialect = product.stomp
-    headers = {"destination": _destination(address, product), "id": _SUBSCRIPTION, "ack": "client"}
+    headers = {"destination": _destination(address, product), "id": _SUBSCRIPTION}
+    headers["ack"] = "client-individual" if dialect.acknowledges_each else "client"
     headers |= dialect.prefetch(most_ahead)
     if dialect.names_kind:
         headers["subscription-type"] = _kind(address)

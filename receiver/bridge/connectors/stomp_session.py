@@ -92,6 +92,10 @@ class StompSession:
         """
         self.begin_asking(*frames)()
 
+    def tell(self, *frames: Frame) -> None:
+        """Send these frames without asking for receipts: the broker takes frames in order, so that of a later one is enough."""
+        self._write(b"".join(frame.encoded() for frame in frames))
+
     def begin_asking(self, *frames: Frame) -> Callable[[], None]:
         """Send these frames. Returns a function that waits for their receipts. Call it before that of later frames, or never."""
         receipts = set()
