@@ -75,7 +75,13 @@ BODIES = st.one_of(
     st.lists(st.lists(COMPOUND, max_size=3).map(lambda items: section_of(SEQUENCE, items)), min_size=1, max_size=2),
 )
 ADDRESSES = st.none() | TEXT.filter(lambda text: "\0" not in text)
-IDS = st.none() | TEXT.filter(lambda text: "\0" not in text) | whole(proton.ulong, 64, signed=False) | st.uuids()
+IDS = (
+    st.none()
+    | TEXT.filter(lambda text: "\0" not in text)
+    | whole(proton.ulong, 64, signed=False)
+    | st.uuids()
+    | st.binary()
+)
 FIELDS = st.tuples(
     *(IDS, st.none(), ADDRESSES, ADDRESSES, ADDRESSES, IDS, st.none() | SYMBOLS, st.none() | SYMBOLS, st.none()),
     *(st.just(proton.timestamp(1)), ADDRESSES, st.none() | whole(proton.uint, 32, signed=False), ADDRESSES),
@@ -188,6 +194,12 @@ def test_annotations_of_the_broker_that_it_came_from_stay_there():
     came = decoded(amqp([True], of_broker | mine, [None], {}, [section_of(VALUE, "")], None))
     assert dict(shown(encoded(came)))[ANNOTATIONS] == repr(mine)
     assert decoded(amqp([True], of_broker, [None], {}, [section_of(VALUE, "")], None)).amqp is None
+
+
+def test_ids_that_are_bytes_are_hexadecimal_digits_as_text():
+    """A JMS client sets such a correlation id by `setJMSCorrelationIDAsBytes`."""
+    came = decoded(section_of(PROPERTIES, [b"\0\xff", None, None, None, None, b"\0\xfe"]))
+    assert (came.message_id, came.headers["JMSCorrelationID"]) == ("00ff", "00fe")
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def _decoded(data: bytes) -> Message:
         body_kind=body.kind,
         properties=typed if is_plain else {name: _plain(value) for name, value in typed.items()},
         headers=_headers(fields, headers, ttl_ms),
-        message_id=None if fields[_MESSAGE_ID] is None else str(_plain(fields[_MESSAGE_ID])),
+        message_id=None if fields[_MESSAGE_ID] is None else _text(fields[_MESSAGE_ID]),
         redelivered=redelivered,
         jms_timestamp_ms=None if fields[_CREATED] is None else int(fields[_CREATED]) or None,
         amqp=kept or None,
@@ -168,7 +168,7 @@ def _annotations(encoded: bytes) -> bytes:
 
 
 def _headers(fields: list[Any], said: Mapping[str, str], ttl_ms: int | None) -> dict[str, str]:
-    headers = {name: str(_plain(fields[at])) for name, at in _JMS_FIELDS.items() if fields[at] is not None}
+    headers = {name: _text(fields[at]) for name, at in _JMS_FIELDS.items() if fields[at] is not None}
     headers |= said
     if (expires_ms := fields[_EXPIRES]) or ttl_ms:
         headers[Header.EXPIRATION] = str(int(expires_ms or time.time() * 1_000 + (ttl_ms or 0)))
@@ -265,7 +265,7 @@ def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
                 raise ValueError("a zero byte in a header")
     if Header.CONTENT_TYPE in headers:
         fields[_CONTENT_TYPE] = proton.symbol(headers[Header.CONTENT_TYPE])
-    if str(_plain(kept[_CORRELATION_ID])) == headers.get(Header.CORRELATION_ID):
+    if _text(kept[_CORRELATION_ID]) == headers.get(Header.CORRELATION_ID):
         fields[_CORRELATION_ID] = kept[_CORRELATION_ID]
     if Header.EXPIRATION in headers:
         fields[_EXPIRES] = proton.timestamp(int(headers[Header.EXPIRATION]))
@@ -326,6 +326,12 @@ def _plain(value: Any) -> Property:
     if isinstance(value, float):
         return float(value)
     return bytes(value) if isinstance(value, bytes | memoryview) else str(value)
+
+
+def _text(value: Any) -> str:
+    """The value as text; bytes in hexadecimal digits."""
+    plain = _plain(value)
+    return plain.hex() if isinstance(plain, bytes) else str(plain)
 
 
 def _decimal(value: Any) -> str:
