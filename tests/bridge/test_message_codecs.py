@@ -196,6 +196,21 @@ def test_annotations_of_the_broker_that_it_came_from_stay_there():
     assert decoded(amqp([True], of_broker, [None], {}, [section_of(VALUE, "")], None)).amqp is None
 
 
+def test_of_compressed_bytes_artemis_sends_too_many_or_too_few():
+    """As many as its own client has compressed, when the message is large. Of text it sends all."""
+
+    def come(body, size):
+        marks = {"_AMQ_LARGE_COMPRESSED": True, "_AMQ_LARGE_SIZE": size, "order": 7}
+        return decoded(section_of(APPLICATION_PROPERTIES, marks) + body)
+
+    for body in (section_of(DATA, b"abc\0\0"), section_of(VALUE, "abc")):
+        came = come(body, 3)
+        assert (came.body, came.properties, came.refused) == (b"abc", {"order": 7}, None)
+        assert "_AMQ" not in str(encoded(came))
+    with pytest.raises(MessageRefusedError, match="3 of its 200,000 bytes"):
+        come(section_of(DATA, b"abc"), 200_000)
+
+
 def test_ids_that_are_bytes_are_hexadecimal_digits_as_text():
     """A JMS client sets such a correlation id by `setJMSCorrelationIDAsBytes`."""
     came = decoded(section_of(PROPERTIES, [b"\0\xff", None, None, None, None, b"\0\xfe"]))

@@ -31,7 +31,7 @@ from receiver.bridge.connectors.amqp_sections import (
     sections_of,
     value_of,
 )
-from receiver.errors import MessageUnfitError
+from receiver.errors import MessageRefusedError, MessageUnfitError
 from receiver.store.messages import Message, Property
 
 _KINDS = {VALUE: "amqp-value", SEQUENCE: "amqp-sequence"}
@@ -67,6 +67,9 @@ _NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11
 """The first bits behind the sign: of an infinity or NaN, and of a number whose exponent is two bits further right."""
 _TEXT, _BINARY = (0xA1, 0xB1), (0xA0, 0xB0)
 _EMPTY_BINARY, _NULL, _EMPTY_LIST = b"\xa0\0", b"\x40", b"\x45"
+_COMPRESSED, _SIZE = "_AMQ_LARGE_COMPRESSED", "_AMQ_LARGE_SIZE"
+"""Properties that Artemis adds to a large message that its own client has compressed."""
+_OBJECT = "application/x-java-serialized-object"
 _PERSISTENT = section(HEADER, b"\xc0\x02\x01\x41")
 _LONGEST_TTL_MS = 2**32 - 1
 _DEFAULT_PRIORITY = 4
@@ -96,6 +99,8 @@ def _decoded(data: bytes) -> Message:
     is_plain = _PLAIN_TYPES.issuperset(map(type, typed.values()))
     headers, ttl_ms, redelivered = _header(sections.get(HEADER, _EMPTY_LIST))
     body = _body(bodies)
+    if typed.get(_COMPRESSED) is True:
+        body = _uncompressed(body, typed, fields)
     kept = b"".join(
         (
             _annotations(sections[ANNOTATIONS]) if ANNOTATIONS in sections else b"",
@@ -204,6 +209,21 @@ def _body(bodies: list[tuple[int, bytes]]) -> _Body:
     if code == VALUE and value == _NULL:
         return _Body(b"", kept=section(VALUE, _NULL))
     return _Body(b"".join(section(*body) for body in bodies), kind=_KINDS[code])
+
+
+def _uncompressed(body: _Body, typed: dict[str, Any], fields: list[Any]) -> _Body:
+    """The body of a compressed message, as Artemis has uncompressed it. Of bytes it sends as many as there are compressed ones, so
+    zeros may follow them. `MessageRefusedError` if it cuts them off."""
+    del typed[_COMPRESSED]  # else Artemis' own clients would take the body for compressed
+    size = typed.pop(_SIZE, None)
+    if body.is_text or body.kind is not None or fields[_CONTENT_TYPE] == _OBJECT or not isinstance(size, int):
+        return body
+    if len(body.body) < size:
+        raise MessageRefusedError(
+            f"message {fields[_MESSAGE_ID]} is compressed, and the broker sends {len(body.body):,} of its {size:,} bytes by AMQP",
+            hint="let its sender not compress it (compressLargeMessage)",
+        )
+    return body._replace(body=body.body[:size])
 
 
 def _content(encoded: bytes, codes: tuple[int, int]) -> bytes:
