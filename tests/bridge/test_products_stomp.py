@@ -193,6 +193,7 @@ TO_BLAME = {
     "rabbitmq: reply-to": ("rabbitmq", Message(body=b"", headers={"JMSReplyTo": "queue://answers"})),
     "rabbitmq: long header": ("rabbitmq", Message(body=b"", headers={"JMSType": "x" * 256})),
     "rabbitmq: user": ("rabbitmq", Message(body=b"", properties={"user-id": "somebody"})),
+    "rabbitmq: copies": ("rabbitmq", Message(body=b"", properties={"CC": "desk2"})),
     "classic: too large": ("classic", Message(body=bytes(LARGE))),
     "classic: a property without a name": ("classic", Message(body=b"", properties={"": "1"})),
     "classic: delay": ("classic", Message(body=b"", properties={"AMQ_SCHEDULED_DELAY": "soon"})),

@@ -239,7 +239,7 @@ RABBITMQ = Product(
         not_found="not_found",
         faults=(
             "Processing error|Invalid header|AMQP channel died: .*content_properties"
-            "|precondition_failed: PRECONDITION_FAILED - (user_id|message size)"
+            "|precondition_failed: PRECONDITION_FAILED - (user_id|message size|invalid message)"
         ),
         cuts_above_bytes=4 << 20,  # `stomp.max_frame_size`, unless an operator has set another
         own_headers=frozenset({"expiration"}),  # the broker drops the message after so many milliseconds
