@@ -337,10 +337,10 @@ def test_a_message_that_artemis_refused_is_parked_though_it_would_drop_it_the_ne
 @pytest.fixture(scope="module")
 def strict_artemis(artemis_home):
     """An Artemis that doesn't make queues named `strict.…` itself, takes only a little into those named `full.…`,
-    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's. What
-    goes to `divert` goes on to `full.divert`."""
+    deletes empty ones named `brief.…`, and has two messages in those named `ring.…`. The queue `theirs` is a topic's, and
+    `red` has a filter. What goes to `divert` goes on to `full.divert`."""
     strict, full, brief, ring = (f'addressSettings."{name}.#".' for name in ("strict", "full", "brief", "ring"))
-    theirs = 'addressConfigurations."theirs".'
+    theirs, red = (f'addressConfigurations."{name}".' for name in ("theirs", "red"))
     with new_broker(artemis_home) as broker:
         broker.start(
             properties={
@@ -351,6 +351,9 @@ def strict_artemis(artemis_home):
                 f"{ring}defaultRingSize": 2,
                 f"{theirs}routingTypes": "MULTICAST",
                 f'{theirs}queueConfigs."theirs".routingType': "MULTICAST",
+                f"{red}routingTypes": "ANYCAST",
+                f'{red}queueConfigs."red".routingType': "ANYCAST",
+                f'{red}queueConfigs."red".filterString': "colour = 'red'",
                 "divertConfigurations.on.address": "divert",
                 "divertConfigurations.on.routingName": "on",
                 "divertConfigurations.on.forwardingAddress": "full.divert",
@@ -438,10 +441,16 @@ def test_artemis_forgets_known_ids_as_it_ends_unless_it_keeps_them_on_disk(artem
     assert len(came) == count
 
 
-def test_artemis_confirms_what_a_ring_or_a_topics_queue_drops(strict_artemis, protocol):
-    ring, theirs = (
-        address_of(strict_artemis, protocol, f"queue/{name}") for name in (f"ring.{uuid.uuid4().hex}", "theirs")
+def test_artemis_confirms_what_a_ring_a_filter_or_a_topics_queue_drops(strict_artemis, protocol):
+    ring, red, theirs = (
+        address_of(strict_artemis, protocol, f"queue/{name}") for name in (f"ring.{uuid.uuid4().hex}", "red", "theirs")
     )
+    with sink(red) as sending:
+        sending.send([*texts("a"), Message(body=b"b", properties={"colour": "red"}), *texts("c")])
+    with source(red) as taking:
+        taking.acknowledge(came := take(taking, 1))
+        assert bodies(came) == ["b"]
+        assert taking.take(1, wait_secs=NEVER_SECS) == []
     with sink(ring) as sending:
         sending.send(texts("a", "b", "c"))
     with source(ring) as taking:
