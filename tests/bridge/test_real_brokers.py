@@ -243,6 +243,17 @@ def test_what_artemis_cannot_send_by_stomp_stays_there(running_artemis):
         assert taking.take(1, wait_secs=NEVER_SECS) == []
 
 
+@pytest.mark.quick
+def test_a_body_that_may_be_missing_by_stomp_is_warned_of_once(running_artemis, caplog):
+    """Artemis sends JMS objects without their bodies, Classic maps and streams too: as empty texts, not as empty bytes."""
+    address = address_of(running_artemis, "stomp", f"queue/orders-{uuid.uuid4().hex}")
+    with sink(address) as sending, source(address) as taking:
+        for is_text, warnings in ((False, 0), (True, 1), (True, 1)):
+            sending.send([Message(body=b"", is_text=is_text)])
+            assert bodies(take(taking, 1)) == [""]
+            assert caplog.text.count("a message came without a body") == warnings
+
+
 def test_amqp_keeps_types_and_zero_bytes(running_artemis):
     address = address_of(running_artemis, "amqp", f"queue/orders-{uuid.uuid4().hex}")
     properties = {"text": "a\0b", "int": 2**62, "float": 1.5, "bool": True, "bytes": b"\0\xff", "none": None}

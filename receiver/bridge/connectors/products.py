@@ -100,6 +100,8 @@ class StompDialect:
     """A message with a higher priority, as RabbitMQ and AMQP allow, is sent with this one: Artemis would confirm and lose it."""
     acknowledges_each: bool = False
     """Whether each message is acknowledged by itself. Else Artemis would drop messages that it can't send, such as JMS streams."""
+    empties_bodies: bool = False
+    """Whether it sends some messages of JMS without their bodies, and without a sign of that."""
     timestamp_unit_ms: int = 1
     length_means_bytes: bool = False
     """Whether `content-length` comes only with bytes, and never with text; otherwise it shows nothing."""
@@ -159,6 +161,7 @@ ARTEMIS = Product(
         durable={"durable-subscription-name": "{}"},
         mixes_subscriptions=True,
         acknowledges_each=True,
+        empties_bodies=True,
         has_selectors=True,
         has_vhosts=False,
         refusals="AMQ339001",
@@ -189,6 +192,7 @@ CLASSIC = Product(
         faults="The maximum data length was exceeded",
         cuts_above_bytes=0,  # a property that it can't read, such as AMQ_SCHEDULED_DELAY, ends the connection
         own_headers=frozenset({"JMSExpiration"}),
+        empties_bodies=True,
         length_means_bytes=True,
         is_foreign=_came_by_amqp,
     ),

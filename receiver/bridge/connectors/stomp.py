@@ -6,10 +6,12 @@ message, with one receipt. Each sent message asks for a receipt, which the broke
 
 from __future__ import annotations
 
+import logging
 import queue
 import time
 from collections.abc import Callable, Sequence
 from copy import copy
+from functools import cache
 
 from receiver.bridge.connectors import Delivery
 from receiver.bridge.connectors.address import BrokerAddress
@@ -20,6 +22,7 @@ from receiver.closing import Closing
 from receiver.errors import BrokerError, BrokerRefusedError, MessageRefusedError, SettingsError
 from receiver.store.messages import Message
 
+_LOGGER = logging.getLogger("receiver.bridge")
 _SUBSCRIPTION = "receiver"
 _AT_ONCE_BYTES = 4 << 20
 """`take` gives no more messages once their bodies have so many bytes: a thousand that came ahead may be too large for one batch."""
@@ -63,6 +66,8 @@ class StompSource(Closing):
                 self._refused = came
             elif came is not None:
                 taken_bytes += len(came.body)
+                if not came.body and "content-length" not in came.headers and self.product.stomp.empties_bodies:
+                    _warn_of_empty_body(str(self._session.address), self.product.name)
                 try:
                     self._check_topic(came)
                     taken.append(Delivery(decoded(came, self.product), came.headers.get("ack", "")))
@@ -140,6 +145,15 @@ class StompSink(Closing):
 
     def close(self) -> None:
         self._session.close()
+
+
+@cache  # so that it warns once, and not at each message
+def _warn_of_empty_body(address: str, product: str) -> None:
+    _LOGGER.warning(
+        "%s: a message came without a body, as %s sends JMS maps, streams and objects by STOMP, whatever they have in them: "
+        "take such messages by AMQP",
+        *(address, product),
+    )
 
 
 def _is_stream(address: BrokerAddress, product: Product) -> bool:
