@@ -100,6 +100,8 @@ class StompDialect:
     """A message with a higher priority, as RabbitMQ and AMQP allow, is sent with this one: Artemis would confirm and lose it."""
     acknowledges_each: bool = False
     """Whether each message is acknowledged by itself. Else Artemis would drop messages that it can't send, such as JMS streams."""
+    ends_lines: bool = False
+    """Whether it ends a line behind each frame, and sends texts with zero bytes in them."""
     empties_bodies: bool = False
     """Whether it sends some messages of JMS without their bodies, and without a sign of that."""
     timestamp_unit_ms: int = 1
@@ -192,6 +194,7 @@ CLASSIC = Product(
         faults="The maximum data length was exceeded",
         cuts_above_bytes=0,  # a property that it can't read, such as AMQ_SCHEDULED_DELAY, ends the connection
         own_headers=frozenset({"JMSExpiration"}),
+        ends_lines=True,
         empties_bodies=True,
         length_means_bytes=True,
         is_foreign=_came_by_amqp,

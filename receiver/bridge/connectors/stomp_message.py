@@ -38,6 +38,7 @@ _LONGEST_HEAD_BYTES = 16 << 20
 ANSWER_BYTES = 100 << 20
 """The largest body of an answer; an ERROR may have a whole message."""
 _LINE_ENDS = re.compile(rb"[\r\n]+")
+_LINE_END = ord("\n")
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _LENGTH = re.compile(rb"^content-length:\s*([0-9]{1,18})", re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id:([^\r\n]*)", re.MULTILINE)
@@ -175,6 +176,8 @@ class FrameReader:
         self._more = more
         self._refuse = refuse
         self._max_body_bytes = max_body_bytes
+        self.ends_lines = False
+        """Whether the end of a line follows each frame, so that a text has a zero byte that nothing else shows."""
         self._buffer = bytearray()
 
     def read(self) -> Frame | None:
@@ -197,6 +200,14 @@ class FrameReader:
         body_bytes = end - len(head)
         if body_bytes > most_bytes:
             self._refuse(too_large_error(_name(head), f"{body_bytes:,}", most_bytes))
+        elif is_message and length is None and self.ends_lines and self._at(end + 1) != _LINE_END:
+            self._refuse(
+                MessageRefusedError(f"{_name(head)}: STOMP ends its text at a zero byte", hint="take it by AMQP")
+            )
+            self._skip(end + 1)
+            while self._at(0) != _LINE_END:
+                self._skip_to_zero()
+            return None
         elif b"\0" in head:
             self._refuse(MessageRefusedError(_unreadable(head, "the zero byte"), hint="take it by AMQP"))
         else:
@@ -238,11 +249,15 @@ class FrameReader:
             self._read_more()
         return index
 
+    def _at(self, index: int) -> int:
+        """The byte there, once it has come."""
+        while len(self._buffer) <= index:
+            self._read_more()
+        return self._buffer[index]
+
     def _cut(self, start: int, end: int) -> bytes:
         """The body from `start` to `end`, once the whole frame has come."""
-        while len(self._buffer) <= end:
-            self._read_more()
-        if self._buffer[end] != 0:
+        if self._at(end) != 0:
             raise BrokerError("its frame doesn't end where it should")
         with memoryview(self._buffer) as whole:
             body = bytes(whole[start:end])

@@ -162,6 +162,7 @@ class StompSession:
         if 0 < sends_ms <= _LONGEST_BEAT_MS:
             self._silence_secs = max(sends_ms, _HEARTBEAT_MS) / 1_000 * _GRACE
         self.product = product_by_stomp(headers.get("server", ""))
+        self._frames.ends_lines = self.product.stomp.ends_lines
         if wants_ms:  # earlier than promised, because a broker may end the connection after an interval without one
             self._start(self._beat, min(max(wants_ms, _HEARTBEAT_MS), _LONGEST_BEAT_MS) / 1_000 / _GRACE)
         self._answers.put("CONNECTED")
