@@ -211,6 +211,14 @@ def test_of_compressed_bytes_artemis_sends_too_many_or_too_few():
         come(section_of(DATA, b"abc"), 200_000)
 
 
+def test_what_rabbitmq_has_dead_lettered_has_no_end():
+    ends = section_of(HEADER, [True, None, proton.uint(500)])
+    of_properties = section_of(PROPERTIES, [None] * 8 + [proton.timestamp(1)])
+    deaths = section_of(ANNOTATIONS, {proton.symbol("x-opt-deaths"): [{proton.symbol("queue"): "waiting"}]})
+    for sections, has_end in ((ends + of_properties, True), (ends + deaths + of_properties, False)):
+        assert ("JMSExpiration" in decoded(sections).headers) == has_end
+
+
 def test_ids_that_are_bytes_are_hexadecimal_digits_as_text():
     """A JMS client sets such a correlation id by `setJMSCorrelationIDAsBytes`."""
     came = decoded(section_of(PROPERTIES, [b"\0\xff", None, None, None, None, b"\0\xfe"]))

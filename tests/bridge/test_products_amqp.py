@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import NamedTuple
 
+import pika
 import pytest
 
 from examples.demo.processes import HOST
@@ -293,6 +294,21 @@ def test_a_quorum_queue_drops_what_too_many_connections_have_held(rabbit, addres
     with source_of(there) as source:
         take(source, left)
         assert source.take(1, wait_secs=1) == []
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_waited_in_rabbitmq_before_it_was_dead_lettered_has_no_end(rabbit, address, kind):
+    """RabbitMQ takes the end of a message away, but still says it of one that came by AMQP 0-9-1. A target would drop it
+    then."""
+    waiting, name = (f"queue-{uuid.uuid4().hex}" for _ in range(2))
+    rabbit.declare(waiting, kind, x_dead_letter_exchange="", x_dead_letter_routing_key=name)
+    rabbit.declare(name, kind)
+    with rabbit.connect() as connection:
+        connection.channel().basic_publish("", waiting, b"a", pika.BasicProperties(expiration="1"))
+    with sink_of(address("rabbitmq", f"queue/{waiting}")) as sink:
+        sink.send([Message(body=b"b", headers={"JMSExpiration": "1"})])
+    with source_of(address("rabbitmq", f"queue/{name}")) as source:
+        assert ["JMSExpiration" in each.message.headers for each in take(source, 2)] == [False, False]
 
 
 @pytest.mark.parametrize("protocol", ["amqp", "stomp"])

@@ -67,6 +67,8 @@ _NO_NUMBER, _LONG_COEFFICIENT = 0b1111, 0b11
 """The first bits behind the sign: of an infinity or NaN, and of a number whose exponent is two bits further right."""
 _TEXT, _BINARY = (0xA1, 0xB1), (0xA0, 0xB0)
 _EMPTY_BINARY, _NULL, _EMPTY_LIST = b"\xa0\0", b"\x40", b"\x45"
+_DEATHS = b"x-opt-deaths"
+"""An annotation of what RabbitMQ has dead-lettered. It has no end any more, though RabbitMQ may still say one."""
 _COMPRESSED, _SIZE = "_AMQ_LARGE_COMPRESSED", "_AMQ_LARGE_SIZE"
 """Properties that Artemis adds to a large message that its own client has compressed."""
 _OBJECT = "application/x-java-serialized-object"
@@ -98,6 +100,8 @@ def _decoded(data: bytes) -> Message:
     typed = _properties(sections)
     is_plain = _PLAIN_TYPES.issuperset(map(type, typed.values()))
     headers, ttl_ms, redelivered = _header(sections.get(HEADER, _EMPTY_LIST))
+    if _DEATHS in sections.get(ANNOTATIONS, b""):
+        fields[_EXPIRES] = ttl_ms = None
     body = _body(bodies)
     if typed.get(_COMPRESSED) is True:
         body = _uncompressed(body, typed, fields)
