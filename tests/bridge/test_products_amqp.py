@@ -296,6 +296,27 @@ def test_a_quorum_queue_drops_what_too_many_connections_have_held(rabbit, addres
         assert source.take(1, wait_secs=1) == []
 
 
+@pytest.mark.parametrize(
+    ("declared", "warnings"),
+    [
+        ({"kind": "quorum"}, ["more than 20 connections"]),
+        ({"kind": "quorum", "x_delivery_limit": 3}, ["more than 3 connections"]),
+        ({"kind": "quorum", "x_delivery_limit": -1}, []),
+        ({"kind": "quorum", "x_dead_letter_exchange": "amq.direct"}, []),
+        ({"kind": "classic"}, []),
+    ],
+)
+def test_a_quorum_queue_that_drops_what_bridges_held_is_warned_of_once(rabbit, address, caplog, declared, warnings):
+    rabbit.declare(name := f"queue-{uuid.uuid4().hex}", **declared)
+    for _ in range(2):
+        source_of(address("rabbitmq", f"queue/{name}")).close()
+    assert [said for said in caplog.messages if "drops a message" in said] == [
+        f"{address('rabbitmq', f'queue/{name}')} drops a message once {why} have ended while holding it, unless a policy says "
+        "otherwise: declare the queue with x-delivery-limit -1, or give it a dead-letter exchange"
+        for why in warnings
+    ]
+
+
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_what_waited_in_rabbitmq_before_it_was_dead_lettered_has_no_end(rabbit, address, kind):
     """RabbitMQ takes the end of a message away, but still says it of one that came by AMQP 0-9-1. A target would drop it

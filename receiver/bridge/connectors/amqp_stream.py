@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +47,8 @@ _MANAGEMENT, _PAIR, _PAIRED = "/management", "receiver-management", {proton.symb
 _FOUND = "200"
 _NULL = b"\x40"
 _ANY_BYTES = 1 << 40
+_DELIVERY_LIMIT = 20
+"""That of a quorum queue which is declared without one."""
 
 
 def amqp_source(
@@ -57,7 +60,7 @@ def amqp_source(
     source = AmqpSource(address, max_body_bytes=max_body_bytes, most_ahead=most_ahead)
     if source.dialect.has_streams and not address.is_topic:
         try:
-            _check_no_stream(address)
+            _check_queue(address)
         except BaseException:
             source.close()
             raise
@@ -280,6 +283,10 @@ class _Question(AmqpLink):
         super().__init__(address)
 
     def queue_type(self) -> str:
+        return str(self.queue()["type"])
+
+    def queue(self) -> Any:
+        """What RabbitMQ says about the queue, by name."""
         self._wait_for(self._ask(1))
         said: Any = self._answer.body
         if self._answer.subject != _FOUND:
@@ -287,7 +294,7 @@ class _Question(AmqpLink):
                 f"{self._address}: {said}",
                 hint=f"make the stream first: rabbitmqadmin declare queue name={self._address.name} queue_type=stream",
             )
-        return str(said["type"])
+        return said
 
     def _make_link(self) -> Any:
         if not self.dialect.has_streams:
@@ -325,17 +332,32 @@ class _Question(AmqpLink):
             self._count_done()
 
 
-def _check_no_stream(address: BrokerAddress) -> None:
+def _check_queue(address: BrokerAddress) -> None:
+    """Raise `BrokerRefusedError` for a stream. Warns of a queue that drops what bridges have held too often."""
     try:
         with _Question(address) as question:
-            kind = question.queue_type()
+            queue = question.queue()
     except BrokerError:  # the queue was attached to, so it exists: an operator may have closed the management to us
         return
-    if kind == "stream":
+    if queue["type"] == "quorum":
+        arguments = queue.get("arguments") or {}
+        limit = int(arguments.get("x-delivery-limit", _DELIVERY_LIMIT))
+        if limit >= 0 and "x-dead-letter-exchange" not in arguments:
+            _warn_of_limit(str(address), limit)
+    if queue["type"] == "stream":
         raise BrokerRefusedError(
             f"{address} is a stream, of which only what is sent from now on would come",
             hint=f"write {replace(address, is_stream=True)}",
         )
+
+
+@cache  # so that it warns once, and not at each connection
+def _warn_of_limit(address: str, limit: int) -> None:
+    _LOGGER.warning(
+        "%s drops a message once more than %d connections have ended while holding it, unless a policy says otherwise: declare "
+        "the queue with x-delivery-limit -1, or give it a dead-letter exchange",
+        *(address, limit),
+    )
 
 
 def _digest_of(data: bytes) -> str:
