@@ -99,8 +99,7 @@ class Batch:
             if self._task is None or self._joined is None:  # else this is the event loop, and callbacks would block it
                 self._session.notify()
         except BaseException as failure:
-            # Does nothing but after an interrupt, which may come between any two steps.
-            self.transaction.abandon(failure)
+            self.transaction.abandon(failure)  # an interrupt may have come between any two steps
             if error is None and self._joined is not None:  # what it has recorded there can't be taken back
                 end_if_interrupted(self._joined, failure)
             raise
@@ -112,7 +111,6 @@ class Batch:
             self.transaction.abandon(error)
         elif self._rejected:
             counters.roll_back()
-            self.transaction.abandon()
             raise BatchRejectedError(tuple(self._rejected))
         elif not (self._rows or self._tally.unchecked or self._must_commit):
             self.transaction.abandon()

@@ -27,7 +27,7 @@ from receiver.durable.batch import Batch, not_open_error
 from receiver.durable.duplicates import Duplicate
 from receiver.durable.session import DomainSession, is_interrupt, unknown_outcome_error
 from receiver.durable.status import Counters
-from receiver.errors import ReceiverError, SettingsError, StoreBusyError, StoreError
+from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import NEW, UNCHECKED, Decision, Receipt, Verdict, check_receipt, check_shape, for_each
 from receiver.store.databases import database_of, store_error, translated
 from receiver.store.databases.database import IDLE_AT_MOST
@@ -131,23 +131,20 @@ class ConcurrentBatch(Batch):
         self._is_open = False
         try:
             self._batches.discard(self._session.store_id)
-            if self._session.is_forked_off:  # the transaction is its parent's
-                if error is None:
-                    self._session.check_process()
-                return
-            if error is not None:
+            if error is None:
+                self._commit()
+            elif not self._session.is_forked_off:
                 self._counters.roll_back()
                 self._roll_back(error)
-            else:
-                self._commit()
         except BaseException as failure:
             if error is None:
                 self._counters.fail()
-            if not isinstance(failure, ReceiverError):  # an interrupt may come between any two steps
-                self._roll_back(failure)
+            self._roll_back(failure)  # an interrupt may have come between any two steps
             raise
 
     def _roll_back(self, error: BaseException) -> None:
+        if self._session.is_forked_off:  # the transaction is its parent's
+            return
         if self._joined is not None:
             # Once the caller has ended the transaction, its claims are committed or gone.
             if not self._goes_on:
@@ -189,6 +186,7 @@ class ConcurrentBatch(Batch):
 
     def _check_whole(self) -> None:
         """Raise if the coming COMMIT would silently undo receipts of the batch."""
+        self._session.check_process()
         connection, (_, savepoint) = self._connection, self._transactions
         if connection.invalidated or not self._goes_on or connection.get_nested_transaction() is not savepoint:
             raise ended_error(connection, self._dbapi)
@@ -196,11 +194,7 @@ class ConcurrentBatch(Batch):
             self._claims.check_whole()
 
     def _commit(self) -> None:
-        try:
-            self._check_whole()
-        except BaseException as error:
-            self._roll_back(error)
-            raise
+        self._check_whole()
         commit_secs = None
         if self._joined is None:
             committing_secs = time.perf_counter()

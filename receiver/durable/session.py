@@ -379,18 +379,13 @@ class Transaction:
             self._end()
 
     def record(self, rows: Sequence[ReceiptValues], tally: Tally) -> None:
-        """Record the batch and commit; `StoreError` unless it is known to be committed."""
+        """Record the batch and commit; `StoreError` unless it is known to be committed. After any error, call `abandon`."""
         session, log, cache = self._session, self.log, self.cache
         try:
             session.check_usable()  # it may have been forked off inside the batch
             state, changes = self._changes(rows, tally)
             with translated(session.address):
                 log.record(state, changes)
-        except BaseException as error:
-            cache.drop()
-            self.abandon(error)
-            raise
-        try:
             if self._joined is not None:
                 tally.batch_secs = (perf_counter_ns() - self._began_ns) / 1e9
                 session.unsettled.append(Unsettled(session.numbered, tally, self._joined.transaction))
@@ -399,12 +394,10 @@ class Transaction:
                 session.count(tally)
             cache.advance(state, changes.rows)
             log.give_back_space()
-        except BaseException as error:
+        except BaseException:
             cache.drop()
-            _give_up(log, error)  # an interrupt may have come before the commit, and others would wait for the domain
             raise
-        finally:
-            self._end()
+        self._end()
 
     def _changes(self, rows: Sequence[ReceiptValues], tally: Tally) -> tuple[DomainState, Changes]:
         """The domain's new state, and all other changes to record."""
