@@ -44,7 +44,7 @@ class Hold:
     turns: list[bool] = field(default_factory=list)
     """Has True while the owner is next to take the lock: see `turn_of`."""
     earlier: Hold | None = None
-    """The hold of an earlier batch in the same caller's transaction."""
+    """The hold of this owner's batch before, in the same caller's transaction."""
 
 
 def hold(wanted: Hold) -> None:
@@ -61,7 +61,7 @@ def hold(wanted: Hold) -> None:
         # A caller's connection may take its own lock again: batches may join one transaction, one after the other.
         if other.holder() is wanted.holder():
             wanted.has_lock |= other.has_lock and wanted.is_callers  # our own next batch is another transaction
-            if other.domain is None and (is_own or wanted.earlier is None):
+            if is_own and other.domain is None:
                 wanted.earlier = other
         elif is_own:
             raise in_another_transaction_error(wanted.owner)
@@ -72,7 +72,7 @@ def keep(held: Hold, is_over: Callable[[], bool]) -> None:
     """Note that the batch is over, but its caller's transaction has the lock until that is over too."""
     held.domain, held.is_over = None, is_over
     earlier, held.earlier = held.earlier, None
-    if earlier is not None and earlier.owner == held.owner:
+    if earlier is not None:
         release(earlier)  # one hold for each transaction is enough, and each batch looks through all of them
 
 
