@@ -146,10 +146,10 @@ def need_of(decision: Decision, window: int, since_us: int) -> Need | None:
     return Need(window + 1 if is_lower_bound else window - decision.window_left, is_lower_bound, since_us or 1)
 
 
-def larger(one: Need | None, other: Need | None) -> Need | None:
-    """The larger W and the larger E of two needs; None if both are None."""
-    if one is None or other is None:
-        return one or other
+def larger(one: Need | None, other: Need) -> Need:
+    """The larger W and the larger E of two needs; the other if one is None."""
+    if one is None:
+        return other
     return Need(
         max(one.window, other.window), one.is_lower_bound or other.is_lower_bound, max(one.expiry_us, other.expiry_us)
     )
@@ -163,19 +163,15 @@ def over_last_day(by_hour: NeedsByHour, latest_us: int) -> Need | None:
 
 def with_needs(by_hour: NeedsByHour, duplicates: Iterable[Duplicate], latest_us: int) -> NeedsByHour:
     """The needs by hour, raised by those of more duplicates; the same object if none is larger."""
-    raised: dict[int, Need] = {}
+    raised = dict(by_hour)
     for duplicate in duplicates:
-        need = duplicate.need
-        if need is not None:
+        if duplicate.need is not None:
             hour = duplicate.received_at_us // HOUR_US
-            known = raised.get(hour) or by_hour.get(hour)
-            needed = larger(known, need)
-            if needed is not None and needed != known:
-                raised[hour] = needed
-    if not raised:
+            raised[hour] = larger(raised.get(hour), duplicate.need)
+    if raised == by_hour:
         return by_hour
     first = latest_us // HOUR_US - _HOURS_BEFORE
-    return {hour: need for hour, need in sorted({**by_hour, **raised}.items()) if hour >= first}
+    return {hour: need for hour, need in sorted(raised.items()) if hour >= first}
 
 
 def needs_stored(by_hour: NeedsByHour) -> str | None:
