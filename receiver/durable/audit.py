@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Table, func, select
 
 from receiver.detector import GONE, RETIRED, TwoTierDetector
 from receiver.durable.cache import policy_of
-from receiver.durable.duplicates import Need, needs_read, over_last_day
+from receiver.durable.duplicates import Need, NeedsByHour, needs_read, over_last_day
 from receiver.durable.retirement import longer_silent_than
 from receiver.durable.status import status_line
 from receiver.errors import IdFormatError, SettingsError
@@ -27,7 +27,7 @@ from receiver.store.codec import printable, to_bytes, value_types
 from receiver.store.databases import NONSENSE, store_url
 from receiver.store.databases.claims import sound_receipts
 from receiver.store.inbox import NodeRow, waiting_by_row
-from receiver.store.invariants import shown_columns
+from receiver.store.invariants import Rule
 from receiver.store.positions import PositionRow
 from receiver.store.snapshot import DomainName, OnRows, Snapshot, StoreFinding, snapshot
 from receiver.store.tables import DomainState
@@ -35,6 +35,38 @@ from receiver.store.tables import DomainState
 _ROWS_AT_ONCE = 10_000
 _R = TypeVar("_R", PositionRow, NodeRow)
 _CLOCKS = {kind.kind: kind.declaration.clock for kind in POLICIES}
+
+
+def _needs_of(state: DomainState) -> NeedsByHour | None:
+    """What the domain's duplicates needed, by hour; None if that is broken."""
+    try:
+        return needs_read(state.needs_by_hour)
+    except NONSENSE:
+        return None
+
+
+def _receipts_moved_clock(state: DomainState) -> bool:
+    """Whether the policy's clock has moved, and by receipts: another kind is set from outside, perhaps before any receipt."""
+    return state.clock_us is not None and _CLOCKS.get(state.rule) is Clock.RECEIPTS
+
+
+_RULES = (
+    Rule("clocks", ("clock_us", "policy"), lambda s: s.clock_us is None or _CLOCKS.get(s.rule) is not None),
+    Rule(
+        "clocks", ("clock_us", "latest_us"), lambda s: not _receipts_moved_clock(s) or (s.clock_us or 0) <= s.latest_us
+    ),
+    Rule("clocks", ("clock_us", "expiry_us"), lambda s: not _receipts_moved_clock(s) or s.expiry_us > 0),
+    Rule("clocks", ("clock_us", "last_seq"), lambda s: not _receipts_moved_clock(s) or s.last_seq > 0),
+    Rule("needs", ("needs_by_hour",), lambda s: _needs_of(s) is not None),
+    Rule("needs", ("needs_by_hour", "policy"), lambda s: not _needs_of(s) or s.rule == ApamaTwoTier.kind),
+    Rule("needs", ("needs_by_hour", "duplicates"), lambda s: not _needs_of(s) or s.duplicates > 0),
+    Rule(
+        "needs",
+        ("needs_by_hour", "latest_us"),
+        lambda s: all(hour * HOUR_US <= s.latest_us for hour in _needs_of(s) or ()),
+    ),
+)
+"""What a domain's policy, and what it has received, say about its clock and the needs of its duplicates."""
 
 
 @dataclass(slots=True)
@@ -76,10 +108,7 @@ class StoredDomain:
     @property
     def need(self) -> Need | None:
         """The largest needs of its duplicates over the last day; None without any, or if they are broken."""
-        try:
-            return over_last_day(needs_read(self.state.needs_by_hour), self.state.latest_us)
-        except NONSENSE:
-            return None
+        return over_last_day(_needs_of(self.state) or {}, self.state.latest_us)
 
     def line(self) -> str:
         """The status line of the whole domain since it was made, without a rate."""
@@ -133,47 +162,13 @@ def look(address: str, *, with_ids: bool = True, advance: OnRows = lambda _rows:
 def _domains(store: Snapshot, *, with_ids: bool) -> tuple[StoredDomain, ...]:
     states = invariants.audited_states(store)
     for state in states:
-        _check_clock(store, state)
-        _check_needs(store, state)
+        invariants.audit_rules(store, state, _RULES)
         try:
             policy_of(state)
         except SettingsError as error:
             store.note("settings", DomainName.of(state), error.message)
     invariants.audit_domains(store, states)
     return tuple(_figures(store, state, with_ids=with_ids) for state in states)
-
-
-def _check_clock(store: Snapshot, state: DomainState) -> None:
-    """Check the policy's own clock against the rest of the domain's row."""
-    clock = _CLOCKS.get(state.rule)
-    contradicting = {
-        "policy": clock is None,
-        # A clock of the other kind is set from outside, perhaps before any receipt.
-        "latest_us": clock is Clock.RECEIPTS and (state.clock_us or 0) > state.latest_us,
-        "expiry_us": clock is Clock.RECEIPTS and state.expiry_us <= 0,
-        "last_seq": clock is Clock.RECEIPTS and state.last_seq <= 0,
-    }
-    for column, is_wrong in contradicting.items():
-        if state.clock_us is not None and is_wrong:
-            store.note("clocks", DomainName.of(state), shown_columns(state, ("clock_us", column)))
-
-
-def _check_needs(store: Snapshot, state: DomainState) -> None:
-    """Check what duplicates needed against the rest of the domain's row."""
-    name = DomainName.of(state)
-    try:
-        by_hour = needs_read(state.needs_by_hour)
-    except NONSENSE:
-        store.note("needs", name, shown_columns(state, ("needs_by_hour",)))
-        return
-    contradicting = {
-        "policy": state.rule != ApamaTwoTier.kind,
-        "duplicates": state.duplicates <= 0,
-        "latest_us": any(hour > state.latest_us // HOUR_US for hour in by_hour),
-    }
-    for column, is_wrong in contradicting.items():
-        if by_hour and is_wrong:
-            store.note("needs", name, shown_columns(state, ("needs_by_hour", column)))
 
 
 def _figures(store: Snapshot, state: DomainState, *, with_ids: bool) -> StoredDomain:

@@ -45,9 +45,13 @@ _MESSAGE_COUNTS = fields_of_kind(FlatMessage, int, is_nullable=False)
 _OBJECTS = fields_of_kind(FlatMessage, Mapping)
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
+    """A rule for a domain's own row."""
+
     kind: str
+    """The kind of damage if it doesn't hold."""
     columns: tuple[str, ...]
+    """The columns that show the damage."""
     holds: Callable[[DomainState], bool]
 
 
@@ -56,17 +60,17 @@ def _is_not_negative(name: str) -> Callable[[DomainState], bool]:
 
 
 _RULES = (
-    *(_Rule("negative", (name,), _is_not_negative(name)) for name in _NOT_NEGATIVE),
-    _Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
+    *(Rule("negative", (name,), _is_not_negative(name)) for name in _NOT_NEGATIVE),
+    Rule("name", ("domain_key", "domain_name"), lambda s: _is_made(s.domain_key, s.domain_name)),
     # Receipts with an id are numbered from 1, and the first is neither a duplicate nor clamped to an earlier one's time.
-    _Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
-    _Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
-    _Rule("counters", ("clock_clamped", "last_seq"), lambda s: s.clock_clamped <= max(0, s.last_seq - 1)),
-    _Rule("counters", ("reused_ids", "duplicates"), lambda s: s.reused_ids <= s.duplicates),
-    _Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
-    _Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
-    _Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
-    _Rule("clocks", ("clock_us",), lambda s: (s.clock_us or 0) >= 0),
+    Rule("counters", ("last_seq", "receipts", "unchecked"), lambda s: s.last_seq == s.receipts - s.unchecked),
+    Rule("counters", ("duplicates", "last_seq"), lambda s: s.duplicates <= max(0, s.last_seq - 1)),
+    Rule("counters", ("clock_clamped", "last_seq"), lambda s: s.clock_clamped <= max(0, s.last_seq - 1)),
+    Rule("counters", ("reused_ids", "duplicates"), lambda s: s.reused_ids <= s.duplicates),
+    Rule("counters", ("redelivered", "receipts"), lambda s: s.redelivered <= s.receipts),
+    Rule("counters", ("max_delivery_us", "redelivered"), lambda s: s.redelivered > 0 or s.max_delivery_us == 0),
+    Rule("clocks", ("latest_us", "last_seq"), lambda s: s.last_seq > 0 or s.latest_us == 0),
+    Rule("clocks", ("clock_us",), lambda s: (s.clock_us or 0) >= 0),
 )
 
 
@@ -101,10 +105,15 @@ def audited_states(store: Snapshot) -> list[DomainState]:
             state = _state_of(raw, store)
             if state is not None:
                 states.append(state)
-                for rule in _RULES:
-                    if not rule.holds(state):
-                        store.note(rule.kind, DomainName.of(state), shown_columns(state, rule.columns))
+                audit_rules(store, state, _RULES)
     return states
+
+
+def audit_rules(store: Snapshot, state: DomainState, rules: Iterable[Rule]) -> None:
+    """Check rules for a domain's own row."""
+    for rule in rules:
+        if not rule.holds(state):
+            store.note(rule.kind, DomainName.of(state), _shown_columns(state, rule.columns))
 
 
 def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
@@ -125,7 +134,7 @@ def _state_of(raw: RawRow, store: Snapshot) -> DomainState | None:
         return None
 
 
-def shown_columns(state: DomainState, columns: Iterable[str]) -> str:
+def _shown_columns(state: DomainState, columns: Iterable[str]) -> str:
     return ", ".join(f"{column} = {getattr(state, column)!r:.80}" for column in columns)
 
 
@@ -173,11 +182,11 @@ def audited_rows(store: Snapshot, state: DomainState) -> int:
         last_seq, last_us = raw.seq, raw.received_at_us
         repeats += raw.first_received_at_us is not None
     if (last_seq, last_us) != (state.last_seq, state.latest_us):
-        said = shown_columns(state, ("last_seq", "latest_us"))
+        said = _shown_columns(state, ("last_seq", "latest_us"))
         store.note("newest", name, f"{said}; the newest is receipt {last_seq} at {last_us} us")
     # Each resize may have made the newest receipt's row look like a duplicate's.
     if repeats > state.duplicates + state.generation:
-        said = shown_columns(state, ("duplicates",))
+        said = _shown_columns(state, ("duplicates",))
         store.note("counters", name, f"{said}, but {repeats} receipts of known ids are there")
     return count
 
