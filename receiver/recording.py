@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from receiver.closing import Closing, Mutex
 from receiver.domains import Channel
 from receiver.errors import MissingExtraError, OutputError, SettingsError, unwritable
-from receiver.message import Receipt, ReceiptValues
+from receiver.message import ReceiptValues
 from receiver.settings import Recording, StoreSettings
 from receiver.store.recorded import Cut, Left, RecordedBatches
 from receiver.store.tables import RecordedRow
@@ -96,18 +96,11 @@ class Recorder(Closing):
         self._maker.start()
         atexit.register(self.close)
 
-    def record(self, receipts: Sequence[Receipt]) -> None:
-        """Record receipts that no rollback can undo, each with its time as read. Only without a store."""
-        if (row := self.packed((), list(enumerate(receipts)), is_checked=False)) is not None:
-            self.commit(row)
-
-    def packed(
-        self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool = True
-    ) -> RecordedRow | None:
+    def packed(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> RecordedRow | None:
         """The row that a batch of these rows must leave in the store, in its transaction; None if there is nothing to record.
 
         `full`: receipts without a row, or with more than their row's id, source and time; each with its time as read, behind its
-        index in the batch. `is_checked`: a batch has checked them.
+        index in the batch.
         """
         plain = _plain(rows, full)
         receipts = len(plain) + len(full)
@@ -126,7 +119,7 @@ class Recorder(Closing):
                 self._note_failure("too much waits in the store already", dropped=receipts)
                 return None
             try:
-                row = self._row(plain, full, is_checked=is_checked)
+                row = self._row(plain, full)
             except Exception as error:  # noqa: BLE001 - whatever it is, the receiver goes on
                 self._failing = True
                 self._note_failure(_reason(error), dropped=receipts)
@@ -191,13 +184,12 @@ class Recorder(Closing):
         """Whether this is a forked process: it lacks the thread, and the lock may be held for ever."""
         return os.getpid() != self._pid
 
-    def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt], *, is_checked: bool) -> RecordedRow:
+    def _row(self, rows: Sequence[ReceiptValues], full: Sequence[IndexedReceipt]) -> RecordedRow:
         from receiver.logs.packing import packed, problems_of, receipts_of
 
         where_and_when = self._recording, self._host, time.time_ns() // 1000
-        if is_checked:
-            with suppress(ValueError):
-                return RecordedRow(*where_and_when, None, *packed(rows, full, self._channel))
+        with suppress(ValueError):
+            return RecordedRow(*where_and_when, None, *packed(rows, full, self._channel))
         receipts = receipts_of(rows, full)
         problems = problems_of(receipts, self._channel)
         for problem in problems.values():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from receiver.logs import ReadOptions, read_logs
 from receiver.message import Receipt
+from receiver.recording import Recorder
 
 FORMATS = ("jsonl.zst", "parquet")
 START_US = 1_795_225_068_711_509
@@ -15,6 +16,12 @@ START_US = 1_795_225_068_711_509
 
 def receipt(number: int, **fields: object) -> Receipt:
     return Receipt(**{"unique_message_id": f"id-{number}", "received_at_us": START_US + number, **fields})
+
+
+def record(recorder: Recorder, receipts: Iterable[Receipt]) -> None:
+    """Record a committed batch of receipts without rows, each with its time as read."""
+    if (row := recorder.packed((), list(enumerate(receipts)))) is not None:
+        recorder.commit(row)
 
 
 def read(*paths: object) -> list[Receipt]:

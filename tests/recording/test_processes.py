@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from recorded import FORMATS, ids, read, receipt, segments, simulate, unfinished
+from recorded import FORMATS, ids, read, receipt, record, segments, simulate, unfinished
 
 from receiver.recording import Recorder
 from receiver.settings import Recording
@@ -19,7 +19,7 @@ from tests.stores import rows_of
 RECORDING = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from recorded import receipt
+from recorded import receipt, record
 from receiver.recording import Recorder
 from receiver.settings import Recording
 from tests.durable.opened import opened, send
@@ -29,7 +29,7 @@ from receiver.settings import Recording
 path, source, batches = sys.argv[2], sys.argv[3], int(sys.argv[4])
 recorder = Recorder(Recording(path, rotate_bytes=1500, keep_files=None))
 for batch in range(batches):
-    recorder.record([receipt(3 * batch + row, message_source_id=source) for row in range(3)])
+    record(recorder, [receipt(3 * batch + row, message_source_id=source) for row in range(3)])
     recorder.flush()
     assert not recorder.dropped, recorder.last_error
     print(batch, flush=True)  # these are safe
@@ -101,12 +101,12 @@ def test_kill_9(tmp_path, ending):
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_child_leaves_the_file_to_its_parent(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.record([receipt(0)])
+    record(recorder, [receipt(0)])
     recorder.flush()
     with recorder._changed:  # another thread may hold it at that very moment
         child = os.fork()
         if child == 0:
-            recorder.record([receipt(1), receipt(2)])
+            record(recorder, [receipt(1), receipt(2)])
             recorder.flush()
             recorder.close()
             reported = (recorder.dropped, recorder.last_error) == (
@@ -116,7 +116,7 @@ def test_a_child_leaves_the_file_to_its_parent(tmp_path):
             os._exit(0 if reported else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(unfinished(tmp_path)) == 1
-    recorder.record([receipt(3)])
+    record(recorder, [receipt(3)])
     recorder.close()
     assert (recorder.written, recorder.dropped) == (2, 0)
     assert ids(read(tmp_path)) == ["id-0", "id-3"]
@@ -124,11 +124,11 @@ def test_a_child_leaves_the_file_to_its_parent(tmp_path):
 
 def test_a_segment_that_is_being_written_is_left_alone(tmp_path):
     with Recorder(tmp_path) as first:
-        first.record([receipt(0)])
+        record(first, [receipt(0)])
         first.flush()
         Recorder(tmp_path).close()
         assert segments(tmp_path) == []
-        first.record([receipt(1)])
+        record(first, [receipt(1)])
     assert ids(read(tmp_path)) == ["id-0", "id-1"]
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from recorded import FORMATS, ids, read, receipt, segments, unfinished
+from recorded import FORMATS, ids, read, receipt, record, segments, unfinished
 
 from receiver import recording
 from receiver.domains import Channel
@@ -56,7 +56,7 @@ def test_a_full_disk(tiny_disk, warnings, ending):
 
         def recorded(number, make=incompressible):
             before = recorder.written
-            recorder.record([make(number)])
+            record(recorder, [make(number)])
             recorder.flush()
             if recorder.written > before:
                 kept.append(f"id-{number}")
@@ -79,7 +79,7 @@ def test_a_full_disk(tiny_disk, warnings, ending):
 def test_a_disk_too_full_for_parquet(tiny_disk):
     """Written receipts wait for space, and the next recorder finishes the file."""
     with Recorder(tiny_disk / "receipts.parquet") as recorder:
-        recorder.record([incompressible(0)])
+        record(recorder, [incompressible(0)])
         recorder.flush()
         (tiny_disk / "_filler").write_bytes(bytes(56_000))
     assert recorder.last_error == "No space left on device"
@@ -95,22 +95,22 @@ def test_a_folder_that_is_gone(tmp_path, warnings):
     folder.mkdir()
     with Recorder(folder) as recorder:
         for number in range(2):
-            recorder.record([receipt(number)])
+            record(recorder, [receipt(number)])
             recorder.flush()
             if number == 0:
                 shutil.rmtree(folder)
-        recorder.record([receipt(2)])
+        record(recorder, [receipt(2)])
         recorder.flush()
         assert (recorder.written, recorder.dropped) == (1, 2)
         assert recorder.last_error == "No such file or directory"
         folder.mkdir()
-        recorder.record([receipt(3)])
+        record(recorder, [receipt(3)])
         recorder.flush()
         shutil.rmtree(folder)
-        recorder.record([receipt(4)])
+        record(recorder, [receipt(4)])
         recorder.flush()
         folder.mkdir()
-        recorder.record([receipt(5)])
+        record(recorder, [receipt(5)])
     assert ids(read(folder)) == ["id-5"]
     lacking = [
         "not recording: No such file or directory",
@@ -128,9 +128,9 @@ def test_a_failure_nobody_thought_of(tmp_path, monkeypatch, warnings):
     with Recorder(tmp_path) as recorder:
         with monkeypatch.context() as broken:
             broken.setattr(rotating.Unfinished, "append", lambda *_batch: 1 / 0)
-            recorder.record([receipt(0), receipt(1)])
+            record(recorder, [receipt(0), receipt(1)])
             recorder.flush()
-        recorder.record([receipt(2)])
+        record(recorder, [receipt(2)])
     assert (recorder.written, recorder.dropped) == (1, 2)
     assert recorder.last_error == "ZeroDivisionError: division by zero"
     assert len(warnings()) == 2
@@ -138,11 +138,11 @@ def test_a_failure_nobody_thought_of(tmp_path, monkeypatch, warnings):
 
 def test_a_closed_recorder(tmp_path):
     recorder = Recorder(tmp_path)
-    recorder.record([receipt(0)])
+    record(recorder, [receipt(0)])
     recorder.close()
     recorder.close()
     recorder.flush()
-    recorder.record([receipt(1), receipt(2)])
+    record(recorder, [receipt(1), receipt(2)])
     assert (recorder.written, recorder.dropped, recorder.last_error) == (1, 2, "the recorder is closed")
     assert ids(read(tmp_path)) == ["id-0"]
 
@@ -211,7 +211,7 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
     with Recorder(Recording("receipts.parquet", rotate_bytes=1)) as recorder:
         monkeypatch.chdir("elsewhere")
         for number in range(2):
-            recorder.record([receipt(number)])
+            record(recorder, [receipt(number)])
             recorder.flush()
     assert len(segments(tmp_path)) == 3
     assert ids(read("../receipts.parquet")) == ["id-0", "id-1"]
@@ -220,10 +220,10 @@ def test_a_folder_stays_the_same_when_the_process_changes_its_own(tmp_path, monk
 def test_what_was_left_behind_is_finished(tmp_path):
     """A killed process without a store left it, with half a batch at its end."""
     with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(0), receipt(1, unique_message_id="\ud800")])
+        record(recorder, [receipt(0), receipt(1, unique_message_id="\ud800")])
         (waiting,) = unfinished(tmp_path)
         one = waiting.read_bytes()
-        recorder.record([receipt(3)])
+        record(recorder, [receipt(3)])
         both = waiting.read_bytes()
     name = ".receipts-20260101T000000.000000Z-1.jsonl.zst.unfinished"
     (tmp_path / name).write_bytes(both[:-3])

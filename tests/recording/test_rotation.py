@@ -5,7 +5,7 @@ import time
 from datetime import datetime
 
 import pytest
-from recorded import FORMATS, ids, read, receipt, segments, unfinished
+from recorded import FORMATS, ids, read, receipt, record, segments, unfinished
 
 from receiver.logs import rotating
 from receiver.recording import Recorder
@@ -17,7 +17,7 @@ from tests.stores import execute, rows_of
 
 def record_in_turns(recorder, batches, size=20):
     for batch in range(batches):
-        recorder.record([receipt(batch * size + row) for row in range(size)])
+        record(recorder, [receipt(batch * size + row) for row in range(size)])
         recorder.flush()
 
 
@@ -37,7 +37,7 @@ def test_by_time(tmp_path):
     """It happens even if no receipt comes any more. And no empty file is made."""
     with Recorder(Recording(tmp_path, rotate_secs=0.05)) as recorder:
         for number in range(2):
-            recorder.record([receipt(number)])
+            record(recorder, [receipt(number)])
             recorder.flush()
             until(lambda number=number: len(segments(tmp_path)) > number)
         time.sleep(0.1)
@@ -59,7 +59,7 @@ def test_the_oldest_are_removed(tmp_path):
         (tmp_path / name).write_text("not mine")
     with Recorder(Recording(tmp_path, rotate_bytes=1, keep_files=2)) as recorder:
         record_in_turns(recorder, 5, size=1)
-        recorder.record([receipt(5)])
+        record(recorder, [receipt(5)])
     mine = [name for name in segments(tmp_path) if name not in others]
     assert len(segments(tmp_path)) == 5
     assert ids(read(*(tmp_path / name for name in mine))) == ["id-4", "id-5"]
@@ -74,9 +74,9 @@ def test_names_keep_the_order_when_the_clock_is_set_back(tmp_path, monkeypatch):
     monkeypatch.setattr(rotating, "datetime", Stuck)
     with Recorder(Recording(tmp_path, rotate_bytes=1)) as one, Recorder(Recording(tmp_path, rotate_bytes=1)) as two:
         for number in range(6):
-            one.record([receipt(number)])
+            record(one, [receipt(number)])
             one.flush()
-            two.record([receipt(100 + number)])
+            record(two, [receipt(100 + number)])
             two.flush()
     ids_read = [id_ for name in segments(tmp_path) for id_ in ids(read(tmp_path / name))]
     assert [id_ for id_ in ids_read if len(id_) == 4] == [f"id-{number}" for number in range(6)]
@@ -90,7 +90,7 @@ def test_threads_share_a_recorder(tmp_path):
 
         def work(thread):
             for batch in range(batches):
-                recorder.record([receipt(row, message_source_id=f"{thread}") for row in (2 * batch, 2 * batch + 1)])
+                record(recorder, [receipt(row, message_source_id=f"{thread}") for row in (2 * batch, 2 * batch + 1)])
                 if batch % 10 == thread:
                     recorder.flush()
 

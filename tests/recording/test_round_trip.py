@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from recorded import FORMATS, START_US, ids, read, receipt, segments, simulate, unfinished
+from recorded import FORMATS, START_US, ids, read, receipt, record, segments, simulate, unfinished
 
 from receiver.domains import Channel
 from receiver.errors import LogFormatError
@@ -43,7 +43,7 @@ def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
     path = tmp_path_factory.mktemp("log") / f"receipts.{ending}"
     with Recorder(path) as recorder:
         for batch in batches:
-            recorder.record(batch)
+            record(recorder, batch)
     expected = [as_read(receipt) for batch in batches for receipt in batch]
     assert read(path) == read(path.parent) == read(path.with_name(f"*.{ending}")) == expected
     assert (recorder.written, recorder.dropped, recorder.last_error) == (len(expected), 0, None)
@@ -54,8 +54,8 @@ def test_every_receipt_comes_back(tmp_path_factory, ending, batches):
 def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
     path = tmp_path / f"receipts.{ending}"
     with Recorder(path, Channel("broker:a", "topic://prices", "desk-1")) as recorder:
-        recorder.record(
-            [receipt(0), receipt(1), receipt(2, unique_message_id="id-0"), receipt(3, unique_message_id="")]
+        record(
+            recorder, [receipt(0), receipt(1), receipt(2, unique_message_id="id-0"), receipt(3, unique_message_id="")]
         )
     analysis = simulate(path)
     assert [domain["domain"] for domain in analysis["domains"]] == ["broker\\:a:desk-1"]
@@ -65,7 +65,7 @@ def test_simulate_names_the_domain_of_the_receiver(tmp_path, ending):
 
 def test_a_folder_takes_json_lines(tmp_path):
     with Recorder(str(tmp_path)) as recorder:
-        recorder.record([receipt(0)])
+        record(recorder, [receipt(0)])
     (name,) = segments(tmp_path)
     assert name.startswith("receipts-")
     assert name.endswith(".jsonl.zst")
@@ -73,14 +73,14 @@ def test_a_folder_takes_json_lines(tmp_path):
 
 def test_nothing_received_leaves_nothing(tmp_path):
     with Recorder(tmp_path) as recorder:
-        recorder.record([])
+        record(recorder, [])
         recorder.flush()
     assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
 
 
 def test_what_waits_is_no_log_yet(tmp_path):
     with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(0)])
+        record(recorder, [receipt(0)])
         recorder.flush()
         (waiting,) = unfinished(tmp_path)
         assert waiting.stat().st_size > 0
@@ -112,28 +112,35 @@ def test_batches_of_several_channels_share_a_file():
     assert rows["connection_id"].to_pylist() == [f"broker-{number % 2}" for number in range(9)]
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ({"unique_message_id": "a\ud800"}, "a lone surrogate in unique_message_id, which UTF-8 can't hold"),
-        ({"message_source_id": "\udfff"}, "a lone surrogate in message_source_id, which UTF-8 can't hold"),
-        ({"body_digest": b"\xff"}, "body_digest is of a wrong type, or too large"),
-        ({"body_digest": 7}, "body_digest is of a wrong type, or too large"),
-        ({"unique_message_id": "x" * 1_048_577}, "unique_message_id is longer than 1 MiB"),
-        ({"received_at_us": None}, "received_at is missing"),
-        ({"received_at_us": -1}, "received_at lies before the epoch or beyond the year 9999"),
-        ({"received_at_us": LATEST_US + 1}, "received_at lies before the epoch or beyond the year 9999"),
-        ({"received_at_us": 1 << 64}, "received_at is of a wrong type, or too large"),
-        ({"jms_timestamp_ms": -5}, "jms_timestamp lies before the epoch or beyond the year 9999"),
-        ({"redelivered": "yes"}, "jms_redelivered is of a wrong type, or too large"),
-    ],
-)
+FROM_BATCHES = [
+    ({"unique_message_id": "a\ud800"}, "a lone surrogate in unique_message_id, which UTF-8 can't hold"),
+    ({"message_source_id": "\udfff"}, "a lone surrogate in message_source_id, which UTF-8 can't hold"),
+    ({"unique_message_id": "x" * 1_048_577}, "unique_message_id is longer than 1 MiB"),
+    ({"received_at_us": -1}, "received_at lies before the epoch or beyond the year 9999"),
+]
+REFUSED_BY_BATCHES = [
+    ({"body_digest": b"\xff"}, "body_digest is of a wrong type, or too large"),
+    ({"body_digest": 7}, "body_digest is of a wrong type, or too large"),
+    ({"received_at_us": None}, "received_at is missing"),
+    ({"received_at_us": LATEST_US + 1}, "received_at lies before the epoch or beyond the year 9999"),
+    ({"received_at_us": 1 << 64}, "received_at is of a wrong type, or too large"),
+    ({"jms_timestamp_ms": -5}, "jms_timestamp lies before the epoch or beyond the year 9999"),
+    ({"redelivered": "yes"}, "jms_redelivered is of a wrong type, or too large"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason"), FROM_BATCHES)
 def test_what_no_log_can_hold_is_dropped_alone(tmp_path, bad, reason):
     with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(0), receipt(1, **bad), receipt(2), receipt(3, **bad)])
-        recorder.record([receipt(4, **bad)])
+        record(recorder, [receipt(0), receipt(1, **bad), receipt(2), receipt(3, **bad)])
+        record(recorder, [receipt(4, **bad)])
     assert ids(read(tmp_path)) == ["id-0", "id-2"]
     assert (recorder.written, recorder.dropped, recorder.last_error) == (2, 3, reason)
+
+
+@pytest.mark.parametrize(("bad", "reason"), FROM_BATCHES + REFUSED_BY_BATCHES)
+def test_what_no_log_can_hold_is_known_with_its_reason(bad, reason):
+    assert problems_of([receipt(0), receipt(1, **bad)], Channel()) == {1: reason}
 
 
 @cases()
@@ -149,5 +156,5 @@ def test_times_stay_as_read(tmp_path):
     """A clock that was set back is the reader's to judge."""
     times = [START_US, START_US - 5_000_000, 0, 5, START_US]
     with Recorder(tmp_path) as recorder:
-        recorder.record([receipt(0, received_at_us=at_us) for at_us in times])
+        record(recorder, [receipt(0, received_at_us=at_us) for at_us in times])
     assert [each.received_at_us for each in read(tmp_path)] == times
