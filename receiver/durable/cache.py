@@ -180,20 +180,14 @@ class DomainCache:
         known, known_run = None if self.is_dropped else self.state, self._server_run
         self._server_run = log.rows.server_run
         has_changed = known != state  # in another run of the server too: the last writer's random number proves it
-        if has_changed:
-            self.is_dropped = True  # until all has gone well
-        elif not self._is_doubtful:
+        if not (has_changed or self._is_doubtful):
             return False
         with corrupt_if_nonsense(state):
-            may_continue = known is not None and known_run == self._server_run and _may_continue(known, state)
-            if has_changed and not (may_continue and self._read_on(log, state)):
-                self._is_doubtful = True
-                self._load(log, state)
-                if known is not None and known.retired_sources != state.retired_sources:
-                    # Others have just retired sources, so every process reads the log again. Don't cause that again soon.
-                    self._retirement.look_later(state.latest_us)
-                else:
-                    self._retirement.look_soon()
+            if has_changed:
+                self.is_dropped = True  # until all has gone well
+                is_same_run = known_run == self._server_run
+                if known is None or not (is_same_run and self._read_on(log, known, state)):
+                    self._load(log, known, state)
             if not may_lag:
                 self._warn_of_loss(log, state)
             self.advance(state)
@@ -210,9 +204,11 @@ class DomainCache:
             )
         self._is_doubtful = False
 
-    def _read_on(self, log: DomainLog, state: DomainState) -> bool:
-        """Read the rows behind the newest one that is recorded here. False, with nothing read, if that row is gone or
-        differs."""
+    def _read_on(self, log: DomainLog, known: DomainState, state: DomainState) -> bool:
+        """Read the rows behind the newest one that is recorded here. False, with nothing read, unless the log proves that it goes
+        on from there by appending alone."""
+        if not _may_continue(known, state):
+            return False
         page = _page_from(log, self.policy.serial)
         # That row proves that the log goes on from here. If others have deleted it, nothing proves it: all is read again.
         if page is None or _first_of(page) != self._newest:
@@ -236,7 +232,9 @@ class DomainCache:
         row = _first_of(_page_from(log, newest[0]))
         return row is not None and row[0] == newest[0] and row != newest
 
-    def _load(self, log: DomainLog, state: DomainState) -> None:
+    def _load(self, log: DomainLog, known: DomainState | None, state: DomainState) -> None:
+        """Read all rows. `known` is the state that was recorded here; None if nothing was."""
+        self._is_doubtful = True
         self.policy = policy_of(state)
         self.policy.keep_forgotten()
         self._histories, self._history_rows = {}, {}
@@ -245,6 +243,11 @@ class DomainCache:
         self._replay(log.rows.rows_after(0, state.last_seq), state)
         self._note_forgotten()  # rows that nobody has deleted yet
         self._silent_as_of_us = -_SILENT_LAG_US  # so that `advance` counts them
+        if known is not None and known.retired_sources != state.retired_sources:
+            # Others have just retired sources, so every process reads the log again. Don't cause that again soon.
+            self._retirement.look_later(state.latest_us)
+        else:
+            self._retirement.look_soon()
 
     def _replay(self, pages: Iterable[ReceiptColumns], state: DomainState) -> None:
         replay = self.policy.replay
