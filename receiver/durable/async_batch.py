@@ -153,15 +153,14 @@ class SerialBatch(AsyncBatch):
         return self
 
     async def _begin(self) -> None:
-        tasks = self._tasks
         joined = None if self._joined is None else self._joined.sync_connection
-        await tasks.acquire_for_batch(joined)
+        await self._tasks.begin_in_turn(joined, partial(self._begin_acquired, joined))
+
+    async def _begin_acquired(self, joined: Connection | None) -> None:
+        tasks = self._tasks
         self._begun = Batch(tasks.session, joined, asyncio.current_task())
         if self._joined is None:
-            try:
-                await tasks.begin_own(self._batch)
-            finally:
-                tasks.release_turn()
+            await tasks.begin_own(self._batch)
             return
         try:
             await tasks.in_thread(self._read_ahead)
@@ -169,7 +168,6 @@ class SerialBatch(AsyncBatch):
         except BaseException:
             tasks.release()
             raise
-        tasks.release_turn()
 
     def _read_ahead(self) -> None:
         """Read ahead what the batch will need, on a connection of our own, so that nobody waits meanwhile."""

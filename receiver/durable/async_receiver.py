@@ -10,7 +10,7 @@ task's batch; folding has its own thread, as in any concurrent receiver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from contextvars import copy_context
@@ -150,49 +150,49 @@ class SerialTasks(_Tasks):
         self._queue = asyncio.Lock()
         """Held by the task that is next to have a batch, so that tasks have batches in the order in which they ask."""
         self._asking: list[Connection | None] = []
-        """The connections that tasks ask to join."""
-        self._begins: Connection | None = None
-        """The connection that a batch joins, until the batch has begun."""
+        """The connections that tasks ask to join, each until its batch has begun; None for a transaction of our own."""
         self._held_by: asyncio.Task[Any] | None = None
         """The task whose batch is under way."""
-        self._has_turn = False
-        """Whether a batch of ours has the turn, and begins."""
 
     def batch(self, given: AsyncConnection | AsyncSession | None) -> AsyncBatch:
         return SerialBatch(self, given)
 
-    async def acquire_for_batch(self, joined: Connection | None) -> None:
-        """Acquire the receiver for a batch, once other callers' transactions that have the domain's lock have ended.
+    async def begin_in_turn(self, joined: Connection | None, begin: Callable[[], Awaitable[None]]) -> None:
+        """Acquire the receiver for a batch, once other callers' transactions that have the domain's lock have ended; then begin it.
 
-        The batch then has the turn too, as in `DomainSession.acquire_for`. Call `release_turn` once the batch has begun.
+        `begin` has the turn too, as in `DomainSession.acquire_for`. If it fails, it releases the receiver.
         """
         task, lock = asyncio.current_task(), self.session.lock
+        has_turn = False
 
         def is_ours(held: Hold) -> bool:
             return held.owner is task or held.holder() is joined
 
         def is_free() -> bool:
+            nonlocal has_turn
             holds = held_by_callers(lock)
             if any(map(is_ours, holds)):
                 return True
-            self._has_turn = not holds and self.session.turn.acquire(blocking=False)
-            return self._has_turn
+            has_turn = not holds and self.session.turn.acquire(blocking=False)
+            return has_turn
 
+        # The queue may wait for the transaction that has the lock, or for one that is about to have it.
+        shares = joined is not None and joined in self._asking
+        self._asking.append(joined)
         try:
-            if self._held_by is not task:
-                refuse_waiting_for_itself(task, lock, joined)
-            # The queue may wait for the transaction that has the lock, or for one that is about to have it.
-            shares = joined is not None and joined in (*self._asking, self._begins)
-            goes_on = shares or any(map(is_ours, held_by_callers(lock)))
-            self._asking.append(joined)
             try:
+                if self._held_by is not task:
+                    refuse_waiting_for_itself(task, lock, joined)
+                goes_on = shares or any(map(is_ours, held_by_callers(lock)))
                 await self._acquire(is_free, _NO_QUEUE if goes_on else self._queued())
-            finally:
-                self._asking.remove(joined)
-            self._begins = joined
-        except BaseException:
-            self.session.counters.fail()
-            raise
+            except BaseException:
+                self.session.counters.fail()
+                raise
+            await begin()
+        finally:
+            self._asking.remove(joined)
+            if has_turn:
+                self.session.turn.release()
 
     async def _acquire(
         self, is_free: Callable[[], bool] = lambda: True, queue: AbstractAsyncContextManager[None] = _NO_QUEUE
@@ -233,14 +233,7 @@ class SerialTasks(_Tasks):
             with suppress(RuntimeError):  # the loop is closed, so nobody waits
                 self._queue.release()
 
-    def release_turn(self) -> None:
-        self._begins = None
-        if self._has_turn:
-            self._has_turn = False
-            self.session.turn.release()
-
     def release(self) -> None:
-        self.release_turn()
         self._held_by = None
         with suppress(RuntimeError):  # the loop is closed, so nobody waits
             self._lock.release()
