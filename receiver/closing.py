@@ -7,6 +7,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -31,6 +32,14 @@ class Closing(ABC):
         raise TypeError(f"a {type(self).__name__} can't be pickled or copied: open another where it is needed")
 
 
+def acquire_noted(lock: Any, has_it: list[bool], *, is_blocking: bool = True, within_secs: float | None = None) -> None:
+    """Acquire a lock as its `acquire` does, and note in the list whether we have it.
+
+    No interrupt comes between the two, because `starmap` and `+=` are C. So whoever is interrupted knows whether to release it.
+    """
+    has_it += starmap(lock.acquire, [(is_blocking,) if within_secs is None else (is_blocking, within_secs)])
+
+
 _RLOCK: Any = type(threading.RLock())
 """Not `_thread.RLock`: gevent and eventlet put a lock here that keeps their greenlets apart."""
 
@@ -42,8 +51,7 @@ class Mutex(_RLOCK):  # type: ignore[misc]  # `Any`
     def __enter__(self) -> bool:
         has_it: list[bool] = []
         try:
-            # Both `map` and `+=` are C: no interrupt comes between getting the lock and noting that we have it.
-            has_it += map(self.acquire, [True])
+            acquire_noted(self, has_it)
         except BaseException:
             if has_it:
                 self.release()

@@ -11,6 +11,7 @@ from time import sleep
 
 from sqlalchemy import Connection
 
+from receiver.closing import acquire_noted
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff, Patience
 from receiver.store.connections import Guarded
@@ -145,7 +146,7 @@ class GuardedDomain(Guarded):
             self.acquire(held.owner)
             if held.has_lock or not isinstance(held.owner, threading.Thread):
                 return  # a task has waited already, without its thread
-            held.turns += map(self.turn.acquire, [False])  # as in `acquire`
+            acquire_noted(self.turn, held.turns, is_blocking=False)
             if not held.turns[0] or held_by_callers(held.lock):
                 self.release(held.owner)
                 self._acquire_after_callers(held)
@@ -164,7 +165,7 @@ class GuardedDomain(Guarded):
         """Acquire it as soon as callers' transactions have ended. Transactions that begin meanwhile wait behind us."""
         patience = Patience(self.patience_secs)
         if not held.turns[0]:
-            held.turns += map(self.turn.acquire, [True], [self.patience_secs])  # as in `acquire`
+            acquire_noted(self.turn, held.turns, within_secs=self.patience_secs)
         for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
             self.acquire(held.owner)
             is_late = patience.left_secs <= 0

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, Executable, Select, Table
 from sqlalchemy.exc import DBAPIError
 
+from receiver.closing import acquire_noted
 from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases import database_of, read_only, store_url, translated
@@ -60,8 +61,7 @@ class Guarded:
         self.check_usable()  # before the lock, which a forked process may have inherited locked, for ever
         has_it: list[bool] = []
         try:
-            # Both `map` and `+=` are C: no interrupt comes between getting the lock and noting that we have it.
-            has_it += map(self._thread_lock.acquire, [True], [self.patience_secs])
+            acquire_noted(self._thread_lock, has_it, within_secs=self.patience_secs)
             if has_it[0]:
                 self.check_usable()
         except BaseException:
@@ -86,7 +86,7 @@ class Guarded:
         """Within it, we have acquired the object if it was free and usable; yields whether we have."""
         has_it: list[bool] = []
         try:
-            has_it += map(self._thread_lock.acquire, [False])  # as in `acquire`
+            acquire_noted(self._thread_lock, has_it, is_blocking=False)
             yield has_it[0] and not (self.is_closed or self.is_forked_off)
         finally:
             if True in has_it:
