@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from receiver.errors import SettingsError, detects_nothing
 from receiver.quantities import duration, seconds
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from _typeshed import StrPath
 
+_S = TypeVar("_S", "ReceiverSettings", "StoreSettings")
 _LARGEST_MARGIN = 1000
 _LONGEST_WAIT_SECS = 86_400
 _SHORTEST_ROTATION_SECS = 0.001
@@ -157,6 +158,18 @@ def _whose(name: str, value: object) -> str | None:
     own = os.environ.get("RECEIVER_SETTINGS")
     is_own = own and any(settings.get(name, own) is value for settings in _sections().values())
     return f"{own} has it so, which the variable RECEIVER_SETTINGS names" if is_own else None
+
+
+def checked_settings(name: str, value: object, kind: type[_S]) -> _S:
+    """The argument of this name; the defaults for None, `SettingsError` if it isn't of this class of settings."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        first_two = ", ".join(f"{each.name}=..." for each in fields(kind)[:2])
+        raise SettingsError(
+            f"{name} must be {kind.__name__}, not {value!r:.80}", hint=f"give {kind.__name__}({first_two})"
+        )
+    return value
 
 
 class IdReuse(StrEnum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
@@ -20,7 +20,7 @@ from receiver.durable.status import Status
 from receiver.errors import SettingsError, needs_open
 from receiver.message import not_text_error
 from receiver.quantities import SECOND_US
-from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse
+from receiver.settings import IdReuse, ReceiverSettings, Recording, StoreSettings, checked_id_reuse, checked_settings
 from receiver.store.databases import database_of, translated
 from receiver.store.tables import DomainState
 
@@ -104,7 +104,10 @@ class Receiver(Closing):
         )
         key = domain_key(_text("domain", domain))
         key.check(channel)
-        _check_options(settings, store_settings, on_duplicate)
+        process_settings = checked_settings("settings", settings, ReceiverSettings)
+        store_settings = checked_settings("store_settings", store_settings, StoreSettings)
+        if on_duplicate is not None and not callable(on_duplicate):
+            raise SettingsError(f"on_duplicate must be callable, not {on_duplicate!r:.80}")
         _check_flags(observe_only=observe_only, reject_batches=reject_batches, concurrent=concurrent)
         if observe_only and reject_batches:
             raise SettingsError(
@@ -117,11 +120,10 @@ class Receiver(Closing):
                     "concurrent receivers compare no bodies before they decide", hint="give id_reuse='duplicate'"
                 )
             check_concurrent(url)
-        store_settings = store_settings or StoreSettings()
         wanted = policy_wanted(settings, policy, reject_batches=reject_batches)
         opened = open_log(url, key, channel, wanted, store_settings)
         options = BatchOptions(key.name(channel), observe_only, reject_batches, reuse is IdReuse.DELIVER)
-        session = DomainSession(opened, options, settings or ReceiverSettings(), store_settings, on_duplicate)
+        session = DomainSession(opened, options, process_settings, store_settings, on_duplicate)
         try:
             state = session.load()
             if record is not None:
@@ -238,20 +240,6 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise not_text_error(name, value)
     return value
-
-
-def _check_options(settings: object, store_settings: object, on_duplicate: object) -> None:
-    for name, value, kind in (
-        ("settings", settings, ReceiverSettings),
-        ("store_settings", store_settings, StoreSettings),
-    ):
-        if value is not None and not isinstance(value, kind):
-            raise SettingsError(
-                f"{name} must be {kind.__name__}, not {value!r:.80}",
-                hint=f"give {kind.__name__}({', '.join(f'{field.name}=...' for field in fields(kind)[:2])})",
-            )
-    if on_duplicate is not None and not callable(on_duplicate):
-        raise SettingsError(f"on_duplicate must be callable, not {on_duplicate!r:.80}")
 
 
 def _check_flags(**flags: object) -> None:

@@ -13,8 +13,8 @@ from sqlalchemy import URL, Connection, Engine, Executable, Select, Table
 from sqlalchemy.exc import DBAPIError
 
 from receiver.closing import acquire_noted
-from receiver.errors import ClosedError, SettingsError, StoreBusyError, StoreError
-from receiver.settings import StoreSettings
+from receiver.errors import ClosedError, StoreBusyError, StoreError
+from receiver.settings import StoreSettings, checked_settings
 from receiver.store.databases import database_of, read_only, store_url, translated
 from receiver.store.databases.database import not_kept_error
 from receiver.store.schema import open_store_engine
@@ -112,9 +112,7 @@ class KeptConnection(Guarded):
     def __init__(
         self, address: str | URL, settings: StoreSettings | None, name: str, *, only_reads: bool = False
     ) -> None:
-        if not isinstance(settings, StoreSettings | None):
-            raise SettingsError(f"store_settings must be StoreSettings, not {settings!r:.80}")
-        self.settings = settings = settings or StoreSettings()
+        self.settings = settings = checked_settings("store_settings", settings, StoreSettings)
         super().__init__(name, "transactions", settings.lock_timeout_secs)
         self.url = store_url(address)
         self._database = database_of(self.url)
