@@ -24,8 +24,9 @@ from receiver.durable.batch import Batch
 from receiver.durable.holds import Hold, held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
-from receiver.errors import ClosedError, StoreBusyError, needs_open
+from receiver.errors import ClosedError, needs_open
 from receiver.retrying import Backoff
+from receiver.store.connections import kept_busy_error
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
@@ -213,10 +214,7 @@ class SerialTasks(_Tasks):
                     self._lock.release()
                     await asyncio.sleep(pause_secs)
         except TimeoutError:
-            raise StoreBusyError(
-                f"other tasks kept the receiver busy for {patience_secs:g} s",
-                hint="keep batches and transactions short, or raise lock_timeout_secs",
-            ) from None
+            raise kept_busy_error("other tasks kept the receiver", patience_secs) from None
         try:
             self.session.check_usable()
         except BaseException:

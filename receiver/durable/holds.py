@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from receiver.closing import acquire_noted
 from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff, Patience
-from receiver.store.connections import Guarded
+from receiver.store.connections import Guarded, kept_busy_error
 
 _UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
 """Short, for nobody has the domain until we notice that a caller's transaction has ended. One thread at a time waits so."""
@@ -173,8 +173,5 @@ class GuardedDomain(Guarded):
                 return
             self.release(held.owner)
             if is_late:
-                raise StoreBusyError(
-                    f"other transactions of this process kept the domain busy for {self.patience_secs:g} s",
-                    hint="keep batches and transactions short, or raise lock_timeout_secs",
-                )
+                raise kept_busy_error("other transactions of this process kept the domain", self.patience_secs)
             sleep(patience.spend(pause_secs))

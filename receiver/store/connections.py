@@ -24,6 +24,11 @@ _LOGGER = logging.getLogger("receiver")
 _T = TypeVar("_T")
 
 
+def kept_busy_error(who_what: str, secs: float, *, short: str = "batches and transactions") -> StoreBusyError:
+    """The error if others of this process kept something for too long, such as "other threads kept the receiver"."""
+    return StoreBusyError(f"{who_what} busy for {secs:g} s", hint=f"keep {short} short, or raise lock_timeout_secs")
+
+
 class Guarded:
     """Something that one thread uses at a time, until it is closed, and only in the process that opened it."""
 
@@ -69,10 +74,7 @@ class Guarded:
                 self._thread_lock.release()
             raise
         if not has_it[0]:
-            raise StoreBusyError(
-                f"other threads kept the {self._name} busy for {self.patience_secs:g} s",
-                hint=f"keep {self._uses} short, or raise lock_timeout_secs",
-            )
+            raise kept_busy_error(f"other threads kept the {self._name}", self.patience_secs, short=self._uses)
         self.held_by = owner
 
     def release(self, owner: Hashable = None) -> None:
