@@ -335,6 +335,23 @@ def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set
 
     Adds the row's numbers to `seen`. As rows come in order, removes the numbers that no later row can have.
     """
+    if wrong := _contradicting_messages(raw, state):
+        return wrong
+    numbers = numbers_of(raw.runs)
+    if twice := seen.intersection(numbers):
+        return f"the one at {min(twice)} is in another row too"
+    seen.difference_update([number for number in seen if number <= numbers[0]])
+    seen.update(numbers)
+    for table in (tables.unpacked, tables.parked):
+        between = table.c.sequence.between(numbers[0], numbers[-1])
+        there = select(table.c.sequence).where(table.c.target_id == raw.target_id, between)
+        if both := set(numbers).intersection(store.connection.scalars(there)):
+            return f"the one at {min(both)} is in {table.name} too"
+    return None
+
+
+def _contradicting_messages(raw: RawRow, state: DomainState) -> str | None:
+    """How a row contradicts the messages that are packed into it; None if it doesn't."""
     try:
         messages = unpack(raw.runs, raw.packed, raw.tries)
         as_stored = (tables.message_codec.stored(flat(each)) for each in messages)
@@ -349,18 +366,9 @@ def _wrong_in_packed(store: Snapshot, raw: RawRow, state: DomainState, seen: set
     given = tables.ARRIVAL_SEQUENCES if numbers[0] in tables.ARRIVAL_SEQUENCES else range(state.receipts)
     is_given = numbers[0] in given and numbers[-1] in given and list(numbers) == sorted(set(numbers))
     is_tried = raw.tries == 0 or (raw.tries > 0 and len(numbers) == 1)
-    if tuple(raw[1:]) != said or not is_given or not is_tried:
-        return f"{_shown_but_packed(raw)} isn't what its messages say"
-    if twice := seen.intersection(numbers):
-        return f"the one at {min(twice)} is in another row too"
-    seen.difference_update([number for number in seen if number <= numbers[0]])
-    seen.update(numbers)
-    for table in (tables.unpacked, tables.parked):
-        between = table.c.sequence.between(numbers[0], numbers[-1])
-        there = select(table.c.sequence).where(table.c.target_id == raw.target_id, between)
-        if both := set(numbers).intersection(store.connection.scalars(there)):
-            return f"the one at {min(both)} is in {table.name} too"
-    return None
+    if tuple(raw[1:]) == said and is_given and is_tried:
+        return None
+    return f"{_shown_but_packed(raw)} isn't what its messages say"
 
 
 def _shown_but_packed(raw: RawRow) -> str:
