@@ -21,11 +21,10 @@ from sqlalchemy.util import greenlet_spawn
 
 from receiver.durable.async_batch import AsyncBatch, ConcurrentTaskBatch, SerialBatch, to_the_end
 from receiver.durable.batch import Batch
-from receiver.durable.holds import Hold, held_by_callers, refuse_waiting_for_itself, under_way_error
+from receiver.durable.holds import UNTIL_CALLERS_END, Hold, held_by_callers, refuse_waiting_for_itself, under_way_error
 from receiver.durable.receiver import OPENED_WITH, ConcurrentReceiver, Receiver
 from receiver.durable.status import Status
 from receiver.errors import ClosedError, needs_open
-from receiver.retrying import Backoff
 from receiver.store.connections import kept_busy_error
 
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["AsyncBatch", "AsyncReceiver"]
 
 _T = TypeVar("_T")
-_BACKOFF = Backoff(0.0005, 0.002)
-"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One task at a time waits so."""
 _NO_QUEUE: AbstractAsyncContextManager[None] = nullcontext()
 
 
@@ -206,7 +203,7 @@ class SerialTasks(_Tasks):
         patience_secs = self.session.patience_secs
         try:
             async with asyncio.timeout(patience_secs), queue:
-                for pause_secs in _BACKOFF.pauses_secs():
+                for pause_secs in UNTIL_CALLERS_END.pauses_secs():
                     await self._lock.acquire()
                     if is_free():
                         break

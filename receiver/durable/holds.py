@@ -16,8 +16,8 @@ from receiver.errors import StoreBusyError
 from receiver.retrying import Backoff, Patience
 from receiver.store.connections import Guarded, kept_busy_error
 
-_UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
-"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One thread at a time waits so."""
+UNTIL_CALLERS_END = Backoff(0.0005, 0.002)
+"""Short, for nobody has the domain until we notice that a caller's transaction has ended. One thread or task at a time waits so."""
 _HOLDS: list[Hold] = []
 """No lock guards the list, because an interrupt might leave it locked. Each hold is added or removed in one step."""
 _TURNS: dict[Hashable, threading.Lock] = {}
@@ -166,7 +166,7 @@ class GuardedDomain(Guarded):
         patience = Patience(self.patience_secs)
         if not held.turns[0]:
             acquire_noted(self.turn, held.turns, within_secs=self.patience_secs)
-        for pause_secs in _UNTIL_CALLERS_END.pauses_secs():
+        for pause_secs in UNTIL_CALLERS_END.pauses_secs():
             self.acquire(held.owner)
             is_late = patience.left_secs <= 0
             if (True in held.turns and not held_by_callers(held.lock)) or (is_late and self.is_free()):
