@@ -114,7 +114,8 @@ class Recorder(Closing):
             if self._closing and self._store is None:  # in a store they wait for the next receiver that records there
                 self._note_failure("the recorder is closed", dropped=receipts)
                 return None
-            self._ask_if_much_waits()  # even if all batches are rolled back, which corrects the count
+            # Here too: only making files corrects the count of batches that were rolled back, for which `commit` isn't called.
+            self._ask_if_much_waits()
             if self._waiting_bytes >= max(_MOST_WAITING_FILES * self._settings.rotate_bytes, _LEAST_LIMIT_BYTES):
                 self._note_failure("too much waits in the store already", dropped=receipts)
                 return None

@@ -44,8 +44,8 @@ class TargetState(NamedTuple):
     tail_digest: bytes | None
     """The digest of the last of the confirmed bytes of a target file; None before the first message."""
     last_turn: str | None
-    """The note of the last turn that was sent to a target of turns, None before the first; of another broker, how often it has
-    refused messages and kept their ids."""
+    """The target's own note; None before the first. A topic to which turns are sent notes the last turn. A queue of Artemis notes
+    how often the broker has refused each message, but kept its id."""
     store_id: int
     has_unpacked: bool
     """Whether messages wait for it in rows of their own, left by a process of an older version."""

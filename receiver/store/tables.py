@@ -254,8 +254,7 @@ targets = Table(
     # For a target file: how many of its bytes are ours for certain, and a digest of their end; null before the first message.
     Column("confirmed_bytes", BigInteger),
     Column("tail_digest", LargeBinary),
-    # For a topic to which turns are sent: the note of the last turn; null before the first. For a queue of Artemis: the ids it keeps
-    # of messages it has refused.
+    # The target's own note; null before the first: see `receiver.store.inbox.TargetState`.
     Column("last_turn", Text),
     UniqueConstraint("domain_id", "target", name="receiver_target_name_key"),
 )
