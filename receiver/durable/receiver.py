@@ -173,7 +173,8 @@ class Receiver(Closing):
 
         Args:
             connection: A SQLAlchemy connection of yours to the same database. The batch joins its transaction, and is
-                recorded when you commit. None: the batch has a transaction of its own.
+                recorded when you commit. Of a session, take it inside `begin_nested`, which makes no savepoint before that. None:
+                the batch has a transaction of its own.
 
         Raises:
             StoreBusyError: When the block begins: others held the domain for longer than `lock_timeout_secs`, or this

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.orm import Session
 
 from receiver import Receiver
 from receiver.bridge.metrics import export
@@ -68,6 +69,23 @@ def test_what_cant_be_joined(store_url, payments):
             with orders.batch(connection=connection) as batch:
                 assert not batch.receive("1").deliver
     assert payments() == []
+
+
+def test_a_sessions_savepoint_begins_when_the_session_is_used(store_url):
+    engine = create_engine(store_url, poolclass=NullPool)
+    with orders_of(store_url) as orders:
+        with Session(engine) as session, session.begin():
+            earlier = session.connection()
+            if engine.dialect.name == "sqlite":
+                earlier.exec_driver_sql("BEGIN")
+            for id_, connection_of in (("earlier", lambda: earlier), ("inside", session.connection)):
+                with suppress(CrashError), session.begin_nested():
+                    with orders.batch(connection=connection_of()) as batch:
+                        assert batch.receive(id_).deliver
+                    raise CrashError
+        with orders.batch() as batch:
+            assert not batch.receive("earlier").deliver
+            assert batch.receive("inside").deliver
 
 
 def test_sqlite_syncs_at_each_commit_of_the_caller_too(sqlite_url):
