@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 
 import pytest
-from sqlalchemy import event, inspect, make_url, text
+from sqlalchemy import Engine, event, inspect, make_url, text
 
 from receiver.errors import StoreBusyError, StoreError
 from receiver.settings import StoreSettings
@@ -153,6 +153,24 @@ def test_a_file_gives_space_back_and_writes_ahead(sqlite_url):
         "busy_timeout": 1500,
     }
     assert {name: scalar(store, f"PRAGMA {name}") for name in expected} == expected
+
+
+@pytest.fixture
+def listening():
+    """An application that sets up each connection, of whatever engine, for its own purposes."""
+
+    def set_up(driver, _record):
+        for pragma in ("journal_mode = DELETE", "synchronous = NORMAL", "busy_timeout = 30000"):
+            driver.execute(f"PRAGMA {pragma}")
+
+    event.listen(Engine, "connect", set_up)
+    yield
+    event.remove(Engine, "connect", set_up)
+
+
+@pytest.mark.usefixtures("listening")
+def test_a_file_is_opened_as_ever_though_the_application_sets_up_all_connections(sqlite_url):
+    test_a_file_gives_space_back_and_writes_ahead(sqlite_url)
 
 
 def test_an_sqlite_transaction_holds_the_lock_from_its_beginning(sqlite_url):

@@ -21,7 +21,7 @@ from receiver.settings import StoreSettings
 from receiver.store.codec import runs_of
 from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, address_error
-from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, why_unsafe
+from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, set_up, why_unsafe
 from receiver.store.sql_rows import SqlRows, Statements, autocommit_error, driver_of
 from receiver.store.tables import DomainState, domains, receipt_codec, receipts, sequences
 
@@ -252,7 +252,10 @@ class Sqlite(Database):
     def writable(self, url: URL, settings: StoreSettings) -> Engine:
         """An engine to read and write. Transactions take the lock when they begin, unless the driver's connection is in one."""
         check_its_log(url)
-        return _engine(url, "BEGIN IMMEDIATE", partial(open_to_write, url, settings))
+        engine = _engine(url, "BEGIN IMMEDIATE", partial(open_to_write, url, settings))
+        # Once more, after an application's listeners for all engines: many set synchronous to NORMAL, which syncs no commit.
+        event.listen(engine, "connect", lambda driver, _: set_up(driver, settings))
+        return engine
 
     def read_only(self, url: URL, settings: StoreSettings) -> Engine:
         return _engine(url, "BEGIN", partial(open_to_read, url, settings))

@@ -203,17 +203,23 @@ def open_to_write(url: URL, settings: StoreSettings) -> FileConnection:
         if connection.execute("PRAGMA page_count").fetchone() == (0,):
             # Lets the pages of deleted rows be given back. It must be set before the first page is written.
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _write_ahead(connection, settings.lock_timeout_secs)
-        connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
-        connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
-        # Some builds overwrite deleted data, for which empty pages would be read and written once more.
-        connection.execute("PRAGMA secure_delete = FAST")
+        set_up(connection, settings)
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)  # a commit to two files isn't atomic
-        connection.log = connection.log_now()
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def set_up(connection: FileConnection, settings: StoreSettings) -> None:
+    """Switch the file to a write-ahead log, and set how the connection waits and commits."""
+    _write_ahead(connection, settings.lock_timeout_secs)
+    connection.execute(f"PRAGMA busy_timeout = {round(settings.lock_timeout_secs * 1000)}")
+    connection.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
+    connection.execute(f"PRAGMA journal_size_limit = {_LARGEST_IDLE_LOG_BYTES}")
+    # Some builds overwrite deleted data, for which empty pages would be read and written once more.
+    connection.execute("PRAGMA secure_delete = FAST")
+    connection.log = connection.log_now()
 
 
 def _write_ahead(connection: sqlite3.Connection, patience_secs: float) -> None:
