@@ -216,6 +216,19 @@ def test_a_session_on_a_server_is_ours_whatever_its_defaults(fresh_postgres_url)
     assert scalar(named, "SHOW application_name") == "bridge"
 
 
+@pytest.mark.parametrize("create", [open_store_engine, read_only])
+def test_a_session_on_a_server_is_opened_though_the_application_sets_up_all_connections(fresh_postgres_url, create):
+    def set_up(driver, _record):
+        driver.cursor().execute("SET TIME ZONE 'Asia/Tokyo'")  # begins a transaction, which the listener leaves open
+
+    opened(fresh_postgres_url)
+    event.listen(Engine, "connect", set_up)
+    try:
+        assert scalar(create(url_of(fresh_postgres_url), StoreSettings()), "SHOW TimeZone") == "Asia/Tokyo"
+    finally:
+        event.remove(Engine, "connect", set_up)
+
+
 def test_reading_changes_nothing(store_url):
     opened(store_url)
     for store in (examined(url_of(store_url)), read_only(url_of(store_url))):

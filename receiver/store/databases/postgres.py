@@ -406,6 +406,12 @@ def _engine(
         use_native_hstore=False,
     )
 
+    # First, before SQLAlchemy sets the isolation level, which no transaction allows.
+    @event.listens_for(engine, "connect", insert=True)
+    def end_transaction(connection: Any, _record: object) -> None:
+        """End what an application's listener for all engines has begun, such as by SET."""
+        connection.commit()
+
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
         # SQLAlchemy wouldn't recognise quoted names of types, and `committing` needs warnings.
