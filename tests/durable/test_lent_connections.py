@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import event, text
+from sqlalchemy import Engine, event, text
 
 from receiver import Receiver
 from receiver.durable.audit import audit
@@ -73,6 +73,28 @@ def test_savepoints_of_its_are_its_own(opened):
         batch.connection.execute(INSERT, {"id": "3"})
         batch.connection.execute(text("ROLLBACK TRANSACTION TO mine"))
     assert rows_of(url, "payment") == 1
+
+
+@pytest.mark.parametrize("beginning", ["BEGIN", "begin exclusive transaction;"])
+def test_an_application_that_begins_all_transactions_begins_none_of_ours(sqlite_url, beginning):
+    def begin(connection):
+        connection.exec_driver_sql(beginning)
+
+    execute(sqlite_url, "CREATE TABLE payment (id text)")
+    event.listen(Engine, "begin", begin)
+    try:
+        with Receiver.open(sqlite_url, connection_id="broker", destination="orders") as receiver:
+            for rows in (1, 2):
+                with receiver.batch() as batch:
+                    batch.receive("1")
+                    batch.connection.execute(INSERT, {"id": "1"})
+                assert rows_of(sqlite_url, "payment") == rows
+            with suppress(ValueError), receiver.batch() as batch:
+                batch.connection.execute(INSERT, {"id": "1"})
+                raise ValueError
+        assert rows_of(sqlite_url, "payment") == rows
+    finally:
+        event.remove(Engine, "begin", begin)
 
 
 def test_an_interrupt_while_it_is_rolled_back(opened):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -201,6 +202,7 @@ _JOINED = "receiver_batch"
 """A savepoint that shows whether a caller's transaction goes on."""
 _DELETE = f"DELETE FROM {receipts.name} WHERE domain_id = ? AND seq BETWEEN ? AND ?"
 _TOUCH = f"UPDATE {domains.name} SET last_seq = last_seq WHERE domain_id = ?"
+_BEGINS = re.compile(r"\s*begin(\s+(deferred|immediate|exclusive))?(\s+transaction)?\s*;?\s*", re.IGNORECASE)
 _STEPS_AT_ONCE = 1_000_000
 _PRIMARY = 0xFF
 """Masks the primary result code, which all its extended codes share."""
@@ -326,5 +328,14 @@ def _engine(url: URL, begin: str, open_file: Callable[[], sqlite3.Connection]) -
         driver = driver_of(connection)
         if not driver.in_transaction:
             driver.execute(begin)
+
+    @event.listens_for(engine, "before_cursor_execute", retval=True)
+    def begin_as_we_do(
+        connection: Connection, _: object, statement: str, values: Any, *_more: object
+    ) -> tuple[str, Any]:
+        """Let an application's listener for all engines begin no other transaction than ours, and none inside a batch's."""
+        if _BEGINS.fullmatch(statement):
+            statement = "" if driver_of(connection).in_transaction else begin
+        return statement, values
 
     return engine
