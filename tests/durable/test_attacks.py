@@ -63,6 +63,26 @@ def test_an_older_copy_replaces_the_file(sqlite_url, tmp_path):
             assert send(other, "b", "a") == [DUPLICATE, DUPLICATE]
 
 
+def test_a_copy_put_back_beside_the_log_of_a_killed_process(sqlite_url, tmp_path):
+    """SQLite would take the log for the copy's, and write it into that."""
+    file, log = file_of(sqlite_url), tmp_path / "receiver.db-wal"
+    with opened(sqlite_url) as receiver:
+        send(receiver, "a")
+        run(sqlite_url, f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+        send(receiver, "b")
+        left = log.read_bytes()
+    (tmp_path / "copy.db").rename(file)
+    log.write_bytes(left)
+    copied = file.read_bytes()
+    for use in (opened, look):
+        with pytest.raises(StoreError, match=r"receiver\.db-wal, the log of the file before, would damage it"):
+            use(sqlite_url)
+    assert file.read_bytes() == copied
+    log.unlink()
+    with opened(sqlite_url) as receiver:
+        assert send(receiver, "a", "b") == [DUPLICATE, NEW]
+
+
 def test_a_file_that_is_gone_takes_no_receipts(sqlite_url, tmp_path):
     """The receiver could write on to the file, but nobody who opens the store next would see the receipts."""
     away = tmp_path / "away.db"

@@ -53,6 +53,14 @@ class FileConnection(sqlite3.Connection):
             return _identity_of(self.log_path)
         return None
 
+    def header_at(self, descriptor: str) -> bytes | None:
+        """What the file says of its log, if this descriptor of the process is the file's.
+
+        Not by opening the file: closing it again would drop the locks that the process has.
+        """
+        is_ours = _identity_of(descriptor) == self.file
+        return os.pread(int(descriptor.rpartition("/")[2]), 2, _HEADER_AT) if is_ours else None
+
     def is_replaced(self) -> bool:
         """Whether the file's name, or that of its log, leads to another file by now: then nobody else would see our commits.
 
@@ -110,6 +118,9 @@ _BACKOFF = Backoff(0.01, 0.01)
 _LARGEST_IDLE_LOG_BYTES = 16 << 20
 """The most bytes that the write-ahead log keeps once it is copied into the file: a large transaction's space is given back."""
 _SHORTEST_DATABASE_BYTES = 512
+_LOG_HEADER_BYTES = 32
+_HEADER_AT, _ROLLS_BACK = 18, b"\1\1"
+"""Where a file says how it is written, and how one says so that has no write-ahead log: https://sqlite.org/fileformat.html"""
 _UNSAFE = (
     (
         r" (nfs4?|cifs|smb3|9p|ceph|lustre|fuse\.(glusterfs|juicefs|sshfs|rclone|s3fs|gcsfuse))$",
@@ -263,8 +274,29 @@ def _opened(url: URL, settings: StoreSettings, options: str) -> FileConnection:
         check_same_thread=False,  # a lock of the receiver's makes threads wait for each other
     )
     connection.watch(file)
+    _check_not_anothers(connection)
     _check_not_removed(connection)
     return connection
+
+
+def _check_not_anothers(connection: FileConnection) -> None:
+    """Raise `StoreError` if the log beside the file is another's: a copy was put back where a killed process had left the log.
+
+    SQLite would write the log into the copy. A file that has a log says so itself, but a copy by VACUUM doesn't. Nor may a new file
+    whose journal a power cut left beside the log.
+    """
+    log = Path(connection.log_path)
+    with suppress(FileNotFoundError):
+        has_log = (
+            log.stat().st_size > _LOG_HEADER_BYTES
+            and not log.with_name(f"{log.name.removesuffix('-wal')}-journal").exists()
+        )
+        if has_log and _ROLLS_BACK in _of_descriptors(connection.header_at):
+            connection.close()
+            raise StoreError(
+                f"{connection.path} was put back from a copy, and {connection.log_path}, the log of the file before, would damage it",
+                hint="delete that log, and the file beside it that ends with -shm",
+            )
 
 
 def _check_not_removed(connection: FileConnection) -> None:
