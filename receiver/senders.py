@@ -56,6 +56,8 @@ class Maker(Closing):
         if not isinstance(kept, KeptConnection):
             raise needs_open(type(self).__name__, self._OPENED_WITH)
         self._kept = kept
+        self._notes: WeakKeyDictionary[Connection, dict[bytes, Callable[[], object]]] = WeakKeyDictionary()
+        """What to note once the transaction under way on a caller's connection is committed; by what it is about."""
 
     def close(self) -> None:
         """Close the connection to the store. Closing again does nothing. In a forked process it does nothing either."""
@@ -73,6 +75,27 @@ class Maker(Closing):
         with translated(joined.engine.url):
             database_of(joined).refuse_autocommit(joined)
             return work(joined)
+
+    def _note(self, about: bytes, note: Callable[[], object], connection: Connection | None) -> None:
+        """Call `note` now or, in a caller's transaction, once the caller commits, unless another about the same replaces it.
+
+        What was rolled back with a savepoint is noted too: better a gap than a number that is given twice.
+        """
+        if connection is None:
+            note()
+            return
+        if connection not in self._notes:  # the listeners stay as long as the connection
+            event.listen(connection, "commit", self._on_commit)
+            event.listen(connection, "rollback", self._on_rollback)
+        self._notes.setdefault(connection, {})[about] = note
+
+    def _on_commit(self, connection: Connection) -> None:
+        notes, self._notes[connection] = self._notes[connection], {}
+        for note in notes.values():
+            note()
+
+    def _on_rollback(self, connection: Connection) -> None:
+        self._notes[connection] = {}
 
 
 class Pending(NamedTuple):
@@ -157,11 +180,13 @@ class DedupKeyMaker(Maker):
             return kept, run
 
         given = self._run(make, connection)
-        if connection is None:  # otherwise the caller may yet roll it back
-            self._given[stored] = given
-            while len(self._given) > _MOST_GIVEN:
-                self._given.popitem(last=False)
+        self._note(stored, lambda: self._give(stored, given), connection)
         return given[0]
+
+    def _give(self, reference: bytes, given: tuple[str, Hashable]) -> None:
+        self._given[reference] = given
+        while len(self._given) > _MOST_GIVEN:
+            self._given.popitem(last=False)
 
     def confirm(self, reference: str, *, connection: Connection | None = None) -> None:
         """Forget the key, because the broker has the message. A reference that isn't pending is no error.
@@ -175,7 +200,7 @@ class DedupKeyMaker(Maker):
         """
         stored = _name_bytes("reference", reference)
         self._run(lambda own: own.execute(delete(dedup_keys).where(self._is(stored))), connection)
-        self._given.pop(stored, None)
+        self._note(stored, lambda: self._given.pop(stored, None), connection)
 
     def pending(self) -> list[Pending]:
         """The messages that have a key and aren't confirmed, oldest first. Send them again after a crash.
@@ -242,8 +267,6 @@ class SequenceIdMaker(Maker):
         self._given = 0
         """The largest number that was given here and committed."""
         self._guard = Mutex()
-        self._taken: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
-        """The largest number that was taken in the transaction under way on a caller's connection; 0 for none."""
 
     def next(self, *, connection: Connection | None = None) -> str:
         """The id of the next message.
@@ -272,30 +295,10 @@ class SequenceIdMaker(Maker):
             return last
 
         last = self._run(take, connection)
-        if connection is None:
-            self.skip_to(last)
-        else:
-            self._note_taken(connection, last)
+        self._note(self._stored_source, lambda: self.skip_to(last), connection)
         return [f"{number}:{self._source}" for number in range(last - count + 1, last + 1)]
 
     def skip_to(self, last: int) -> None:
         """Give only numbers above this one from now on."""
         with self._guard:
             self._given = max(self._given, last)
-
-    def _note_taken(self, connection: Connection, last: int) -> None:
-        """Make a number count as given once the caller commits.
-
-        A number that was rolled back with a savepoint counts too: better a gap than a number that is given twice.
-        """
-        if connection not in self._taken:  # the listeners stay as long as the connection
-            event.listen(connection, "commit", self._on_commit)
-            event.listen(connection, "rollback", self._on_rollback)
-        self._taken[connection] = last
-
-    def _on_commit(self, connection: Connection) -> None:
-        self.skip_to(self._taken[connection])
-        self._taken[connection] = 0
-
-    def _on_rollback(self, connection: Connection) -> None:
-        self._taken[connection] = 0

@@ -351,13 +351,25 @@ def test_numbers_of_committed_transactions_never_go_back(pair, url):
             assert numbers([ids.next(connection=connection)]) == [4], "a gap, or a number twice"
 
 
-def test_keys_stay_the_same_until_they_are_confirmed(pair, url):
+@pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
+def test_keys_stay_the_same_until_they_are_confirmed(pair, url, joins):
+    engine = application(url)
     with billing(url) as keys:
+
+        def key_for(*references):
+            with engine.begin() as connection:
+                return [keys.key_for(each, connection=connection if joins else None) for each in references]
+
         with lost(pair):
-            key, confirmed = keys.key_for("invoice 1"), keys.key_for("invoice 2")
-            keys.confirm("invoice 2")
-        assert keys.key_for("invoice 1") == key
-        assert keys.key_for("invoice 2") != confirmed
+            key, confirmed, _ = key_for("invoice 1", "invoice 2", "invoice 3")
+            with engine.begin() as connection:
+                keys.confirm("invoice 2", connection=connection if joins else None)
+            with engine.connect() as connection:
+                keys.confirm("invoice 1", connection=connection)
+                connection.rollback()
+        (again, other) = key_for("invoice 1", "invoice 2")
+        assert again == key
+        assert other != confirmed
 
 
 def test_messages_that_wait_under_numbers_that_were_given_again(pair, url):
