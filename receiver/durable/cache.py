@@ -168,6 +168,10 @@ class DomainCache:
         if not (self.is_dropped or self._is_doubtful):
             self._confirmed = self.state, self._newest
 
+    def watch(self, state: DomainState) -> None:
+        """Note a committed state of the log, whose rows aren't recorded here."""
+        self._confirmed = state, None
+
     @property
     def has_deletable(self) -> bool:
         return bool(self._deletable)

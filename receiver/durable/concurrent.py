@@ -409,6 +409,8 @@ class FoldingThread:
         claims = self._session.claims_of(self._kept)
         self.is_folding = claims.try_to_lock_folding(self._session.store_id)
         self.waiting = claims.waiting()
+        if not self.is_folding:
+            self._session.watch(self._kept)
         return self.is_folding
 
     def _let_go(self) -> None:

@@ -123,6 +123,11 @@ class DomainSession(GuardedDomain):
             self.cache.follow(log, state, may_lag=True)
             return state
 
+    def watch(self, connection: Connection) -> None:
+        """Note the domain's state while another process folds: it shows what a failover has lost if this process folds next."""
+        rows = database_of(connection).rows(connection, self.domain_id)
+        self.cache.watch(rows.read(rows.sql.read))
+
     @contextmanager
     def _between_batches(self) -> Iterator[KeptLog]:
         """The log, for a transaction that is rolled back unless the block commits it."""

@@ -5,6 +5,7 @@ id it has is a duplicate, even if the id came to another receiver since.
 """
 
 import threading
+import time
 import uuid
 from contextlib import ExitStack, closing, contextmanager, suppress
 
@@ -15,6 +16,7 @@ from receiver.bridge.opening import Origin, open_bridge
 from receiver.bridge.received import Received, Taken
 from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.audit import look
+from receiver.durable.concurrent import _TAKE_OVER_SECS
 from receiver.durable.forgetting import forget, retire_sources
 from receiver.errors import StoreError
 from receiver.store.inbox import Inbox
@@ -214,6 +216,21 @@ def test_a_loss_is_said_though_nobody_has_been_there(pair, url, concurrent, capl
             send(orders, *LOST)
             until(lambda: not concurrent or waiting(url) == 0)
         until(lambda: send(orders, OTHERS[0]) and SAID in caplog.text)
+
+
+def test_a_loss_is_said_by_whoever_folds_next(pair, url, monkeypatch, caplog):
+    """That process may never have folded before."""
+    with ExitStack() as receivers:
+        orders = receivers.enter_context(opened(url, concurrent=True))
+        until(lambda: orders.is_folding)
+        next_one = receivers.enter_context(opened(url, concurrent=True))
+        with lost(pair):
+            send(orders, *LOST)
+            until(lambda: waiting(url) == 0)
+            monkeypatch.setattr(orders._folding, "_try_lock", lambda: False)
+            time.sleep(2 * _TAKE_OVER_SECS)
+        until(lambda: next_one.is_folding)
+        until(lambda: SAID in caplog.text)
 
 
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
