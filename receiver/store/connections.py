@@ -183,8 +183,15 @@ class KeptConnection(Guarded):
         if self._kept is None:
             self._kept = self.engine.connect()
             # A forked process may close a file only if its parent had no transaction under way there.
-            self._database.watch_idle(driver_of(self._kept), lambda: not self._thread_lock.locked())
+            self._database.watch_idle(
+                driver_of(self._kept), lambda: not self._thread_lock.locked(), self._discard_if_free
+            )
         return self._kept
+
+    def _discard_if_free(self) -> None:
+        with self._acquired_if_free() as is_ours:
+            if is_ours:
+                self._discard()
 
     def _discard(self) -> None:
         connection, self._kept = self._kept, None

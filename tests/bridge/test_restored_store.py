@@ -1,11 +1,12 @@
 """A store that is restored from a copy has forgotten what came since. Nothing is lost by that."""
 
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
 
-from tests.bridge.bridged import Route, message, send
+from tests.bridge.bridged import Route, message, run_until, send
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
@@ -57,3 +58,24 @@ def test_no_message_gets_the_id_of_another_that_it_has_forgotten(sqlite_url, tmp
     arrived = route.broker.queue("out")
     assert [each.body for each in arrived] == [b"0", b"1", b"2"]
     assert len({each.properties["uniqueMessageId"] for each in arrived}) == 3
+
+
+def test_a_bridge_goes_on_though_the_file_is_replaced_under_it(sqlite_url, tmp_path):
+    """None of its connections keeps the removed log of the file before: then it could use no other."""
+    route = Route(sqlite_url, tmp_path, "queue")
+    bridge = route.open()
+    gives_up_secs = time.monotonic() + 20
+
+    def replace():
+        with closing(sqlite3.connect(tmp_path / "receiver.db")) as database:
+            database.execute(f"VACUUM INTO '{tmp_path / 'copy.db'}'")
+        for file in tmp_path.glob("receiver.db*"):
+            file.unlink()
+        (tmp_path / "copy.db").rename(tmp_path / "receiver.db")
+        send(route, "2")
+
+    route.plan("confirmed", replace)
+    send(route, "1")
+    run_until(bridge, lambda: "2" in route.effects() or time.monotonic() > gives_up_secs)
+    assert route.effects() == ["1", "2"]
+    assert not route.queued

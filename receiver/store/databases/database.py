@@ -185,8 +185,13 @@ class Database(ABC):
         """Whether the address leads to another database by now than the connection."""
         return False
 
-    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
-        """Make a forked process call `is_idle`, to learn whether the connection was between transactions."""
+    def watch_idle(
+        self, driver: Any, is_idle: Callable[[], bool], end_if_idle: Callable[[], None] | None = None
+    ) -> None:
+        """Make a forked process call `is_idle`, to learn whether the connection was between transactions.
+
+        `end_if_idle` is called if the connection keeps a file's removed log open, which others of the process must not use.
+        """
 
     def accept_broken_text(self, driver: Any) -> None:
         """Let invalid text be read instead of failing."""

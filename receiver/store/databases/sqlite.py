@@ -282,8 +282,11 @@ class Sqlite(Database):
     def is_replaced(self, driver: Any) -> bool:
         return bool(driver.is_replaced())
 
-    def watch_idle(self, driver: Any, is_idle: Callable[[], bool]) -> None:
+    def watch_idle(
+        self, driver: Any, is_idle: Callable[[], bool], end_if_idle: Callable[[], None] | None = None
+    ) -> None:
         driver.is_idle = is_idle
+        driver.end_if_idle = end_if_idle or driver.end_if_idle
 
     def refuse_autocommit(self, connection: Connection) -> None:
         _refuse_attached(driver_of(connection))

@@ -41,6 +41,8 @@ class FileConnection(sqlite3.Connection):
     """The file's write-ahead log, which stays the same file while a connection that writes is open."""
     is_idle: Callable[[], bool] = staticmethod(lambda: False)
     """Whether it is between transactions, and no thread is waiting in it for one."""
+    end_if_idle: Callable[[], None] = staticmethod(lambda: None)
+    """Ends it unless a thread uses it. Does nothing if its owner may still need it."""
 
     def watch(self, file: Path) -> None:
         self.path = str(file)
@@ -303,6 +305,9 @@ def _check_not_removed(connection: FileConnection) -> None:
     """Raise `StoreError` if other connections of this process use a removed log: SQLite would share its index with them."""
     removed = _removed_logs(connection)
     if removed:
+        for other in list(_OPEN):
+            if other is not connection and other.log_path == connection.log_path:
+                other.end_if_idle()
         time.sleep(_CLOSING_SECS)
         removed &= _removed_logs(connection)
     if removed and [*_of_descriptors(_identity_of)].count(connection.file) > 1:
