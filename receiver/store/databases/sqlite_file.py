@@ -305,9 +305,10 @@ def _check_not_removed(connection: FileConnection) -> None:
     """Raise `StoreError` if other connections of this process use a removed log: SQLite would share its index with them."""
     removed = _removed_logs(connection)
     if removed:
-        for other in list(_OPEN):
-            if other is not connection and other.log_path == connection.log_path:
-                other.end_if_idle()
+        with suppress(RuntimeError):  # another thread has opened one meanwhile: the next try ends the rest
+            for other in list(_OPEN):
+                if other is not connection and other.log_path == connection.log_path:
+                    other.end_if_idle()
         time.sleep(_CLOSING_SECS)
         removed &= _removed_logs(connection)
     if removed and [*_of_descriptors(_identity_of)].count(connection.file) > 1:
