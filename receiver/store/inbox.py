@@ -216,7 +216,7 @@ class Lease:
         self.has_more = False
         """Whether more messages wait than `sequence_numbers` has given."""
         self.server_run = database_of(connection).server_run(connection)
-        """Identifies the run of the store's server. Within one run no commit is lost."""
+        """Identifies the run of the store's server, or its file. Within one no commit is lost."""
         self._inbox = of
         self._target_id = of.target_id
         self._from = f"FROM {waiting.name} WHERE target_id = {of.target_id:d}"

@@ -12,6 +12,9 @@ import pytest
 from sqlalchemy import NullPool, create_engine, event, make_url, text
 from sqlalchemy.exc import OperationalError
 
+from receiver.bridge.opening import Origin, open_bridge
+from receiver.bridge.received import Received, Taken
+from receiver.bridge.targets.python_target import PythonTarget
 from receiver.durable.audit import look
 from receiver.durable.batch import Batch
 from receiver.durable.forgetting import retire_sources
@@ -20,7 +23,10 @@ from receiver.errors import StoreBusyError, StoreCorruptError, StoreError
 from receiver.settings import StoreSettings
 from receiver.store.databases.postgres import TableVacuum
 from receiver.store.databases.sqlite import FileVacuum, Sqlite
+from tests.bridge.bridged import message
+from tests.brokers.memory import MemoryBroker
 from tests.durable.opened import DUPLICATE, NEW, opened, send, sizes, undone
+from tests.senders.making import billing
 from tests.stores import engine_of, execute, rows_of
 
 
@@ -61,6 +67,43 @@ def test_an_older_copy_replaces_the_file(sqlite_url, tmp_path):
         assert send(receiver, "b", "a") == [NEW, DUPLICATE]
         with opened(sqlite_url) as other:
             assert send(other, "b", "a") == [DUPLICATE, DUPLICATE]
+
+
+def replaced_by_a_copy(file, change):
+    """Let a copy from before the change replace the file."""
+    copied = file.with_name("copy.db")
+    copy(file, copied)
+    change()
+    for each in file.parent.glob(f"{file.name}*"):
+        each.unlink()
+    copied.rename(file)
+
+
+def test_a_key_stays_the_same_though_an_older_copy_replaces_the_file(sqlite_url):
+    with billing(sqlite_url) as keys:
+        given = []
+        replaced_by_a_copy(file_of(sqlite_url), lambda: given.append(keys.key_for("invoice 1")))
+        assert keys.key_for("invoice 1") == given[0]
+
+
+def test_messages_that_wait_under_numbers_that_a_copy_gives_again(sqlite_url):
+    """A bridge holds messages until it hands them on. By then, another bridge's messages may have their numbers."""
+    seen = []
+    origin = Origin(MemoryBroker().source, "broker", "queue://orders")
+
+    def bridge():
+        return open_bridge(origin, PythonTarget("python:tests:see", lambda got: seen.append(got.text)), sqlite_url)
+
+    def taken(id_):
+        received = Received._make((None, 0, 0, id_, None, "queue://orders", message(id_)))
+        return Taken([received], [received.receipt()])
+
+    with closing(bridge()) as ours, closing(bridge()) as another:
+        replaced_by_a_copy(file_of(sqlite_url), lambda: ours._flow.before_acknowledging(taken("lost")))
+        ours._flow.receiver.session.log.discard()  # which another process wouldn't have open
+        another._flow.before_acknowledging(taken("other"))
+        ours._flow.deliver_waiting()
+        assert seen == ["other"]
 
 
 def test_a_copy_put_back_beside_the_log_of_a_killed_process(sqlite_url, tmp_path):

@@ -25,6 +25,7 @@ from receiver.quantities import count, moment
 from receiver.retrying import Backoff
 from receiver.senders import SequenceIdMaker
 from receiver.settings import BridgeSettings
+from receiver.store.databases import database_of
 from receiver.store.inbox import Inbox, Lease
 from receiver.store.positions import Positions
 
@@ -73,7 +74,7 @@ class Dispatcher:
         self.at_hand: dict[int, Received] = {}
         """The messages of the latest batch, by sequence number, until they are handed on: they needn't be read back."""
         self.at_hand_of: Hashable = None
-        """The run of the store's server that has committed them. In another run, other messages may have their numbers."""
+        """The run of the store's server, or the file, that has committed them. In another, other messages may have their numbers."""
 
     def deliver_waiting(self) -> bool:
         """Hand on messages that are due, in one lease. Returns whether there may be more."""
@@ -327,12 +328,13 @@ class InboxFlow(KeepingFlow):
             messages = self._with_ids(batch, admitted.messages)
             numbered = ((admitted.numbers[index], message) for index, message in messages.items())
             kept = {number: Received._make((number, *message[1:])) for number, message in numbered}
-            rows = batch.transaction.log.rows
+            connection = batch.transaction.log.rows.connection
+            run = database_of(connection).server_run(connection)
             if kept:  # not by `batch.connection`: with the driver alone, SQLAlchemy needn't begin a transaction
-                dispatcher.inbox.add(rows.connection, list(kept.values()))
+                dispatcher.inbox.add(connection, list(kept.values()))
         self.note_committed(taken, admitted)
         self.figures.waiting += len(kept)
-        dispatcher.at_hand, dispatcher.at_hand_of = kept, rows.server_run
+        dispatcher.at_hand, dispatcher.at_hand_of = kept, run
 
     def close(self) -> None:
         super().close()

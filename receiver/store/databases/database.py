@@ -222,7 +222,7 @@ class Database(ABC):
         yield
 
     def server_run(self, _connection: Connection) -> Hashable:
-        """Identifies the server's run, as `receiver.store.sql_rows.SqlRows.server_run`."""
+        """Identifies the server's run, as `receiver.store.sql_rows.SqlRows.server_run`, or the file."""
         return None
 
     def check_concurrent(self) -> None:

@@ -6,12 +6,12 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event, false, text, update
 from sqlalchemy.dialects import sqlite
@@ -22,7 +22,15 @@ from receiver.settings import StoreSettings
 from receiver.store.codec import runs_of
 from receiver.store.databases import database
 from receiver.store.databases.database import OUR_NAMES, Database, Fault, address_error
-from receiver.store.databases.sqlite_file import check_its_log, is_file, open_to_read, open_to_write, set_up, why_unsafe
+from receiver.store.databases.sqlite_file import (
+    check_its_log,
+    identity_of,
+    is_file,
+    open_to_read,
+    open_to_write,
+    set_up,
+    why_unsafe,
+)
 from receiver.store.sql_rows import SqlRows, Statements, autocommit_error, driver_of
 from receiver.store.tables import DomainState, domains, receipt_codec, receipts, sequences
 
@@ -206,6 +214,8 @@ _BEGINS = re.compile(r"\s*begin(\s+(deferred|immediate|exclusive))?(\s+transacti
 _STEPS_AT_ONCE = 1_000_000
 _PRIMARY = 0xFF
 """Masks the primary result code, which all its extended codes share."""
+_FILE = "receiver_file"
+"""Key in a connection's `info`: its file."""
 _CANNOT_OPEN = Fault("it can't be opened", "its folder must exist and be writable, too, and it must be a file")
 _NO_DATABASE = Fault(
     "it isn't a database", "name another file, or restore a copy if this was a store", StoreCorruptError
@@ -287,6 +297,14 @@ class Sqlite(Database):
     ) -> None:
         driver.is_idle = is_idle
         driver.end_if_idle = end_if_idle or driver.end_if_idle
+
+    def server_run(self, connection: Connection) -> Hashable:
+        """Identifies the file: another that replaces it, such as an older copy, may lack its commits."""
+        if _FILE not in connection.info:
+            files = driver_of(connection).execute("PRAGMA database_list").fetchall()
+            with suppress(OSError):  # it is gone, which the next transaction says
+                connection.info[_FILE] = next(identity_of(file) for _, name, file in files if name == "main")
+        return cast("Hashable", connection.info.get(_FILE))
 
     def refuse_autocommit(self, connection: Connection) -> None:
         _refuse_attached(driver_of(connection))

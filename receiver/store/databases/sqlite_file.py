@@ -46,13 +46,13 @@ class FileConnection(sqlite3.Connection):
 
     def watch(self, file: Path) -> None:
         self.path = str(file)
-        self.file = _identity_of(self.path)
+        self.file = identity_of(self.path)
         self.log_path = f"{file.resolve()}-wal"
         _OPEN.add(self)
 
     def log_now(self) -> _File | None:
         with suppress(FileNotFoundError):
-            return _identity_of(self.log_path)
+            return identity_of(self.log_path)
         return None
 
     def header_at(self, descriptor: str) -> bytes | None:
@@ -60,7 +60,7 @@ class FileConnection(sqlite3.Connection):
 
         Not by opening the file: closing it again would drop the locks that the process has.
         """
-        is_ours = _identity_of(descriptor) == self.file
+        is_ours = identity_of(descriptor) == self.file
         return os.pread(int(descriptor.rpartition("/")[2]), 2, _HEADER_AT) if is_ours else None
 
     def is_replaced(self) -> bool:
@@ -71,7 +71,7 @@ class FileConnection(sqlite3.Connection):
         file is gone.
         """
         try:
-            is_other = _identity_of(self.path) != self.file
+            is_other = identity_of(self.path) != self.file
         except OSError as error:
             raise StoreError(
                 f"the file {self.path} is gone: {error.strerror}", hint="put it back, or open it again"
@@ -90,14 +90,14 @@ _OPEN: WeakSet[FileConnection] = WeakSet()
 
 
 def _check_not_inherited(file: Path) -> None:
-    if _INHERITED and file.exists() and _identity_of(file) in _INHERITED:
+    if _INHERITED and file.exists() and identity_of(file) in _INHERITED:
         raise StoreError(
             f"{file} was in use when this process was forked, and SQLite's locks don't survive a fork",
             hint="fork between batches, or start processes with 'spawn' or 'forkserver'",
         )
 
 
-def _identity_of(file: str | Path) -> _File:
+def identity_of(file: str | Path) -> _File:
     """Distinguishes a file from another of the same name; `OSError` if there is none."""
     status = os.stat(file)  # noqa: PTH116 - for each batch, and a Path costs as much again
     return status.st_dev, status.st_ino
@@ -311,7 +311,7 @@ def _check_not_removed(connection: FileConnection) -> None:
                     other.end_if_idle()
         time.sleep(_CLOSING_SECS)
         removed &= _removed_logs(connection)
-    if removed and [*_of_descriptors(_identity_of)].count(connection.file) > 1:
+    if removed and [*_of_descriptors(identity_of)].count(connection.file) > 1:
         connection.close()
         raise StoreError(
             f"the log of {connection.path} was removed, and other connections of this process write on to it",
@@ -322,7 +322,7 @@ def _check_not_removed(connection: FileConnection) -> None:
 def _removed_logs(connection: FileConnection) -> set[_File]:
     """The file's removed logs, and their indexes, that this process still has open."""
     names = {f"{connection.log_path} (deleted)", f"{connection.log_path.removesuffix('-wal')}-shm (deleted)"}
-    return set(_of_descriptors(lambda path: _identity_of(path) if os.readlink(path) in names else None)) - {None}  # noqa: PTH115
+    return set(_of_descriptors(lambda path: identity_of(path) if os.readlink(path) in names else None)) - {None}  # noqa: PTH115
 
 
 def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
