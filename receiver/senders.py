@@ -6,7 +6,7 @@ own, which threads share. Each call asks the store, so any number of processes m
 
 A store can lose its last commits: a standby takes over without them, or an older copy is restored. So each maker remembers the
 numbers or keys that it has given. It gives no number again, whatever the store says. If another or a restarted server answers,
-it gives a message the same key again. A process that starts after the loss can't know about it.
+or the file is another, it gives a message the same key again. A process that starts after the loss can't know about it.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class DedupKeyMaker(Maker):
         super().__init__(kept)
         self._sender = sender
         self._given: OrderedDict[bytes, tuple[str, Hashable]] = OrderedDict()
-        """The newest keys given here that are committed and not confirmed, by reference; each with the server's run. If a key
+        """The newest keys given here that are committed and not confirmed, by reference; each with the server's run or the file. If a key
         goes within one run, it wasn't lost: another maker has confirmed it."""
 
     def key_for(self, reference: str, *, connection: Connection | None = None) -> str:
