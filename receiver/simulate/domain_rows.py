@@ -161,29 +161,36 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
     live = np.zeros(len(earlier) + 1, weights.dtype)
     in_block = np.zeros((len(earlier) >> _BLOCK_BITS) + 1, np.int64)
     following = rows.slab_start.copy()  # for each source, the index behind its latest row
-    # The entries of an id of several sources, newest first: a chain of rows.
-    newest = np.full(rows.several_ids, _NOTHING, np.int32)
-    older = np.full(len(earlier) if rows.several_ids else 0, _NOTHING, np.int32)
-    duplicate = 0
+    # The entries of an id of several sources are a heap, by the ids that had come behind each when it was last counted. As more
+    # only come, few entries are counted again, however many sources sent the id.
+    sent = np.flatnonzero(several != _NOTHING).astype(np.int32)  # the row of each entry
+    counted = np.zeros(len(sent), np.int64)
+    left, right = np.full(len(sent), _NOTHING, np.int32), np.full(len(sent), _NOTHING, np.int32)
+    top = np.full(rows.several_ids, _NOTHING, np.int32)
+    duplicate, entry = 0, 0
     for row in range(len(earlier)):
         number = several[row]
         if earlier[row] != _NOTHING:
-            entry = earlier[row] if number == _NOTHING else newest[number]
-            least = np.iinfo(np.int64).max
-            while entry != _NOTHING:
-                least = min(least, _count_live(live, in_block, slab_index[entry] + 1, following[source[entry]]))
-                entry = _NOTHING if number == _NOTHING else older[entry]
-            windows[duplicate] = least + 1
+            while True:
+                holder = earlier[row] if number == _NOTHING else sent[top[number]]
+                at = slab_index[holder]
+                behind = _count_live(live, in_block, at + 1, following[source[holder]])
+                if number == _NOTHING or (live[at] > 0 and counted[top[number]] == behind):
+                    break
+                first = top[number]
+                top[number] = _melded(left[first], right[first], left, right, counted)
+                if live[at] > 0:  # otherwise its source has sent the id again
+                    counted[first], left[first], right[first] = behind, _NOTHING, _NOTHING
+                    top[number] = _melded(top[number], first, left, right, counted)
+            windows[duplicate] = behind + 1
             duplicate += 1
         if replaced[row] != _NOTHING:
             at = slab_index[replaced[row]]
             in_block[at >> _BLOCK_BITS] -= live[at]
             live[at] = 0
-            if number != _NOTHING:
-                _unchain(newest, older, number, replaced[row])
         if number != _NOTHING:
-            older[row] = newest[number]
-            newest[number] = row
+            top[number] = _melded(top[number], entry, left, right, counted)
+            entry += 1
         weight = int(weights[row]) if row < len(weights) else 1
         live[slab_index[row]] = weight
         in_block[slab_index[row] >> _BLOCK_BITS] += weight
@@ -191,14 +198,23 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
 
 
 @compiled()
-def _unchain(newest: Int32s, older: Int32s, number: int, row: int) -> None:
-    if newest[number] == row:
-        newest[number] = older[row]
-        return
-    entry = newest[number]
-    while older[entry] != row:
-        entry = older[entry]
-    older[entry] = older[row]
+def _melded(first: int, second: int, left: Int32s, right: Int32s, counted: Int64s) -> int:
+    """The top of two skew heaps made one: each node on the way changes its two sides, which keeps the ways short."""
+    top = last = _NOTHING
+    while first >= 0 and second >= 0:
+        if counted[second] < counted[first]:
+            first, second = second, first
+        if last == _NOTHING:
+            top = first
+        else:
+            left[last] = first
+        last = first
+        first, right[last] = right[last], left[last]
+    rest = second if first == _NOTHING else first
+    if last == _NOTHING:
+        return rest
+    left[last] = rest
+    return top
 
 
 def reuse_distances(rows: DomainRows, weights: Int64s | None = None) -> ReuseDistances:

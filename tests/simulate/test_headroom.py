@@ -1,6 +1,7 @@
 """The needs of duplicates, and the headroom of a log and of each source, by the naive model. Headroom of parts adds
 up."""
 
+import time
 from collections import defaultdict
 from itertools import chain
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from model import Model
 from small_logs import SECOND_US, Receipt, analysed, domains_of, ingested, judged, logs, repeats, with_a_repeat
 
-from receiver.simulate.domain_rows import reuse_distances
+from receiver.simulate.domain_rows import link_rows, reuse_distances
 from receiver.simulate.figures import DomainFigures
 from receiver.simulate.kernel import WindowAsked
 from receiver.simulate.replays import NONE_CAUGHT, ReplayAsked, ReplayShare, count_slack, replayed_of
@@ -132,3 +133,17 @@ def test_long_distances_are_counted_by_blocks():
     fill = [f"{number}" for number in rng.integers(0, 9_000, 20_000).tolist()]
     log = [Receipt(0, "x"), *(Receipt(SECOND_US, id_) for id_ in fill), Receipt(2 * SECOND_US, "x")]
     assert needs_by_row(log)[len(log) - 1] == (len(set(fill)) + 1, SECOND_US)
+
+
+def test_an_id_of_very_many_sources_takes_no_time_for_each():
+    """As where 'NULL' stands for no id, and each process is a source."""
+    sources = 100_000
+    source = np.repeat(np.arange(sources, dtype=np.int32), 3)
+    ids = np.arange(3 * sources, dtype=np.int32)
+    ids[::3] = 0
+    times_us = np.arange(3 * sources, dtype=np.int64)
+    rows = link_rows(times_us, source, ids, sources=sources, distinct_ids=3 * sources)
+    reuse_distances(link_rows(times_us[:9], source[:9], ids[:9], sources=3, distinct_ids=9))  # compiles
+    began = time.process_time()
+    assert reuse_distances(rows).window.tolist() == [3] * (sources - 1)
+    assert time.process_time() - began < 10
