@@ -31,8 +31,8 @@ _REPEATS_PER_ID = 100
 _WAYS_TO_WRITE = re.compile(r"queue://|/queues?/|jms\.queue\.|\s")
 """Prefixes of a queue's name that some logs write and others don't. Names may also differ in case."""
 _MINUTE_US = 60 * SECOND_US
-_YEAR_2000_US = 946_684_800 * SECOND_US
-"""Earlier times are in another unit, or don't count from the epoch."""
+_YEAR_2000_US, _YEAR_2100_US = 946_684_800 * SECOND_US, 4_102_444_800 * SECOND_US
+"""Other times are in another unit, or don't count from the epoch."""
 
 
 class Known(NamedTuple):
@@ -140,13 +140,14 @@ def _sources_unlike(known: Known) -> str:
     )
 
 
-def _old_times(known: Known) -> str:
+def _odd_times(known: Known) -> str:
     first_us = known.facts.log.first_received_at_us or 0
-    if not known.can_be_doubted or first_us >= _YEAR_2000_US:
+    if not known.can_be_doubted or _YEAR_2000_US <= first_us < _YEAR_2100_US:
         return ""
+    digits = " Are they a date's digits, such as 20261121013748? Write ISO 8601." if first_us >= _YEAR_2100_US else ""
     return (
         f"The times begin at {moment(first_us)}. Is received_at read from the right field (--map received_at=FIELD), and in "
-        "the right unit (--time-unit)? E is as wrong as they are."
+        f"the right unit (--time-unit)?{digits} E is as wrong as they are."
     )
 
 
@@ -471,7 +472,7 @@ _DOUBTS: dict[str, Callable[[Known], str]] = {
     "ids-anew": _ids_anew,
     "ids-missing": _ids_missing,
     "sources-unlike": _sources_unlike,
-    "old-times": _old_times,
+    "old-times": _odd_times,
     "one-second": _same_second,
     "whole-minutes": _whole_minutes,
     "out-of-order": _out_of_order,

@@ -170,6 +170,12 @@ ANEW = [Receipt(NOW_US + n, f"{n % 200}", "s") for n in range(300)]
             "The times begin at 1970-01-21T18:40:25.000000Z.",
             [at(SECONDS)],
         ),
+        (
+            "old-times",
+            [Receipt(20_261_121_013_700_000 + 1000 * number, f"{number}") for number in range(100)],
+            "unit (--time-unit)? Are they a date's digits",
+            [[Receipt(4_102_444_799 * SECOND_US, f"{number}") for number in range(100)]],
+        ),
         ("whole-minutes", at([t - t % (60 * SECOND_US) for t in SECONDS]), "to whole minutes", [at(SECONDS)]),
         ("whole-minutes", at([t - t % (24 * HOUR_US) for t in SECONDS]), "to whole days", [times(200, 200)]),
         (
