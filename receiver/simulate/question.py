@@ -63,12 +63,19 @@ def parse_present(text: str) -> tuple[int, int]:
     values = text.split(",")
     if len(values) != 2 or not all(value.strip() for value in values):  # noqa: PLR2004
         raise SettingsError(f"--current: {text!r:.80} isn't a window and an expiry", hint=_PRESENT_HINT)
-    window, secs = (_number("--current", value, _PRESENT_HINT) for value in values)
-    if window != window.to_integral_value():
-        raise SettingsError(f"--current: the window {window} isn't a whole number", hint=_PRESENT_HINT)
-    present = int(window), int((secs * 1_000_000).to_integral_value())
-    check_grid([present[0]], [present[1]])
-    return present
+    window, secs = values
+    return parse_setting(window, secs, named=("--current", "--current"), hint=_PRESENT_HINT)
+
+
+def parse_setting(window: object, expiry_secs: object, named: tuple[str, str], hint: str | None = None) -> Pair:
+    """One setting, from a window and an expiry in seconds. Unlike in a list, a window with a fraction is refused."""
+    number = _number(named[0], str(window), hint or _WINDOWS_HINT)
+    secs = _number(named[1], str(expiry_secs), hint or _EXPIRIES_HINT)
+    if number != number.to_integral_value():
+        raise SettingsError(f"{named[0]}: the window {number} isn't a whole number", hint=hint)
+    setting = int(number), int((secs * 1_000_000).to_integral_value())
+    check_grid([setting[0]], [setting[1]])
+    return setting
 
 
 _BUDGET = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?(?:e[0-9]{1,2})?)\s*(|k|M|G|T)(i?)B?\s*", re.IGNORECASE)

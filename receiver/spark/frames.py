@@ -33,7 +33,7 @@ from receiver.report.json_object import analysis_object
 from receiver.settings import ReceiverSettings, SimulateSettings
 from receiver.simulate.analysis import analyse
 from receiver.simulate.figures import Analysis
-from receiver.simulate.question import Question, check_grid, parse_expiries_us, parse_windows
+from receiver.simulate.question import Question, parse_expiries_us, parse_setting, parse_windows
 from receiver.simulate.whole import VERDICT_SCHEMA
 from receiver.spark.failures import CLASSIC, translated
 from receiver.spark.flow import SparkFlow
@@ -169,14 +169,7 @@ def _session_of(frame: DataFrame) -> SparkSession:
 def _present(current: tuple[int, float]) -> tuple[int, int]:
     if isinstance(current, str) or not isinstance(current, Sequence) or len(current) != 2:  # noqa: PLR2004
         raise SettingsError("current must be a window and an expiry in seconds", hint="such as (2000, 120)")
-    return _setting(*current, named=("current", "current"))
-
-
-def _setting(window: int, expiry_secs: float, named: tuple[str, str] = ("window", "expiry_secs")) -> tuple[int, int]:
-    """The setting for the kernel, with the expiry in microseconds."""
-    windows, expiries_us = parse_windows([window], named[0]), parse_expiries_us([expiry_secs], named[1])
-    check_grid(windows, expiries_us)
-    return windows[0], expiries_us[0]
+    return parse_setting(*current, named=("current", "current"))
 
 
 def _listed(name: str, values: Sequence[float]) -> Sequence[float]:
@@ -216,7 +209,7 @@ def judge(
         LogFormatError: The frame isn't a log, or one of its rows can't be read.
         SparkError: Spark failed.
     """
-    session, setting = _session_of(frame), _setting(window, expiry_secs)
+    session, setting = _session_of(frame), parse_setting(window, expiry_secs, named=("window", "expiry_secs"))
     question = Question(domain, [setting[0]], [setting[1]])
     if taken := [name for name in frame.columns if name.lower() in _ADDED]:  # as Spark compares names
         raise SettingsError(f"the frame has a column {taken[0]!r} already", hint="rename it")

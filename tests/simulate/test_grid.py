@@ -18,6 +18,7 @@ from receiver.simulate.question import (
     check_grid,
     parse_expiries_us,
     parse_present,
+    parse_setting,
     parse_windows,
 )
 from receiver.simulate.whole import WholeLog
@@ -41,6 +42,13 @@ from receiver.simulate.whole import WholeLog
 )
 def test_windows(text, windows):
     assert parse_windows(text) == windows
+
+
+@pytest.mark.parametrize("window", [2.5, "2.5", "1:3:2"])
+def test_a_single_window_is_not_rounded(window):
+    with pytest.raises(SettingsError, match=r"^window: "):
+        parse_setting(window, 120, named=("window", "expiry_secs"))
+    assert parse_setting(np.int64(2), 1.5, named=("window", "expiry_secs")) == (2, 1_500_000)
 
 
 @pytest.mark.parametrize(

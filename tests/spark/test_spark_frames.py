@@ -279,6 +279,12 @@ def test_text_knows_no_order(spark, tmp_path):
         (lambda frame: frame, {"windows": [0], "expiries_secs": [0]}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (0, 0)}, SettingsError, "detect nothing"),
         (lambda frame: frame, {"current": (2000, -1)}, SettingsError, "isn't a number"),
+        (
+            lambda frame: frame,
+            {"current": (2000.5, 120)},
+            SettingsError,
+            r"^current: the window 2000\.5 isn't a whole number",
+        ),
         (lambda frame: frame, {"current": (2000,)}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"current": "2000,120"}, SettingsError, "a window and an expiry"),
         (lambda frame: frame, {"current": 2000}, SettingsError, "a window and an expiry"),
