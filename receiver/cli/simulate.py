@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _MISSED_TOO_MANY = 1
 _GROUPED = re.compile(r"[1-9]\d{0,2}(,\d{3})*,0\d\d(,\d{3})*")
 """A list that looks like one number, such as 2,000: nobody writes leading zeros in a list."""
+_POINTED = re.compile(r"\d+\.\d+")
+"""A window with a fraction, or with a point between the thousands."""
 _LIKELY_WINDOW = 1_000
 """If W is below this and E has at least as many seconds, they are probably swapped."""
 _LEAST_BUDGET_BYTES = 100_000
@@ -346,6 +348,10 @@ def _question(
     for option, text in (("--window", window), ("--expiry", expiry)):
         if text is not None and _GROUPED.fullmatch(text):
             output.note(f"{option} {text} is a list: write {text.replace(',', '')} for one number")
+    for option, text in (("--window", window), ("--current", current and current.partition(",")[0])):
+        for item in map(str.strip, (text or "").split(",")):
+            if _POINTED.fullmatch(item):
+                output.note(f"{option}: {item} is W = {parse_windows(item, option)[0]}: write a window without a point")
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     if expiries_us and len(expiries_us) == 1 and (doubt := doubt_about(expiries_us[0])):
