@@ -225,6 +225,11 @@ def test_ids_that_are_bytes_are_hexadecimal_digits_as_text():
     assert (came.message_id, came.headers["JMSCorrelationID"]) == ("00ff", "00fe")
 
 
+def test_a_correlation_id_may_read_as_none():
+    sent = encoded(Message(body=b"", headers={"JMSCorrelationID": "None"}))
+    assert decoded(sent).headers == {"JMSCorrelationID": "None"}
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

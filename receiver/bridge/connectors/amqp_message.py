@@ -289,7 +289,7 @@ def _fields_sent(headers: Mapping[str, str], kept: list[Any]) -> list[Any]:
                 raise ValueError("a zero byte in a header")
     if Header.CONTENT_TYPE in headers:
         fields[_CONTENT_TYPE] = proton.symbol(headers[Header.CONTENT_TYPE])
-    if _text(kept[_CORRELATION_ID]) == headers.get(Header.CORRELATION_ID):
+    if kept[_CORRELATION_ID] is not None and _text(kept[_CORRELATION_ID]) == headers.get(Header.CORRELATION_ID):
         fields[_CORRELATION_ID] = kept[_CORRELATION_ID]
     if Header.EXPIRATION in headers:
         fields[_EXPIRES] = proton.timestamp(int(headers[Header.EXPIRATION]))
