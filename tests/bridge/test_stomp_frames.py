@@ -103,13 +103,14 @@ def test_a_large_body_is_refused_before_it_is_there():
     assert "--max-body-bytes" in error.hint
 
 
-@pytest.mark.parametrize("size", [1, 2, 99])
-def test_a_zero_byte_in_a_text_of_classic_is_refused(size):
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(b"b\0c\0\0d", 1), (b"b\0c\0\0d", 2), (b"b\0c\0\0d", 99), (b"b\0\nc\0\n\0d", 99)],
+)
+def test_a_zero_byte_in_a_text_of_classic_is_refused(text, size):
     """Otherwise half of the text would be a message, and the rest no frame: the message came for ever."""
     receipt = b"RECEIPT\nreceipt-id:7\n\n\0\n"
-    sent = b"".join(
-        [without_length(b"a"), b"\n", without_length(b"b\0c\0\0d"), b"\n", with_length(b"e\0"), b"\n", receipt]
-    )
+    sent = b"".join([without_length(b"a"), b"\n", without_length(text), b"\n", with_length(b"e\0"), b"\n", receipt])
     refused, pieces = [], iter([sent[start : start + size] for start in range(0, len(sent), size)])
     reader = FrameReader(lambda: next(pieces, b""), refused.append, max_body_bytes=MOST_BYTES)
     reader.ends_lines = True

@@ -200,12 +200,12 @@ class FrameReader:
         body_bytes = end - len(head)
         if body_bytes > most_bytes:
             self._refuse(too_large_error(_name(head), f"{body_bytes:,}", most_bytes))
-        elif is_message and length is None and self.ends_lines and self._at(end + 1) != _LINE_END:
+        elif is_message and length is None and self.ends_lines and self._goes_on(end + 1):
             self._refuse(
                 MessageRefusedError(f"{_name(head)}: STOMP ends its text at a zero byte", hint="take it by AMQP")
             )
             self._skip(end + 1)
-            while self._at(0) != _LINE_END:
+            while self._goes_on(0):
                 self._skip_to_zero()
             return None
         elif b"\0" in head:
@@ -228,7 +228,7 @@ class FrameReader:
             if (between := _LINE_ENDS.match(buffer)) is not None:
                 del buffer[: between.end()]  # heartbeats
             start = bytes(buffer[:10])
-            if not any(start.startswith(command[: len(start)]) for command in _COMMANDS):
+            if not _may_begin(start):
                 raise wrong_protocol_error("stomp", start)
             if (ending := _HEAD_END.search(buffer, searched)) is not None:
                 return bytes(buffer[: ending.end()])
@@ -254,6 +254,10 @@ class FrameReader:
         while len(self._buffer) <= index:
             self._read_more()
         return self._buffer[index]
+
+    def _goes_on(self, index: int) -> bool:
+        """Whether a text goes on here, behind a zero byte: no line ends, or what has come behind its end begins no frame."""
+        return self._at(index) != _LINE_END or not _may_begin(bytes(self._buffer[index : index + 10]).lstrip(b"\r\n"))
 
     def _cut(self, start: int, end: int) -> bytes:
         """The body from `start` to `end`, once the whole frame has come."""
@@ -282,6 +286,11 @@ class FrameReader:
         if not data:
             raise EOFError
         self._buffer += data
+
+
+def _may_begin(start: bytes) -> bool:
+    """Whether a frame may begin so."""
+    return any(start.startswith(command[: len(start)]) for command in _COMMANDS)
 
 
 def _read_head(head: bytes, *, is_strict: bool) -> tuple[str, dict[str, str]]:
