@@ -348,15 +348,15 @@ def _question(
     for option, text in (("--window", window), ("--expiry", expiry)):
         if text is not None and _GROUPED.fullmatch(text):
             output.note(f"{option} {text} is a list: write {text.replace(',', '')} for one number")
-    for option, text in (("--window", window), ("--current", current and current.partition(",")[0])):
-        for item in map(str.strip, (text or "").split(",")):
-            if _POINTED.fullmatch(item):
-                output.note(f"{option}: {item} is W = {parse_windows(item, option)[0]}: write a window without a point")
     windows = None if window is None else parse_windows(window)
     expiries_us = None if expiry is None else parse_expiries_us(expiry)
     if expiries_us and len(expiries_us) == 1 and (doubt := doubt_about(expiries_us[0])):
         output.note(f"--expiry: {doubt}")
     present = ReceiverSettings().sizes if current is None else parse_present(current)
+    for option, text in (("--window", window), ("--current", current and current.partition(",")[0])):
+        for item in map(str.strip, (text or "").split(",")):
+            if _POINTED.fullmatch(item):
+                output.note(f"{option}: {item} is W = {parse_windows(item, option)[0]}: write a window without a point")
     if current is not None:
         _note_doubt(*present)
     question = Question(domain, windows, expiries_us, settings, present)

@@ -183,6 +183,12 @@ def test_what_is_valid_and_improbable_is_asked_about(simulate, tmp_path, option,
     assert note in ran.err
 
 
+def test_a_window_that_is_refused_is_not_said_to_be_another(simulate, tmp_path):
+    (tmp_path / "a.csv").write_text(LOG)
+    ran = simulate("a.csv", "--current", "2.5,120")
+    assert ran.err.startswith("error: --current: the window 2.5 isn't a whole number\n")
+
+
 LONG = (HEADER + "".join(f"{n},{n * 7919},s,c,q\n" for n in range(5000))).encode()
 
 
