@@ -171,17 +171,19 @@ def _window_distances(rows: DomainRows, weights: npt.NDArray[Any], windows: Int6
     for row in range(len(earlier)):
         number = several[row]
         if earlier[row] != _NOTHING:
-            while True:
-                holder = earlier[row] if number == _NOTHING else sent[top[number]]
-                at = slab_index[holder]
-                behind = _count_live(live, in_block, at + 1, following[source[holder]])
-                if number == _NOTHING or (live[at] > 0 and counted[top[number]] == behind):
-                    break
+            behind, first = 0, _NOTHING
+            if number == _NOTHING:
+                holder = earlier[row]
+                behind = _count_live(live, in_block, slab_index[holder] + 1, following[source[holder]])
+            while number != _NOTHING and top[number] != first:  # until the entry counted last is on top
                 first = top[number]
+                at = slab_index[sent[first]]
                 top[number] = _melded(left[first], right[first], left, right, counted)
                 if live[at] > 0:  # otherwise its source has sent the id again
+                    behind = _count_live(live, in_block, at + 1, following[source[sent[first]]])
                     counted[first], left[first], right[first] = behind, _NOTHING, _NOTHING
-                    top[number] = _melded(top[number], first, left, right, counted)
+                    # Of two that are as near, the first is on top.
+                    top[number] = _melded(first, top[number], left, right, counted)
             windows[duplicate] = behind + 1
             duplicate += 1
         if replaced[row] != _NOTHING:
