@@ -140,7 +140,7 @@ class DomainCache:
         self._confirmed: tuple[DomainState, tuple[Any, ...] | None] | None = None
         """A state of the log that was committed, and its newest row. It outlasts `drop`."""
         self._is_doubtful = False
-        """Whether the log was read anew, and must be compared with that."""
+        """Whether the log was read anew or watched, and must be compared with that."""
         self._retirement = Retirement(settings)
         self.remembered_ids = 0
         """How many ids the policy remembers, as of the last batch."""
@@ -170,7 +170,7 @@ class DomainCache:
 
     def watch(self, state: DomainState) -> None:
         """Note a committed state of the log, whose rows aren't recorded here."""
-        self._confirmed = state, None
+        self._confirmed, self._is_doubtful = (state, None), True
 
     @property
     def has_deletable(self) -> bool:

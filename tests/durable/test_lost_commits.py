@@ -233,6 +233,24 @@ def test_a_loss_is_said_by_whoever_folds_next(pair, url, monkeypatch, caplog):
         until(lambda: SAID in caplog.text)
 
 
+def test_a_loss_is_said_by_one_who_has_folded_long_before(pair, url, monkeypatch, caplog):
+    """What it saw while it only watched counts, not what it had folded before that."""
+    with ExitStack() as receivers:
+        orders = receivers.enter_context(opened(url, concurrent=True))
+        send(orders, "kept")
+        until(lambda: waiting(url) == 0)
+        next_one = receivers.enter_context(opened(url, concurrent=True))
+        until(lambda: orders._folding._let_go() or next_one.is_folding)
+        pair.catch_up()
+        with lost(pair):
+            send(orders, *LOST)
+            until(lambda: waiting(url) == 0)
+            monkeypatch.setattr(next_one._folding, "_try_lock", lambda: False)
+            time.sleep(2 * _TAKE_OVER_SECS)
+        until(lambda: orders.is_folding)
+        until(lambda: SAID in caplog.text)
+
+
 @pytest.mark.parametrize("joins", [False, True], ids=["own", "joined"])
 def test_a_loss_is_said_though_a_batch_failed_with_the_server(pair, url, joins, caplog):
     """As under load: the failure drops the memory."""
