@@ -6,7 +6,8 @@ import errno
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
@@ -38,6 +39,18 @@ def acquire_noted(lock: Any, has_it: list[bool], *, is_blocking: bool = True, wi
     No interrupt comes between the two, because `starmap` and `+=` are C. So whoever is interrupted knows whether to release it.
     """
     has_it += starmap(lock.acquire, [(is_blocking,) if within_secs is None else (is_blocking, within_secs)])
+
+
+@contextmanager
+def acquired_if_free(lock: Any) -> Iterator[bool]:
+    """Within it, we have acquired the lock if it was free; yields whether we have."""
+    has_it: list[bool] = []
+    try:
+        acquire_noted(lock, has_it, is_blocking=False)
+        yield has_it[0]
+    finally:
+        if True in has_it:
+            lock.release()
 
 
 _RLOCK: Any = type(threading.RLock())

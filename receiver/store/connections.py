@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import URL, Connection, Engine, Executable, Select, Table
 from sqlalchemy.exc import DBAPIError
 
-from receiver.closing import acquire_noted
+from receiver.closing import acquire_noted, acquired_if_free
 from receiver.errors import ClosedError, StoreBusyError, StoreError
 from receiver.settings import StoreSettings, checked_settings
 from receiver.store.databases import database_of, read_only, store_url, translated
@@ -86,13 +86,8 @@ class Guarded:
     @contextmanager
     def _acquired_if_free(self) -> Iterator[bool]:
         """Within it, we have acquired the object if it was free and usable; yields whether we have."""
-        has_it: list[bool] = []
-        try:
-            acquire_noted(self._thread_lock, has_it, is_blocking=False)
-            yield has_it[0] and not (self.is_closed or self.is_forked_off)
-        finally:
-            if True in has_it:
-                self._thread_lock.release()
+        with acquired_if_free(self._thread_lock) as is_ours:
+            yield is_ours and not (self.is_closed or self.is_forked_off)
 
     def _acquire_to_close(self) -> bool:
         """Acquire it for the last time; False if it is closed already, or if only the parent process may close it."""

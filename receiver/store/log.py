@@ -20,6 +20,7 @@ from typing import NoReturn, TypeVar, cast
 
 from sqlalchemy import Connection, Dialect, Engine, NestedTransaction, RootTransaction, delete, event
 
+from receiver.closing import acquired_if_free
 from receiver.errors import SettingsError, StoreBusyError, StoreError
 from receiver.message import ReceiptColumns, ReceiptRow, ReceiptValues
 from receiver.store.databases import database_of, store_error, translated
@@ -153,7 +154,9 @@ class OwnLog:
         if self._rows is None:
             connection = self.engine.connect()
             rows = self._rows = database.rows(connection, self.domain_id)
-            database.watch_idle(rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction))
+            database.watch_idle(
+                rows.driver, lambda: not (self.in_use.locked() or rows.in_transaction), self._discard_if_idle
+            )
             keep_whole(connection, lambda: self._lent is not None, self._check_not_undone)
         return self._rows
 
@@ -223,6 +226,11 @@ class OwnLog:
         rows, self._rows = self._rows, None
         if rows is not None:
             discard(rows.connection)
+
+    def _discard_if_idle(self) -> None:
+        with acquired_if_free(self.in_use) as is_ours:
+            if is_ours and self._rows is not None and not self._rows.in_transaction:
+                self.discard()
 
     def give_back_space(self) -> None:
         """Give back some of the space of deleted rows if it is much. Call it between transactions.
