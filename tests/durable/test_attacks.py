@@ -126,9 +126,10 @@ def test_a_copy_put_back_beside_the_log_of_a_killed_process(sqlite_url, tmp_path
     (tmp_path / "copy.db").rename(file)
     log.write_bytes(left)
     copied = file.read_bytes()
-    for use in (opened, look):
-        with pytest.raises(StoreError, match=r"receiver\.db-wal, the log of the file before, would damage it"):
-            use(sqlite_url)
+    with file.open("ab"):  # a descriptor that can't be read
+        for use in (opened, look):
+            with pytest.raises(StoreError, match=r"receiver\.db-wal, the log of the file before, would damage it"):
+                use(sqlite_url)
     assert file.read_bytes() == copied
     log.unlink()
     with opened(sqlite_url) as receiver:

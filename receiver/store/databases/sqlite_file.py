@@ -329,5 +329,5 @@ def _of_descriptors(read: Callable[[str], Any]) -> Iterator[Any]:
     """The result of `read` for each file that this process has open, as Linux lists them."""
     with suppress(OSError):
         for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 - it is read whole, and closed
-            with suppress(FileNotFoundError):  # closed since
+            with suppress(OSError):  # closed since, or not to be read
                 yield read(f"/proc/self/fd/{descriptor}")
